@@ -1,0 +1,150 @@
+"""`vitmed predict`: images -> the class of each, its probability and the runners-up."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.checkpoint import Checkpoint, load_checkpoint
+from vitmed.errors import CheckpointError, DataError
+from vitmed.images import read_image
+from vitmed.inference import predict_logits
+from vitmed.plots import PLOTS, png
+from vitmed.predictions import Predictions
+from vitmed.run import RunFolder
+from vitmed.splits import image_files
+from vitmed.ui import Ui
+from vitmed.world import pick_device
+
+NOTICE = "Research use only; not a medical device."
+
+
+def predict(
+    images: str | Path | Sequence[str | Path],
+    *,
+    checkpoint: str | Path | None = None,
+    runs: str | Path = "runs",
+    device: str = "auto",
+    ui: Ui | None = None,
+) -> Predictions:
+    """Classify images with a checkpoint, preprocessed as when it was trained.
+
+    Args:
+        images: files, folders (searched below) and glob patterns.
+        checkpoint: default the best checkpoint of the newest run in `runs`.
+
+    Returns:
+        the predictions, paths as given; what could not be read stands in `errors`.
+
+    Raises:
+        DataError: nothing to predict. CheckpointError: no run, or a checkpoint that cannot be used.
+    """
+    ui = ui or Ui()
+    saved = find_checkpoint(checkpoint, runs, ui)
+    paths = list_images([images] if isinstance(images, str | Path) else images)
+    where = pick_device(device)
+    model = saved.model().to(where)
+
+    def read(index: int) -> np.ndarray:
+        return saved.preprocessing.read(paths[index])
+
+    with ui.bar("predicting") as advance:
+        indices, logits, problems = predict_logits(
+            model, saved.preprocessing, read, len(paths), where, progress=advance
+        )
+    return Predictions(
+        classes=saved.classes,
+        paths=tuple(paths[i].as_posix() for i in indices),
+        groups=None,
+        labels=None,
+        logits=logits if len(indices) else np.empty((0, len(saved.classes)), np.float32),
+        errors=tuple((paths[i].as_posix(), problem) for i, problem in sorted(problems.items())),
+    )
+
+
+def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
+    """The named checkpoint, or the newest run's best; says which."""
+    if checkpoint is not None:
+        path = Path(checkpoint)
+        return load_checkpoint(RunFolder(path).best if path.is_dir() else path)
+    newest = RunFolder.newest(runs)
+    if newest is None:
+        raise CheckpointError(f"{runs}: no run with a best.pt is there", "vitmed train DIR first, or --checkpoint FILE")
+    saved = load_checkpoint(newest.best)
+    ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
+    return saved
+
+
+def list_images(names: Sequence[str | Path]) -> list[Path]:
+    """Files as named, folders searched below, patterns expanded; in that order. Raises DataError for nothing."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            inside = image_files(path)
+            if not inside:
+                raise DataError(f"{path}: no images in this folder", "name a folder of images")
+            found += inside
+        elif glob.has_magic(str(name)) and not path.exists():
+            matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))
+            if not matches:
+                raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
+            found += [file for match in matches for file in (image_files(match) if match.is_dir() else [match])]
+        else:
+            found.append(path)  # a missing file becomes a row with its error
+    if not found:
+        raise DataError("no image is named", "vitmed predict image.png")
+    return found
+
+
+def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, float]]:
+    """The `top_k` most probable classes of a row with their probabilities, the likeliest first."""
+    order = np.argsort(-predictions.probabilities[row], kind="stable")[:top_k]
+    return [(predictions.classes[k], float(predictions.probabilities[row, k])) for k in order]
+
+
+def predictions_csv(predictions: Predictions) -> str:
+    """`predictions.csv` with a last column `error`; an unreadable image is a row that has only its path and that."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    columns = predictions.columns()
+    writer.writerow([*columns, "error"])
+    writer.writerows([*row, ""] for row in predictions.rows())
+    writer.writerows([path, *[""] * (len(columns) - 1), problem] for path, problem in predictions.errors)
+    return stream.getvalue()
+
+
+def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
+    """One plain object: classes, one entry per image with its ranking, and the unreadable with their problem."""
+    images = [
+        {
+            "path": path,
+            "prediction": predictions.classes[predictions.predicted[row]],
+            "confidence": float(predictions.confidence[row]),
+            "top": [{"class": name, "probability": p} for name, p in ranking(predictions, row, top_k)],
+        }
+        for row, path in enumerate(predictions.paths)
+    ]
+    errors = [{"path": path, "error": problem} for path, problem in predictions.errors]
+    return {"classes": list(predictions.classes), "images": images, "errors": errors, "notice": NOTICE}
+
+
+def prediction_picture(predictions: Predictions) -> bytes:
+    """A PNG of up to 24 of the images with their predictions.
+
+    Raises:
+        DataError: no image could be read.
+    """
+    if not len(predictions):
+        raise DataError("no image could be read, so there is nothing to draw", "see the errors above")
+
+    def read(path: str) -> np.ndarray:
+        return np.asarray(read_image(path))
+
+    return png(PLOTS["grid"].draw(predictions, read))

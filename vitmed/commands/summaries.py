@@ -1,0 +1,56 @@
+"""`vitmed summary` and `vitmed.build_model`: the network alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitmed.checkpoint import load_checkpoint
+from vitmed.config import ModelConfig, build_config, load_config, recipes
+from vitmed.errors import unknown_key
+from vitmed.model import SIZES, ViT, build_vit
+from vitmed.weights import load_pretrained
+
+
+def build_model(model: str = "vit_tiny", num_classes: int = 1000, **fields: Any) -> ViT:
+    """A ViT of a named size; any field of `ModelConfig` can be set (image_size=32, patch_size=4, weights=FILE).
+
+    Raises:
+        UsageError: an unknown name or field, or sizes that do not divide.
+        CheckpointError: weights that do not fit.
+    """
+    config = build_config({"model": {"name": model, **fields}}).model
+    network = build_vit(config, num_classes)
+    if config.weights is not None:
+        load_pretrained(network, config.weights)
+    return network
+
+
+def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: Any) -> str:
+    """torchinfo's table of a model: a size's name, a checkpoint file, or a recipe's name or file.
+
+    Raises:
+        VitmedError: nothing of that name.
+    """
+    if model.endswith(".pt"):
+        checkpoint = load_checkpoint(model)
+        return summarise(checkpoint.model(), checkpoint.config.model)
+    if model in SIZES:
+        config = build_config({"model": {"name": model, **fields}}).model
+    elif model in recipes() or Path(model).suffix in (".yaml", ".yml"):
+        config = load_config(model, {f"model.{key}": value for key, value in fields.items()}).model
+    else:
+        raise unknown_key("model", model, [*SIZES, *recipes()])
+    return summarise(build_vit(config, num_classes or 1000), config)
+
+
+def summarise(model: nn.Module, config: ModelConfig) -> str:
+    """Layers, shapes, parameters and multiply-adds of one image, by torchinfo."""
+    import torchinfo  # noqa: TID251  the one place
+
+    size = (1, config.channels, config.image_size, config.image_size)
+    device = next(model.parameters()).device
+    columns = ("input_size", "output_size", "num_params", "mult_adds")
+    return str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device)) + "\n"

@@ -1,0 +1,462 @@
+"""`vitmed train`: a folder of images -> a run folder with checkpoints and an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import datetime
+import io
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitmed.augment import POLICIES, Augmenter, refuse_flips
+from vitmed.checkpoint import Checkpoint, load_checkpoint, portable, relative, resolve_model, save_checkpoint
+from vitmed.commands.evaluation import Evaluation, evaluate
+from vitmed.commands.summaries import summarise
+from vitmed.config import Config, build_config, check_names, load_config
+from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
+from vitmed.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError, UsageError
+from vitmed.health import stuck
+from vitmed.images import Preprocessing
+from vitmed.loop import Epoch, TrainState, fit, new_state
+from vitmed.metrics import METRICS
+from vitmed.model import SIZES, build_vit
+from vitmed.plots import contact_sheet, png, training_curves
+from vitmed.run import RunFolder, write_bytes, write_json, write_text
+from vitmed.splits import Splits, make_splits
+from vitmed.ui import Ui
+from vitmed.weights import load_pretrained
+from vitmed.world import Precision, describe, pick_device, pick_precision
+
+# Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
+FLAGS = {
+    "model": "model.name",
+    "weights": "model.weights",
+    "image_size": "model.image_size",
+    "patch_size": "model.patch_size",
+    "channels": "model.channels",
+    "stem": "model.stem",
+    "pool": "model.pool",
+    "positions": "model.positions",
+    "drop_path": "model.drop_path",
+    "resize": "data.resize",
+    "normalize": "data.normalize",
+    "max_train": "data.max_train",
+    "group_regex": "data.group_regex",
+    "policy": "augment.policy",
+    "mixup": "augment.mixup",
+    "cutmix": "augment.cutmix",
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "accumulate": "train.accumulate",
+    "lr": "train.lr",
+    "weight_decay": "train.weight_decay",
+    "layer_decay": "train.layer_decay",
+    "warmup_epochs": "train.warmup_epochs",
+    "smoothing": "train.smoothing",
+    "balance": "train.balance",
+    "ema": "train.ema",
+    "monitor": "train.monitor",
+    "patience": "train.patience",
+    "save_every": "train.save_every",
+    "seed": "train.seed",
+    "device": "train.device",
+    "precision": "train.precision",
+    "workers": "train.workers",
+}
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What training gave: the run folder, and the evaluations of its best checkpoint."""
+
+    folder: Path
+    checkpoint: Path
+    val: Evaluation
+    test: Evaluation
+
+
+def train(
+    data: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    sets: Sequence[str] = (),
+    output: str | Path = "runs",
+    name: str | None = None,
+    resume: str | Path | None = None,
+    fail_under: Sequence[str] = (),
+    ui: Ui | None = None,
+    **flags: Any,
+) -> TrainResult:
+    """Train a ViT on a folder of labelled images and evaluate its best checkpoint on the test split.
+
+    Args:
+        data: the folder; `root/<class>/` or `root/{train,val,test}/<class>/`.
+        config: a YAML file or the name of a recipe; `sets` ("train.lr=1e-4") and flags go over it.
+        output: the folder that run folders are made in.
+        name: of the run folder; default date, data and model.
+        resume: a run folder to go on with, to the same weights as if it had never stopped.
+        fail_under: gates on the test metrics, such as "auroc=0.9".
+        ui: where messages and progress go.
+        **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
+
+    Raises:
+        VitmedError: a subclass for each kind of problem; see docs/training.md for the exit codes.
+    """
+    ui = ui or Ui()
+    overrides = flag_overrides(flags)
+    if resume is not None:
+        session = _resumed(Path(resume), data, config, sets, overrides, ui)
+    else:
+        if data is not None:
+            overrides["data.root"] = str(data)
+        session = _fresh(load_config(config, overrides, sets), output, name, ui)
+    session.run()
+    val = evaluate(session.folder.best, split="val", device=session.device.type, ui=ui)
+    test = evaluate(session.folder.best, split="test", device=session.device.type, fail_under=fail_under, ui=ui)
+    return TrainResult(session.folder.path, session.folder.best, val, test)
+
+
+def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
+    """{"epochs": 5} -> {"train.epochs": 5}; None is a flag that was not given. Raises UsageError."""
+    unknown = set(flags) - set(FLAGS)
+    if unknown:
+        raise UsageError(
+            f"train has no option {', '.join(sorted(unknown))}", f"it has {', '.join(FLAGS)}, config, sets"
+        )
+    return {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
+
+
+def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Session:
+    check_names(config, SIZES, POLICIES, METRICS)
+    config = config.model_copy(update={"model": resolve_model(config.model)})
+    splits = make_splits(config.data)
+    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    device = pick_device(config.train.device)
+    session = Session(config, splits, device, ui)  # builds the network: sizes that do not fit end here
+    RunFolder.probe(output)
+    session.check_images()
+    session.open(RunFolder.create(output, name or default_name(splits.root, config)))
+    return session
+
+
+def _resumed(
+    path: Path,
+    data: str | Path | None,
+    config: str | Path | None,
+    sets: Sequence[str],
+    overrides: dict[str, Any],
+    ui: Ui,
+) -> Session:
+    folder = RunFolder(path.parent if path.suffix == ".pt" else path)
+    if not folder.last.is_file():
+        raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
+    epochs = overrides.pop("train.epochs", None)
+    for key in ("train.device", "train.workers"):  # neither changes what is computed on a CPU
+        overrides.pop(key, None) if overrides.get(key) is None else None
+    if config is not None or sets or set(overrides) - {"train.device", "train.workers"}:
+        raise UsageError("--resume goes on with the run's own configuration", "give only --resume, --epochs, --workers")
+    checkpoint = load_checkpoint(folder.last)
+    if checkpoint.training is None:
+        raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
+    tree = checkpoint.config.model_dump()
+    tree["data"]["root"] = str(data or checkpoint.data_root())
+    if epochs is not None and epochs != checkpoint.config.train.epochs:
+        ui.warn(f"--epochs {epochs} instead of {tree['train']['epochs']}: the learning rate follows the new schedule")
+        tree["train"]["epochs"] = epochs
+    for key, value in overrides.items():
+        section, _, field = key.partition(".")
+        tree[section][field] = value
+    resumed = build_config(tree)
+    splits = Splits(Path(tree["data"]["root"]), checkpoint.classes, checkpoint.splits.samples, checkpoint.splits.made)
+    session = Session(resumed, splits, pick_device(resumed.train.device), ui)
+    session.check_images()
+    changed = [name for name, hashes in checkpoint.hashes.items() if hashes != session.hashes[name]]
+    if changed:
+        raise DataError(
+            f"{splits.root}: images of {', '.join(changed)} have changed since the run began", "start a new run"
+        )
+    session.reopen(folder, checkpoint)
+    return session
+
+
+def default_name(root: Path, config: Config) -> str:
+    """Date, data and model: 2026-11-20_malaria_vit-tiny."""
+    data = "".join(c if c.isalnum() or c in "-." else "-" for c in root.resolve().name)[:60] or "data"
+    return f"{datetime.date.today().isoformat()}_{data}_{config.model.name.replace('_', '-')}"
+
+
+class Session:
+    """One run under way: what `train` and `--resume` share."""
+
+    def __init__(self, config: Config, splits: Splits, device: torch.device, ui: Ui):
+        self.config, self.splits, self.device, self.ui = config, splits, device, ui
+        self.precision = pick_precision(config.train.precision, device)
+        torch.manual_seed(config.train.seed)
+        model = build_vit(config.model, len(splits.classes))
+        self.report = load_pretrained(model, config.model.weights) if config.model.weights else None
+        self.model = model.to(device)
+        preprocessing = Preprocessing.of(config)
+        self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
+        self.hashes: dict[str, list[str]] = {}
+        self.warned = False
+        self._announce()
+
+    def _announce(self) -> None:
+        config, splits = self.config, self.splits
+        self.ui.say("vitmed is for research use only; it is not a medical device.")
+        self.ui.say("classes: " + ", ".join(f"{i} {name}" for i, name in enumerate(splits.classes)))
+        for name in splits.samples:
+            held = "; held out until the end" if name == "test" else ""
+            counts = " + ".join(f"{n:,}" for n in splits.counts(name))
+            self.ui.say(f"{name:5} {len(splits.samples[name]):,} images ({counts}), {splits.made[name]}{held}")
+        if splits.grouped:
+            groups = {name: len({s.group for s in part}) for name, part in splits.samples.items()}
+            self.ui.say("patients: " + ", ".join(f"{n:,} in {name}" for name, n in groups.items()) + ", none in two")
+        else:
+            self.ui.warn(
+                "patients are unknown: a patient may be in two splits, which flatters the result (--group-regex)"
+            )
+        model = config.model
+        parameters = sum(p.numel() for p in self.model.parameters())
+        start = str(self.report) if self.report else "from random weights"
+        self.ui.say(
+            f"model {model.name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}, "
+            f"{parameters / 1e6:.2f} M parameters, {start}"
+        )
+        self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
+        if config.train.balance != "none":
+            self.ui.warn(
+                f"--balance {config.train.balance} ruins calibration: the probabilities no longer follow prevalence"
+            )
+        if config.augment.mixup or config.augment.cutmix:
+            self.ui.warn("mixup and cutmix change calibration: look at the log loss and Brier score")
+
+    def check_images(self) -> None:
+        """Decode every file once; keep those of train and val in memory where they fit."""
+        room = self.config.data.cache_mb
+        for name, images in self.images.items():
+            keep = name != "test" and images.megabytes <= room
+            room -= int(images.megabytes) if keep else 0
+            with self.ui.bar(f"reading {name}") as advance:
+                self.hashes[name] = images.check(keep, advance)
+        seen = dict.fromkeys(self.hashes["train"], "train")
+        for name in ("val", "test"):
+            copies = sum(digest in seen for digest in self.hashes[name])
+            if copies:
+                self.ui.warn(
+                    f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered"
+                )
+            seen |= dict.fromkeys(self.hashes[name], name)
+
+    def open(self, folder: RunFolder) -> None:
+        """Write what is known before the first batch, and make a new state."""
+        self.folder = folder
+        write_text(folder.config, portable(self.config, folder.path).to_yaml())
+        write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
+        write_text(folder.splits, splits_csv(self.splits, self.hashes))
+        write_text(folder.summary, summarise(self.model, self.config.model))
+        if self.report is not None:
+            write_json(folder.weights, self.report.to_dict())
+        self._prepare()
+        write_bytes(folder.contact_sheet, png(contact_sheet(self.sheet())))
+        self.ui.say(f"run folder {folder.path}; what the network sees: {folder.contact_sheet.name}")
+
+    def reopen(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        """Go back to the state of a last.pt."""
+        assert checkpoint.training is not None
+        self.folder = folder
+        self._prepare()
+        try:
+            self.state.load_state_dict(checkpoint.training)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
+        self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
+
+    def _prepare(self) -> None:
+        train, train_images = self.config.train, self.images["train"]
+        augment = self.config.augment
+        augmenter = Augmenter(augment.policy, self.config.model.image_size, self.config.model.channels, augment.flips)
+        self.dataset = TrainImages(train_images, augmenter, train.seed)
+        self.batches = EpochBatches(train_images.labels, train.batch_size, train.seed, train.balance == "sampler")
+        workers = pick_workers(train.workers, augment.policy != "none", train_images.cache is not None, self.device)
+        self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
+        self.state: TrainState = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
+
+    def run(self) -> None:
+        """Train to the end. Raises Interrupted after last.pt was saved."""
+        config, state = self.config, self.state
+        with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
+            events = fit(
+                state, self.loader, self.batches, self.images["val"], self.splits.classes, config, self.device,
+                self.precision, stop,
+            )  # fmt: skip
+            try:
+                for event in events:
+                    if isinstance(event, Epoch):
+                        self._end_of_epoch(event)
+                    else:
+                        text = f"epoch {event.epoch}/{config.train.epochs}  loss {event.loss:.4f}"
+                        text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
+                        done = (event.epoch - 1) * event.batches + event.batch
+                        advance(done, config.train.epochs * event.batches, text)
+                    if stop():
+                        break
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                raise_out_of_memory(error, config)
+            if stop():
+                self._save(self.folder.last, training=True)
+                raise Interrupted(
+                    f"interrupted in epoch {state.epoch + 1}; {self.folder.last} is saved",
+                    f"vitmed train --resume {self.folder.path}",
+                )
+        if not self.folder.best.is_file():
+            raise CheckpointError(f"{self.folder.path}: best.pt is gone", "start a new run")
+        self.ui.say(f"best validation {config.train.monitor} {state.best:.4f} in epoch {state.best_epoch}")
+
+    def _end_of_epoch(self, event: Epoch) -> None:
+        record, state, monitor = event.record, self.state, self.config.train.monitor
+        if event.best:
+            self._save(self.folder.best, training=False)
+        if self.config.train.save_every and state.epoch % self.config.train.save_every == 0:
+            self._save(self.folder.epoch(state.epoch), training=False)
+        self._save(self.folder.last, training=True)
+        write_text(self.folder.metrics, "".join(json_line(r) for r in state.history))
+        write_bytes(self.folder.training_curves, png(training_curves(state.history)))
+        self.ui.say(
+            f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
+            f"val loss {record['val_loss']:.4f}  {monitor} {record[f'val_{monitor}']:.4f}"
+            f"{' *' if event.best else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
+            f"{record['wait_share']:.0%} waiting"
+        )
+        problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config)
+        if problem and not self.warned:
+            self.ui.warn(problem)
+        self.warned = problem is not None
+        if event.stop and state.epoch < self.config.train.epochs:
+            self.ui.say(f"stopped early: no better {monitor} for {self.config.train.patience} epochs")
+
+    def _save(self, path: Path, training: bool) -> None:
+        save_checkpoint(
+            path,
+            config=self.config,
+            splits=self.splits,
+            hashes=self.hashes,
+            weights=self.state.judged.state_dict(),
+            record=self.state.history[-1] if self.state.history else {},
+            training=self.state.state_dict() if training else None,
+        )
+
+    def sheet(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
+        """Per class, training images as the network sees them: augmented, normalised, and brought back for the eye."""
+        shown: dict[str, list[np.ndarray]] = {}
+        images = self.images["train"]
+        for label, name in enumerate(self.splits.classes):
+            picked = [
+                int(i)
+                for i in np.flatnonzero(images.labels == label)[
+                    :: max(1, self.splits.counts("train")[label] // per_class)
+                ]
+            ]
+            batch = torch.stack([self.dataset[(0, index)][0] for index in picked[:per_class]])
+            preprocessing = images.preprocessing
+            shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
+        return shown
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """A line of metrics.jsonl."""
+    import json
+
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def raise_out_of_memory(error: RuntimeError, config: Config) -> None:
+    """Turn a memory error of torch into ours; let others pass."""
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        half = max(1, config.train.batch_size // 2)
+        raise OutOfMemoryError(
+            f"no memory left for batches of {config.train.batch_size} at {config.model.image_size} px",
+            f"--batch-size {half} --accumulate {config.train.accumulate * 2}, or a smaller --model",
+        ) from None
+    raise error
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Catch the first Ctrl-C or SIGTERM, so that training ends between two steps; a second one ends it at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
+    """path, sha256, class, group, split: one row an image."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["path", "sha256", "class", "group", "split"])
+    for name, samples in splits.samples.items():
+        for sample, digest in zip(samples, hashes[name], strict=True):
+            writer.writerow([sample.path, digest, splits.classes[sample.label], sample.group or "", name])
+    return stream.getvalue()
+
+
+def environment(
+    config: Config, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
+) -> dict[str, Any]:
+    """What a run depended on, without host name, user or absolute path."""
+    import hashlib
+    from importlib.metadata import version
+
+    here = Path.cwd()
+    command = [relative(part, here) if os.path.isabs(part) else part for part in sys.argv]  # noqa: PTH117
+    manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
+    packages = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
+    return {
+        "command": command,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {package: version(package) for package in packages},
+        "git": git_commit(),
+        "device": describe(device),
+        "precision": f"{precision.name}: {precision.reason}",
+        "seed": config.train.seed,
+        "data_sha256": hashlib.sha256(manifest.encode()).hexdigest(),
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of vitmed's own checkout, where it runs from one."""
+    import subprocess
+
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+    return None

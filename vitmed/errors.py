@@ -1,0 +1,63 @@
+"""The errors a user can cause, each with the exit code that the command line ends with."""
+
+
+class VitmedError(Exception):
+    """A problem told to the user in words: what was found and expected, and what fixes it.
+
+    Args:
+        problem: what is wrong; names the file and what was found there.
+        fix: what to do about it, a command or a flag where there is one.
+    """
+
+    exit_code = 1
+
+    def __init__(self, problem: str, fix: str = ""):
+        super().__init__(problem if not fix else f"{problem}\nFix: {fix}")
+        self.problem = problem
+        self.fix = fix
+
+
+class UsageError(VitmedError):
+    """A wrong flag, config key, model, policy, metric or value."""
+
+    exit_code = 2
+
+
+class DataError(VitmedError):
+    """A folder or an image that cannot be used."""
+
+    exit_code = 3
+
+
+class CheckpointError(VitmedError):
+    """A checkpoint or weight file that is missing, foreign, damaged or hostile."""
+
+    exit_code = 4
+
+
+class OutOfMemoryError(VitmedError):
+    """The device has no memory left for this model, image size and batch."""
+
+    exit_code = 5
+
+
+class GateError(VitmedError):
+    """The result is below what `--fail-under` asked for."""
+
+    exit_code = 6
+
+
+class Interrupted(VitmedError):
+    """Stopped by Ctrl-C or SIGTERM, after `last.pt` was saved."""
+
+    exit_code = 130
+
+
+def unknown_key(what: str, found: str, known: object) -> UsageError:
+    """The error for a name that stands in none of our tables: says what exists and the nearest."""
+    import difflib
+
+    names = [str(k) for k in known]  # type: ignore[attr-defined]
+    near = difflib.get_close_matches(found, names, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "use one of those."
+    return UsageError(f"unknown {what} '{found}'; there are: {', '.join(names)}", hint)

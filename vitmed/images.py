@@ -1,0 +1,196 @@
+"""From a file to the square array that the network sees: one implementation, for training and ever after.
+
+`read_image` decodes faithfully or refuses; `Preprocessing` makes it square and, per batch, normalises it.
+It is stored in the checkpoint, so that `predict` rebuilds it and never uses today's defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from vitmed.config import Config
+from vitmed.errors import DataError
+
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+LATER = "convert it to 8 bits with a window that you chose; vitmed will not guess one"
+
+
+def read_image(path: str | Path, channels: int = 3) -> Image.Image:
+    """Decode an 8-bit image in the orientation that its EXIF tag asks for.
+
+    Transparency is composited on black (kept for 2 and 4 channels); palettes, CMYK and the like become RGB,
+    and RGB becomes grey by ITU-R 601 luma for one channel.
+
+    Args:
+        path: a file whose suffix stands in `READERS`.
+        channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.
+
+    Returns:
+        a Pillow image of mode L, LA, RGB or RGBA, 8 bits per channel.
+
+    Raises:
+        DataError: missing, unreadable, truncated, too large, several frames, or more than 8 bits.
+    """
+    path = Path(path)
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: not an image type that vitmed reads", f"use {', '.join(READERS)}")
+    try:
+        if path.stat().st_size == 0:
+            raise DataError(f"{path}: the file is empty (0 bytes)", "copy it again, or remove it")
+        return _to_mode(reader(path), channels)
+    except DataError:
+        raise
+    except FileNotFoundError:
+        what = "a broken link" if path.is_symlink() else "no such file"
+        raise DataError(f"{path}: {what}", "restore or remove it") from None
+    except Image.DecompressionBombError:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise DataError(f"{path}: more than {limit:,} pixels, refused", "cut it into tiles, or scale it down") from None
+    except UnidentifiedImageError:
+        raise DataError(f"{path}: not an image, whatever its name says", "remove it or rename it") from None
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, KeyError, MemoryError) as error:
+        reason = str(error).replace(str(path), "").strip() or type(error).__name__
+        raise DataError(f"{path}: cannot be decoded ({reason})", "copy it again, or remove it") from None
+
+
+def _read_raster(path: Path) -> Image.Image:
+    with path.open("rb") as stream:
+        head = stream.read(132)
+        if head[128:132] == b"DICM":
+            raise DataError(f"{path}: a DICOM file, which this version does not read", LATER)
+        if head[:8] == b"\x89PNG\r\n\x1a\n" and head[24:25] == b"\x10":  # Pillow cuts 16-bit RGB to 8 silently
+            raise DataError(f"{path}: 16 bits per channel; this version reads 8", LATER)
+        stream.seek(0)
+        with Image.open(stream) as image:
+            bits = image.tag_v2.get(258, (8,)) if hasattr(image, "tag_v2") else (8,)  # TIFF BitsPerSample
+            deep = bits if isinstance(bits, tuple) else (bits,)
+            if image.mode.startswith(("I", "F")) or max(deep) > 8:
+                raise DataError(
+                    f"{path}: more than 8 bits per channel (mode {image.mode}); this version reads 8", LATER
+                )
+            frames = getattr(image, "n_frames", 1)
+            if frames > 1:
+                raise DataError(f"{path}: holds {frames} frames, expected one", "save the frame that you mean as a PNG")
+            image.load()
+            return image
+
+
+def _to_mode(image: Image.Image, channels: int) -> Image.Image:
+    image = ImageOps.exif_transpose(image)
+    alpha = image.has_transparency_data
+    if channels in (2, 4):
+        return image.convert("RGBA").convert(MODES[channels])
+    if alpha:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
+    if image.mode not in ("L", "RGB"):
+        image = image.convert("L" if image.mode in ("1", "LA", "La") else "RGB")
+    return image.convert(MODES[channels])
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The deterministic way from a decoded image to the network's input.
+
+    Attributes:
+        image_size: side S of the square, px.
+        channels: C.
+        resize: "pad", "squash" or "crop"; always antialiased (Pillow's bilinear).
+        normalize: "imagenet", "half" or "image"; see `DataConfig.normalize`.
+    """
+
+    image_size: int
+    channels: int
+    resize: str
+    normalize: str
+
+    @classmethod
+    def of(cls, config: Config) -> Preprocessing:
+        """What a configuration asks for."""
+        return cls(config.model.image_size, config.model.channels, config.data.resize, config.data.normalize)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for the checkpoint."""
+        return asdict(self)
+
+    def read(self, path: str | Path) -> np.ndarray:
+        """Decode a file and make it square: (S, S, C) uint8. Raises DataError as `read_image`."""
+        return self.fit(read_image(path, self.channels))
+
+    def fit(self, image: Image.Image) -> np.ndarray:
+        """Make an image square: (S, S, C) uint8; padding is black."""
+        side = (self.image_size, self.image_size)
+        if image.size != side:
+            image = RESIZES[self.resize](image, side)
+        return np.asarray(image).reshape(*side, self.channels)
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, S, S, C) uint8 -> (B, C, S, S) float32 of about mean 0 and standard deviation 1, on the same device."""
+        x = images.permute(0, 3, 1, 2).float().div_(255)
+        if self.normalize == "image":
+            std, mean = torch.std_mean(x, dim=(2, 3), keepdim=True, correction=0)
+            return x.sub_(mean).div_(std.clamp_min(1 / 255))  # a constant image becomes zeros
+        mean, std = self._constants(x)
+        return x.sub_(mean).div_(std)
+
+    def display(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, C, S, S) normalised float -> (B, S, S, C) uint8 for the eye; "image" is shown as 0.5 + x / 5."""
+        if self.normalize == "image":
+            x = 0.5 + x / 5
+        else:
+            mean, std = self._constants(x)
+            x = x * std + mean
+        return x.mul(255).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+    def _constants(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, std = CONSTANTS[self.normalize]
+        if self.channels in (1, 2):  # grey: the mean of the three; alpha: half
+            mean, std = (sum(mean) / 3,), (sum(std) / 3,)
+        if self.channels in (2, 4):
+            mean, std = (*mean, 0.5), (*std, 0.5)
+        shape = (1, self.channels, 1, 1)
+        return x.new_tensor(mean).view(shape), x.new_tensor(std).view(shape)
+
+
+def _pad(image: Image.Image, side: tuple[int, int]) -> Image.Image:
+    return ImageOps.pad(image, side, Image.Resampling.BILINEAR)
+
+
+def _squash(image: Image.Image, side: tuple[int, int]) -> Image.Image:
+    return image.resize(side, Image.Resampling.BILINEAR)
+
+
+def _crop(image: Image.Image, side: tuple[int, int]) -> Image.Image:
+    return ImageOps.fit(image, side, Image.Resampling.BILINEAR)
+
+
+RESIZES: dict[str, Callable[[Image.Image, tuple[int, int]], Image.Image]] = {
+    "pad": _pad,
+    "squash": _squash,
+    "crop": _crop,
+}
+CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
+READERS: dict[str, Callable[[Path], Image.Image]] = {
+    ".png": _read_raster,
+    ".jpg": _read_raster,
+    ".jpeg": _read_raster,
+    ".bmp": _read_raster,
+    ".tif": _read_raster,
+    ".tiff": _read_raster,
+    ".webp": _read_raster,
+    ".gif": _read_raster,
+    # Recognised so that they are refused by name, never skipped in silence.
+    ".dcm": _read_raster,
+    ".dicom": _read_raster,
+}

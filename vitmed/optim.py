@@ -1,0 +1,75 @@
+"""AdamW, its parameter groups, the learning rate as a function of the step, and the moving average."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+
+def learning_rate(step: int, steps: int, warmup: int, peak: float, low: float) -> float:
+    """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983).
+
+    Args:
+        step: 0 to steps - 1. The first warm-up step is not 0: it takes peak / warmup.
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    share = (step - warmup) / max(1, steps - 1 - warmup)  # 0 .. 1
+    return low + (peak - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
+    """Groups for AdamW: no decay on biases, norms, class token and positions; `scale` per block.
+
+    Layer decay (Clark et al. 2020, as in BEiT and MAE): block i of n learns at layer_decay^(n - i), what lies
+    before the blocks at layer_decay^(n + 1), what lies behind at 1.
+    """
+    blocks = len(model.blocks)  # type: ignore[arg-type]
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        plain = parameter.ndim <= 1 or name in ("cls_token", "pos_embed")
+        match = re.match(r"blocks\.(\d+)\.", name)
+        if match:
+            depth = blocks - int(match.group(1))
+        else:
+            depth = blocks + 1 if name.startswith(("patch_embed", "cls_token", "pos_embed")) else 0
+        groups.setdefault((0.0 if plain else weight_decay, layer_decay**depth), []).append(parameter)
+    return [{"params": p, "weight_decay": decay, "scale": scale} for (decay, scale), p in groups.items()]
+
+
+def adamw(model: nn.Module, lr: float, weight_decay: float, layer_decay: float) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101), betas 0.9 and 0.999, fused."""
+    return torch.optim.AdamW(parameter_groups(model, weight_decay, layer_decay), lr=lr, fused=True)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group its share of the learning rate."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["scale"]
+
+
+def ema_decay(steps: int) -> float:
+    """A decay whose memory is a tenth of the run, at most 1,000 steps; a fixed 0.9998 is useless in short runs."""
+    return min(0.999, max(0.0, 1 - 10 / steps))
+
+
+def averaged(model: nn.Module, decay: float) -> AveragedModel:
+    """A copy of the model that follows it: decay min(decay, (1 + t) / (10 + t)) at update t."""
+    return AveragedModel(model, multi_avg_fn=_ema_update(decay))
+
+
+def _ema_update(decay: float) -> Callable[..., None]:
+    @torch.no_grad()
+    def update(average: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
+        t = int(count)
+        torch._foreach_lerp_(list(average), list(current), 1 - min(decay, (1 + t) / (10 + t)))
+
+    return update

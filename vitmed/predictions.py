@@ -1,0 +1,135 @@
+"""`Predictions`: what a model said of a set of images. Everything after the network starts from it.
+
+Validation, evaluation and prediction all end in one of these, and every metric, figure and report is a
+pure function of it. `predictions.csv` holds it completely, so a report can be rebuilt without a model.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from vitmed.errors import DataError
+
+FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model said of S images, in one class order.
+
+    Attributes:
+        classes: the K class names, in the model's order.
+        paths: S image paths, relative to the data root, with forward slashes.
+        groups: S group (patient) names, or None where patients are unknown.
+        labels: (S,) int64 indices into `classes`, or None where the truth is unknown.
+        logits: (S, K) float32, before the softmax.
+        errors: per unreadable image, path -> what is wrong with it; such images have no row here.
+    """
+
+    classes: tuple[str, ...]
+    paths: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    labels: np.ndarray | None
+    logits: np.ndarray
+    errors: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        size = len(self.paths)
+        assert self.logits.shape == (size, len(self.classes)), self.logits.shape
+        assert self.labels is None or self.labels.shape == (size,)
+        assert self.groups is None or len(self.groups) == size
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """(S, K) float64, rows sum to 1: the softmax of the logits."""
+        z = self.logits.astype(np.float64)
+        z = np.exp(z - z.max(axis=1, keepdims=True)) if len(self) else z
+        return z / z.sum(axis=1, keepdims=True) if len(self) else z
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """(S,) int64: the class with the largest logit."""
+        return self.logits.argmax(axis=1).astype(np.int64)
+
+    @cached_property
+    def confidence(self) -> np.ndarray:
+        """(S,) float64: the probability of the predicted class."""
+        return self.probabilities[np.arange(len(self)), self.predicted]
+
+    def columns(self) -> list[str]:
+        """Column names of `predictions.csv`, in order."""
+        return [*FIXED_COLUMNS, *(f"prob_{c}" for c in self.classes), *(f"logit_{c}" for c in self.classes)]
+
+    def rows(self) -> list[list[str]]:
+        """One row of text per image; floats are written so that they read back to the same bits."""
+        rows = []
+        for i, path in enumerate(self.paths):
+            label = "" if self.labels is None else self.classes[self.labels[i]]
+            group = "" if self.groups is None else self.groups[i]
+            row = [path, label, group, self.classes[self.predicted[i]], repr(float(self.confidence[i]))]
+            row += [repr(float(p)) for p in self.probabilities[i]]
+            row += [repr(float(z)) for z in self.logits[i]]  # a float32 is exact as a float64
+            rows.append(row)
+        return rows
+
+    def to_csv(self) -> str:
+        """The text of `predictions.csv`. A file name that is no valid Unicode is written with backslashes."""
+        stream = io.StringIO(newline="")
+        writer = csv.writer(stream)  # lines end in CR LF, so that a name that holds either is quoted
+        writer.writerow(self.columns())
+        writer.writerows(self.rows())
+        return stream.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
+
+    @classmethod
+    def from_csv(cls, file: str | Path) -> Predictions:
+        """Read a `predictions.csv` back; labels, groups and logits come out with the same bits.
+
+        Raises:
+            DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
+        """
+        file = Path(file)
+        try:
+            with file.open(newline="", encoding="utf-8-sig") as stream:  # a spreadsheet may have put a BOM
+                reader = csv.DictReader(stream)
+                table, header = list(reader), list(reader.fieldnames or [])
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{file}: cannot be read as predictions ({error})", "give a predictions.csv") from None
+        classes = tuple(name.removeprefix("logit_") for name in header if name.startswith("logit_"))
+        missing = [c for c in FIXED_COLUMNS if c not in header]
+        if missing or not classes:
+            lacking = missing or ["logit_<class>"]
+            raise DataError(f"{file}: lacks the column {', '.join(lacking)}", "write it again with vitmed evaluate")
+        if len(set(header)) < len(header):
+            twice = sorted({name for name in header if header.count(name) > 1})
+            raise DataError(f"{file}: has the column {', '.join(twice)} twice", "write it again with vitmed evaluate")
+        index = {name: i for i, name in enumerate(classes)}
+        try:
+            with np.errstate(over="ignore"):  # an overflow is infinite, which is refused below
+                logits = np.array([[float(row[f"logit_{c}"]) for c in classes] for row in table], dtype=np.float32)
+            labels = [index[row["label"]] if row["label"] else -1 for row in table]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{file}: a label or logit is not valid ({error})", "write it again with vitmed evaluate"
+            ) from None
+        if not np.isfinite(logits).all():
+            raise DataError(f"{file}: holds a logit that is not a finite number", "write it again with vitmed evaluate")
+        if -1 in labels and any(label != -1 for label in labels):
+            raise DataError(f"{file}: some rows have a label and some have none", "fill the label column, or empty it")
+        unlabelled = not labels or labels[0] == -1
+        groups = tuple(row["group"] or "" for row in table)
+        return cls(
+            classes=classes,
+            paths=tuple(row["path"] or "" for row in table),
+            groups=groups if any(groups) else None,
+            labels=None if unlabelled else np.array(labels, dtype=np.int64),
+            logits=logits.reshape(len(table), len(classes)),
+        )

@@ -1,0 +1,159 @@
+"""The run folder, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vitmed.errors import UsageError
+
+
+@contextlib.contextmanager
+def whole_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Write a file whole or not at all: a temporary beside it, fsync, rename, fsync of the folder.
+
+    A crash, a full disk or an exception leaves the old file as it was, and no temporary behind where the
+    process lives to remove it.
+
+    Raises:
+        UsageError: the folder cannot be written, or the disk is full.
+    """
+    path = Path(path)
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101  mkstemp makes it private
+        Path(temporary).replace(path)
+        temporary = None
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another --output") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write bytes whole or not at all; see `whole_file`."""
+    with whole_file(path) as stream:
+        stream.write(data)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text whole or not at all; see `whole_file`."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write indented JSON (no NaN: they are an error) whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class RunFolder:
+    """The names in a run folder; the only place that spells them."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.splits = self.path / "splits.csv"
+        self.summary = self.path / "summary.txt"
+        self.weights = self.path / "weights.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.contact_sheet = self.path / "contact_sheet.png"
+        self.training_curves = self.path / "training_curves.png"
+        self.best = self.path / "best.pt"
+        self.last = self.path / "last.pt"
+
+    def epoch(self, number: int) -> Path:
+        """The checkpoint that `--save-every` keeps of an epoch (1-based)."""
+        return self.path / f"epoch_{number:04d}.pt"
+
+    def evaluation(self, name: str) -> Path:
+        """A new folder for an evaluation: `test`, then `test-2`, ... never one that is there."""
+        return free_name(self.path / name)
+
+    @classmethod
+    def create(cls, output: str | Path, name: str) -> RunFolder:
+        """Make `output/name`, or `name-2`, `-3`, ...: a run is never overwritten, also not by a parallel one.
+
+        Raises:
+            UsageError: the folder cannot be made.
+        """
+        parent = Path(output)
+        if cls(parent).config.exists() or cls(parent).last.exists():
+            raise UsageError(
+                f"{parent}: holds a run, expected the folder that runs are made in",
+                f"--output {parent.parent}, or --resume {parent} to go on with it",
+            )
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                path = free_name(parent / name)
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                return cls(path)
+        except OSError as error:
+            raise UsageError(f"{parent / name}: cannot be made ({error.strerror})", "choose another --output") from None
+
+    @staticmethod
+    def probe(output: str | Path) -> None:
+        """Find out before the long work whether run folders can be made. Raises UsageError."""
+        try:
+            Path(output).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=output):
+                pass
+        except OSError as error:
+            raise UsageError(f"{output}: cannot be written ({error.strerror})", "choose another --output") from None
+
+    @classmethod
+    def newest(cls, output: str | Path) -> RunFolder | None:
+        """The run whose best checkpoint was written last, or None."""
+        best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
+        return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent) if best else None
+
+
+def free_name(path: Path) -> Path:
+    """The path itself, or with -2, -3, ... where something of that name is there."""
+    number, free = 1, path
+    while free.exists() or free.is_symlink():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a .jsonl file; none where it is missing. A torn last line is left out."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            records.append(json.loads(line))
+    return records

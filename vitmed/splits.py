@@ -1,0 +1,301 @@
+"""Which images belong to train, validation and test, and under which class: by name, by patient, by seed.
+
+No file is copied, moved or changed. One class order, sorted by name, serves every split.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitmed.config import DataConfig
+from vitmed.errors import DataError, UsageError
+from vitmed.images import READERS
+
+SPLITS = ("train", "val", "test")
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+
+
+class Sample(NamedTuple):
+    """One image: path relative to the data root (forward slashes), class index, group (patient) or None."""
+
+    path: str
+    label: int
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The membership of every image.
+
+    Attributes:
+        root: the data folder.
+        classes: class names, sorted; the order of every logit ever after.
+        samples: split name -> its samples, in the order of their paths.
+        made: split name -> where it came from, in words ("folder val/", "15 % of train, by image, seed 0").
+    """
+
+    root: Path
+    classes: tuple[str, ...]
+    samples: dict[str, tuple[Sample, ...]]
+    made: dict[str, str] = field(default_factory=dict)
+
+    def counts(self, split: str) -> list[int]:
+        """Images per class of a split, in class order."""
+        count = Counter(sample.label for sample in self.samples[split])
+        return [count[k] for k in range(len(self.classes))]
+
+    @property
+    def grouped(self) -> bool:
+        """Whether patients are known."""
+        return all(sample.group is not None for samples in self.samples.values() for sample in samples)
+
+
+def make_splits(config: DataConfig) -> Splits:
+    """Find the images under `config.root` and split off what the folder does not bring.
+
+    Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, and train + test or train + val only.
+
+    Raises:
+        DataError: no folder, no classes, a class that is empty or missing from a split, a patient in two.
+        UsageError: a `group_regex` that is not one.
+    """
+    root = data_folder(config.root)
+    pattern = compile_group(config.group_regex)
+    folders = split_folders(root)
+    if not folders:
+        classes = class_names(root)
+        _need_two(root, classes)
+        found = {"all": scan(root, root, classes, pattern)}
+        where = {"all": ""}
+    else:
+        if "train" not in folders:
+            names = ", ".join(folder.name for folder in folders.values())
+            raise DataError(f"{root}: has {names} but no train folder", "add train/, or point at a folder of classes")
+        classes = class_names(folders["train"])
+        _need_two(folders["train"], classes)
+        found = {name: scan(root, folder, classes, pattern) for name, folder in folders.items()}
+        where = {name: f"folder {folder.name}/" for name, folder in folders.items()}
+    for name, samples in found.items():
+        _check_classes(folders.get(name, root), name, samples, classes)
+    made = {name: text for name, text in where.items() if name != "all"}
+    rest = "train" if "train" in found else "all"
+    for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
+        if name in found:
+            continue
+        base = len(found["all"]) if rest == "all" else len(found[rest])
+        share = fraction if rest == "train" or name == "test" else fraction * _initial(found) / base
+        part, found[rest] = split_off(found[rest], len(classes), share, config.split_seed, name, root)
+        found[name] = part
+        made[name] = f"{fraction:.0%} split off {'by patient' if pattern else 'by image'}, seed {config.split_seed}"
+    if rest == "all":
+        found["train"] = found.pop("all")
+        made["train"] = "what the split left"
+    for name in SPLITS:
+        _check_classes(folders.get(name, root), name, found[name], classes)
+    _check_disjoint(found, pattern)
+    if config.max_train is not None and config.max_train < len(found["train"]):
+        found["train"] = stratified_sample(found["train"], len(classes), config.max_train, config.split_seed)
+        made["train"] += f", a stratified sample of {len(found['train']):,}"
+    samples = {name: tuple(found[name]) for name in SPLITS}
+    return Splits(root, tuple(classes), samples, {name: made[name] for name in SPLITS})
+
+
+def _initial(found: dict[str, list[Sample]]) -> int:
+    return sum(len(samples) for samples in found.values())
+
+
+def data_folder(root: str | Path | None) -> Path:
+    """The folder, checked. Raises DataError where there is none."""
+    if root is None:
+        raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
+    folder = Path(root)
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "no such folder"
+        raise DataError(f"{folder}: {what}", "name a folder that holds one folder of images per class")
+    return folder
+
+
+def split_folders(root: Path) -> dict[str, Path]:
+    """Split name -> its folder, where the root is laid out by split. Raises DataError for two of one kind."""
+    found: dict[str, Path] = {}
+    for folder in _folders(root):
+        for name, spellings in SPLIT_NAMES.items():
+            if folder.name.lower() in spellings:
+                if name in found:
+                    raise DataError(
+                        f"{root}: both {found[name].name}/ and {folder.name}/ are there", "keep one of them"
+                    )
+                found[name] = folder
+    return {name: found[name] for name in SPLITS if name in found}
+
+
+def class_names(folder: Path) -> list[str]:
+    """The class folders, sorted by name. Raises DataError where there are none."""
+    names = sorted(entry.name for entry in _folders(folder))
+    if not names:
+        loose = sum(1 for entry in os.scandir(folder) if Path(entry.name).suffix.lower() in READERS)
+        what = f"{loose:,} images but no class folders" if loose else "neither class folders nor images"
+        raise DataError(f"{folder}: holds {what}", "sort the images into one folder per class")
+    return names
+
+
+def scan(root: Path, folder: Path, classes: list[str], pattern: re.Pattern[str] | None) -> list[Sample]:
+    """Every image below `folder/<class>/`, sorted by path, in class order.
+
+    Raises:
+        DataError: a class folder that is not in `classes`, or a path in which `pattern` finds no patient.
+    """
+    extra = sorted(set(class_names(folder)) - set(classes))
+    if extra:
+        raise DataError(
+            f"{folder}: class folder {', '.join(map(repr, extra))} is not one of the classes {', '.join(classes)}",
+            "rename or remove it; classes are matched by name",
+        )
+    samples = []
+    for label, name in enumerate(classes):
+        for path in image_files(folder / name):
+            relative = path.relative_to(root).as_posix()
+            samples.append(Sample(relative, label, group_of(relative, pattern)))
+    return samples
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Files below a folder whose suffix vitmed knows, sorted; hidden files and folders are passed over."""
+    found = []
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(where, name) for name in files if not name.startswith(".") and _is_image(name)]
+    return sorted(found)
+
+
+def compile_group(expression: str | None) -> re.Pattern[str] | None:
+    """The group expression, compiled. Raises UsageError where it is not a regular expression."""
+    if expression is None:
+        return None
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise UsageError(
+            f"--group-regex {expression}: not a regular expression ({error})", "quote it for the shell"
+        ) from None
+
+
+def group_of(path: str, pattern: re.Pattern[str] | None) -> str | None:
+    """The patient in a relative path. Raises DataError where the expression finds none."""
+    if pattern is None:
+        return None
+    match = pattern.search(path)
+    group = match and (match.group(1) if pattern.groups else match.group())
+    if not group:
+        raise DataError(f"{path}: --group-regex {pattern.pattern} finds no patient in it", "widen the expression")
+    return group
+
+
+def split_off(
+    samples: list[Sample], classes: int, fraction: float, seed: int, name: str, root: Path
+) -> tuple[list[Sample], list[Sample]]:
+    """Take a stratified share of the samples, whole patients where they are known.
+
+    Returns:
+        the share and the rest, both in the order of their paths; every class has an image in both.
+
+    Raises:
+        DataError: a class has too few images, or too few patients, for that.
+    """
+    labels = np.array([sample.label for sample in samples])
+    taken = np.zeros(len(samples), dtype=bool)
+    if samples and samples[0].group is not None:
+        from sklearn.model_selection import StratifiedGroupKFold
+
+        groups = [sample.group for sample in samples]
+        folds = min(max(2, round(1 / fraction)), len(set(groups)))
+        if folds < 2:
+            raise DataError(f"{root}: one patient cannot be split into train and {name}", "add patients")
+        kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+        _, index = next(kfold.split(labels, labels, groups))
+        taken[index] = True
+    else:
+        rng = np.random.default_rng([seed, SPLITS.index(name)])
+        for k in range(classes):
+            of_class = np.flatnonzero(labels == k)
+            count = max(1, round(len(of_class) * fraction))
+            taken[rng.permutation(of_class)[:count]] = True
+    share = [sample for sample, yes in zip(samples, taken, strict=True) if yes]
+    rest = [sample for sample, yes in zip(samples, taken, strict=True) if not yes]
+    for k in range(classes):
+        if not any(sample.label == k for sample in rest) or not any(sample.label == k for sample in share):
+            count = int((labels == k).sum())
+            what = f"{count} image{'s' * (count != 1)}" + (
+                " of too few patients" if samples[0].group is not None else ""
+            )
+            path = Path(samples[int(np.flatnonzero(labels == k)[0])].path).parent
+            raise DataError(
+                f"{root / path}: the class has {what}, too few to split off {name}",
+                "add images, remove the class, or bring your own split folders",
+            )
+    return share, rest
+
+
+def stratified_sample(samples: list[Sample], classes: int, size: int, seed: int) -> list[Sample]:
+    """About `size` samples, every class in proportion and at least once, in the order of their paths."""
+    rng = np.random.default_rng([seed, len(SPLITS)])
+    labels = np.array([sample.label for sample in samples])
+    keep: list[int] = []
+    for k in range(classes):
+        of_class = np.flatnonzero(labels == k)
+        keep += rng.permutation(of_class)[: max(1, round(size * len(of_class) / len(samples)))].tolist()
+    return [samples[i] for i in sorted(keep)]
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in READERS  # noqa: PTH122  (a million of them)
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        return sorted(
+            Path(entry.path) for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")
+        )
+    except OSError as error:
+        raise DataError(f"{root}: cannot be read ({error.strerror})", "check its permissions") from None
+
+
+def _need_two(folder: Path, classes: list[str]) -> None:
+    if len(classes) < 2:
+        inner = class_names(folder / classes[0]) if any(_folders(folder / classes[0])) else []
+        fix = f"point at {folder / classes[0]}" if len(inner) > 1 else "add a folder for each other class"
+        raise DataError(f"{folder}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
+
+
+def _check_classes(folder: Path, split: str, samples: list[Sample], classes: list[str]) -> None:
+    have = {sample.label for sample in samples}
+    for label, name in enumerate(classes):
+        if label not in have:
+            where = "" if split == "all" else f" in the {split} split"
+            raise DataError(
+                f"{folder / name}: class {name!r} has no image{where}", "add images, or remove the class everywhere"
+            )
+
+
+def _check_disjoint(found: dict[str, list[Sample]], pattern: re.Pattern[str] | None) -> None:
+    if pattern is None:
+        return
+    seen: dict[str, str] = {}
+    for split in SPLITS:
+        for group in sorted({str(sample.group) for sample in found[split]}):
+            if group in seen:
+                raise DataError(
+                    f"patient {group!r} is in {seen[group]} and in {split}", "move all images of a patient to one split"
+                )
+            seen[group] = split
