@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vitmed"
 LAYERS = [  # low to high; a module imports from lower lines only
-    ["errors", "ui"],
+    ["errors", "tuning", "ui"],
     ["world"],
     ["config"],
     ["model", "health"],

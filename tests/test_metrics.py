@@ -89,7 +89,7 @@ def compare(p: Predictions, weight: np.ndarray) -> None:
         assert found[name] == pytest.approx(value, abs=1e-12), name
 
 
-@pytest.mark.parametrize(("classes", "ties", "seed"), itertools.product((2, 3, 7), (True, False), (0, 1, 2)))
+@pytest.mark.parametrize(("classes", "ties", "seed"), itertools.product((2, 3, 7), (True, False), (0, 1)))
 def test_equal_to_sklearn(classes: int, ties: bool, seed: int) -> None:
     p = draw(classes, seed=seed, ties=ties)
     compare(p, np.ones(len(p)))

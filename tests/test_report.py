@@ -3,21 +3,28 @@
 import base64
 import json
 import re
-from html import escape
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from vitmed import plots
 from vitmed.errors import DataError
 from vitmed.metrics import METRICS
-from vitmed.plots import PLOTS
 from vitmed.predictions import Predictions
 from vitmed.report import write_report
 
 FACTS = {"Data": "60 cells", "Model": "vit_tiny <script>alert(1)</script>"}
 RECORDS = [{"epoch": 1, "lr": 0.1, "train_loss": 1.0, "val_loss": 1.0, "val_auroc": 0.5, "monitor": "auroc"}]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pictures at a low resolution: the same code in a tenth of the time."""
+    monkeypatch.setattr(plots, "PICTURES", 6)
+    monkeypatch.setattr(plots, "DPI", 30)
 
 
 def draw(classes: tuple[str, ...] = ("infected", "uninfected"), groups: bool = True) -> Predictions:
@@ -69,7 +76,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
         notes=["Split by image: likely optimistic."],
     )
     names = {path.name for path in (tmp_path / "test").iterdir()}
-    figures = {f"{name}.png" for name in PLOTS} | {"training_curves.png"}
+    figures = {f"{name}.png" for name in plots.PLOTS} | {"training_curves.png"}
     assert names == {"predictions.csv", "metrics.json", "report.html"} | figures
     assert json.loads((tmp_path / "test" / "metrics.json").read_text()) == metrics
     assert metrics["notes"] == ["Split by image: likely optimistic.", "1 images could not be read and are not counted."]
@@ -89,13 +96,12 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
     assert "not a medical device" in html and "12 of the 12 patients" in html
     entry = metrics["overall"]["auroc"]
     assert f"{entry['value']:.3f}<small>{entry['low']:.3f} to {entry['high']:.3f}</small>" in html
-    assert all(escape(metric.title).replace("&#x27;", "&#39;") in html for metric in METRICS.values())
+    assert all(metric.title in unescape(html) for metric in METRICS.values())
     assert html.index("<dl") < html.index("<table") < html.index("<img")  # the headline comes first
 
 
-@pytest.mark.parametrize("groups", [True, False])
-def test_the_same_again_from_the_table_alone(tmp_path: Path, groups: bool) -> None:
-    first = write_report(tmp_path / "a", draw(groups=groups), title="t", facts={}, resamples=50)
+def test_the_same_again_from_the_table_alone(tmp_path: Path) -> None:
+    first = write_report(tmp_path / "a", draw(), title="t", facts={}, resamples=50)
     table = Predictions.from_csv(tmp_path / "a" / "predictions.csv")
     again = write_report(tmp_path / "b", table, title="t", facts={}, read=None, resamples=50)
     first["notes"].remove("1 images could not be read and are not counted.")  # those have no row

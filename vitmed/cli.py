@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from vitmed.errors import DataError, Interrupted, VitmedError
+from vitmed.tuning import tune_process
 from vitmed.ui import Advance, Ui
 
 RESEARCH = "Research use only; not a medical device."
@@ -202,6 +203,7 @@ def demo(
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every problem of a user's becomes a message and an exit code."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # albumentations would ask the network at import
+    tune_process()
     sys.exit(_exit_code(lambda: app(args, standalone_mode=False)))
 
 

@@ -195,7 +195,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     chosen = values(f"val_{monitor}")
     sign = 1 if METRICS[monitor].higher_is_better else -1
     best = int(np.nanargmax(sign * chosen)) if np.isfinite(chosen).any() else None
-    bounded = [n for n in ("auroc", "balanced_accuracy", "accuracy", "mcc") if f"val_{n}" in (records or [{}])[0]]
+    bounded = [n for n in ("auroc", "balanced_accuracy", "accuracy", "mcc") if any(f"val_{n}" in r for r in records)]
     if METRICS[monitor].higher_is_better and monitor not in bounded:
         bounded = [monitor, *bounded[:3]]
     losses = {"train_loss": "training", "val_loss": "validation"}

@@ -149,11 +149,8 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
     x, y = np.meshgrid((axis - rng.normal(0, 0.015)) / radius, (axis - rng.normal(0, 0.015)) / radius)  # 2 x (S, S)
     depth = _depth(rng, x, y)  # (S, S) distance to the margin, negative outside
 
-    pale = (
-        rng.uniform(0.2, 1)
-        * patient.pallor
-        * np.exp(-(np.hypot(x - rng.normal(0, 0.12), y - rng.normal(0, 0.12)) ** 2) / rng.uniform(0.1, 0.4))
-    )
+    away = np.hypot(x - rng.normal(0, 0.12), y - rng.normal(0, 0.12))
+    pale = rng.uniform(0.2, 1) * patient.pallor * np.exp(-(away**2) / rng.uniform(0.1, 0.4))
     margin = 0.55 * np.exp(-((depth / 0.06) ** 2))
     red = rng.normal(1, 0.1) * (1 - pale) * (1 - margin) * (1 + 0.06 * _smooth_noise(rng, size))  # density of the cell
     purple = np.zeros_like(red)  # density of the parasite stain
@@ -161,20 +158,20 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
     for _ in range(rng.poisson(0.35)):  # pale spots: holes with a faint rim of the cell's own colour
         hole, rim = _ring(rng, x, y, *_place(rng, x, y, depth, 0.15), rng.uniform(0.06, 0.15))
         red = red * (1 - 0.6 * hole) + 0.35 * rim
-    for _ in range(rng.poisson(1.0)):  # specks of stain, smaller than a parasite's dot
+    for _ in range(rng.poisson(1.2)):  # specks of stain, smaller than a parasite's dot
         at = _place(rng, x, y, depth, 0.0)
         purple += rng.uniform(0.3, 0.9) * _disc(x, y, *at, rng.uniform(0.02, 0.055))
     if infected:
         for _ in range(1 + rng.binomial(2, 0.12)):
             draw = _ring_form if rng.random() < 0.65 else _trophozoite
             red, purple = draw(rng, x, y, depth, red, purple)
-    if rng.random() < 0.3:  # a platelet that sticks to the margin: grainy, no dot, no hole
-        angle, away = rng.uniform(0, 2 * np.pi), rng.uniform(0.9, 1.05)
-        shape = _disc(x, y, away * np.cos(angle), away * np.sin(angle), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
+    for _ in range(rng.poisson(0.6)):  # platelets that stick to the margin: grainy, no dot, no hole
+        turn, out = rng.uniform(0, 2 * np.pi), rng.uniform(0.88, 1.05)
+        shape = _disc(x, y, out * np.cos(turn), out * np.sin(turn), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
         purple += shape * rng.uniform(0.4, 0.9) * np.clip(1 + 0.6 * _smooth_noise(rng, size, size // 4), 0, 2)
         depth = np.maximum(depth, shape - 0.5)
 
-    slope = rng.normal(0, 0.05, 2)
+    slope = rng.normal(0, 0.07, 2)
     light = patient.light * rng.normal(1, 0.04) * rng.normal(1, 0.03, 3)
     light = light * (1 + slope[0] * x + slope[1] * y)[:, :, None]  # (S, S, 3)
     absorbed = red[:, :, None] * patient.red * rng.normal(1, 0.07, 3) + purple[:, :, None] * patient.purple
