@@ -43,7 +43,7 @@ def gray50_by_patient(data: Path, output: Path) -> Path:
         for i in indices:
             where = tree / name / labels[i]
             where.mkdir(parents=True, exist_ok=True)
-            (where / Path(paths[i]).name).symlink_to((source.parent / paths[i]).resolve())
+            (where / Path(paths[i]).name).symlink_to((source / paths[i]).resolve())
     return tree
 
 

@@ -26,7 +26,7 @@ class DataConfig(Section):
     root: str | None = Field(None, description="Folder of images; in a YAML file, relative to that file.")
     resize: Literal["pad", "squash", "crop"] = Field(
         "pad",
-        description="How a non-square image becomes square: pad keeps all of it, squash distorts, crop cuts the sides.",
+        description="How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.",
     )
     normalize: Literal["imagenet", "half", "image"] = Field(
         "imagenet",
@@ -70,13 +70,15 @@ class ModelConfig(Section):
     positions: Literal["learned", "sincos_1d", "sincos_2d"] = Field("learned", description="Position embedding.")
     pool: Literal["auto", "cls", "mean"] = Field(
         "auto",
-        description="What the head sees: class token or mean of the patches; auto: mean from scratch, cls with weights.",
+        description="What the head sees: class token, or mean of the patches; auto: mean from scratch, cls with weights.",
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout after positions, attention projection and MLP layers.")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention probabilities.")
     drop_path: float = Field(0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0.")
     weights: str | None = Field(
-        None, description="Weight file to start from: a vitmed checkpoint or a state dict with timm's names."
+        None,
+        description="Weight file to start from: a vitmed checkpoint or a state dict with timm's names; in a YAML file, "
+        "relative to that file.",
     )
 
 
@@ -162,10 +164,10 @@ def load_config(
     if file is not None:
         path = find_config(file)
         tree = _read_yaml(path)
-        data = tree.get("data")
-        root = data.get("root") if isinstance(data, dict) else None
-        if isinstance(root, str):
-            data["root"] = str(Path(path.parent, root))
+        for section, field in (("data", "root"), ("model", "weights")):
+            fields = tree.get(section)
+            if isinstance(fields, dict) and isinstance(fields.get(field), str):
+                fields[field] = str(Path(path.parent, fields[field]))
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals:

@@ -50,7 +50,8 @@ def stuck(
 def _cause(steps: int, config: Config) -> str:
     train = config.train
     if train.lr > 2e-3:
-        return f"Likely cause: the learning rate {train.lr:g} is too high for a ViT. Try --lr {min(train.lr / 10, 5e-4):g}."
+        lower = min(train.lr / 10, 5e-4)
+        return f"Likely cause: the learning rate {train.lr:g} is too high for a ViT. Try --lr {lower:g}."
     if train.warmup_epochs == 0 and train.lr > 1e-4:
         return f"Likely cause: no warm-up at a learning rate of {train.lr:g}. Try --warmup-epochs 3, or --lr 1e-4."
     if train.weight_decay > 0.5:
@@ -62,7 +63,10 @@ def _cause(steps: int, config: Config) -> str:
             f"Likely cause: {steps} optimiser steps are few for a network that starts from random weights. Try more "
             "--epochs, a smaller --batch-size, or --weights."
         )
-    return "Likely cause: labels that do not fit the images, or images that show nothing: look at contact_sheet.png; or try --lr 1e-4."
+    return (
+        "Likely cause: labels that do not fit the images, or images that show nothing: look at contact_sheet.png; "
+        "else try --lr 1e-4."
+    )
 
 
 def not_finite(what: str, files: Sequence[str], epoch: int, config: Config) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,10 @@ from vitmed.model import ViT
 from vitmed.optim import adamw, averaged, ema_decay, learning_rate, set_learning_rate
 from vitmed.predictions import Predictions
 from vitmed.world import Precision
+
+PARTS = ("model", "optimiser", "scaler", "ema")
+RUNNING = ("loss", "images", "seconds", "waited")
+POSITION = ("epoch", "batch", "step", "best", "best_epoch", "history", "running")
 
 
 @dataclass
@@ -57,30 +61,21 @@ class TrainState:
     @property
     def judged(self) -> ViT:
         """The network that validation judges and best.pt keeps."""
-        return self.model if self.ema is None else self.ema.module
+        return self.model if self.ema is None else cast(ViT, self.ema.module)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types, for last.pt."""
-        modules = {"model": self.model, "optimiser": self.optimiser, "scaler": self.scaler, "ema": self.ema}
-        states = {name: module and module.state_dict() for name, module in modules.items()}
-        return states | {name: getattr(self, name) for name in POSITION}
+        parts = (self.model, self.optimiser, self.scaler, self.ema)
+        states = [part and part.state_dict() for part in parts]
+        return dict(zip(PARTS, states, strict=True)) | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go back to a saved state."""
-        for module, name in (
-            (self.model, "model"),
-            (self.optimiser, "optimiser"),
-            (self.scaler, "scaler"),
-            (self.ema, "ema"),
-        ):
-            if module is not None:
-                module.load_state_dict(saved[name])
+        for part, name in zip((self.model, self.optimiser, self.scaler, self.ema), PARTS, strict=True):
+            if part is not None:
+                part.load_state_dict(saved[name])
         for name in POSITION:
             setattr(self, name, saved[name])
-
-
-RUNNING = ("loss", "images", "seconds", "waited")
-POSITION = ("epoch", "batch", "step", "best", "best_epoch", "history", "running")
 
 
 @dataclass(frozen=True)
@@ -166,7 +161,7 @@ def fit(
     weights = class_weights(batches.labels, len(classes), device) if train.balance == "loss" else None
     mix = mixer(config, len(classes))
     watch = LossWatch(state, loader, config)
-    while state.epoch < train.epochs and not out_of_patience(state, config):
+    while state.epoch < train.epochs and not out_of_patience(state, config) and not stop():
         batches.epoch, batches.start = state.epoch, state.batch
         state.model.train()
         clock = time.perf_counter()

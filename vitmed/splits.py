@@ -107,8 +107,8 @@ def make_splits(config: DataConfig) -> Splits:
     if config.max_train is not None and config.max_train < len(found["train"]):
         found["train"] = stratified_sample(found["train"], len(classes), config.max_train, config.split_seed)
         made["train"] += f", a stratified sample of {len(found['train']):,}"
-    samples = {name: tuple(found[name]) for name in SPLITS}
-    return Splits(root, tuple(classes), samples, {name: made[name] for name in SPLITS})
+    membership = {name: tuple(found[name]) for name in SPLITS}
+    return Splits(root, tuple(classes), membership, {name: made[name] for name in SPLITS})
 
 
 def _initial(found: dict[str, list[Sample]]) -> int:
@@ -174,7 +174,7 @@ def image_files(folder: Path) -> list[Path]:
     """Files below a folder whose suffix vitmed knows, sorted; hidden files and folders are passed over."""
     found = []
     for where, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and not _loops(where, name))
         found += [Path(where, name) for name in files if not name.startswith(".") and _is_image(name)]
     return sorted(found)
 
@@ -256,6 +256,12 @@ def stratified_sample(samples: list[Sample], classes: int, size: int, seed: int)
         of_class = np.flatnonzero(labels == k)
         keep += rng.permutation(of_class)[: max(1, round(size * len(of_class) / len(samples)))].tolist()
     return [samples[i] for i in sorted(keep)]
+
+
+def _loops(where: str, name: str) -> bool:
+    """Whether a folder is a link back to where it lies in: following it would never end."""
+    path = Path(where, name)
+    return path.is_symlink() and Path(where).resolve().is_relative_to(path.resolve())
 
 
 def _is_image(name: str) -> bool:

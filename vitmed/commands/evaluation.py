@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
+from vitmed.config import ModelConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.inference import predict_logits
 from vitmed.metrics import METRICS
@@ -120,7 +121,7 @@ def choose_samples(
         root, samples = saved.data_root(), own
     else:
         root = data_folder(data)
-        if all((root / sample.path).is_file() for sample in own):
+        if [sha256(root / sample.path) for sample in own] == saved.hashes[split]:
             samples = own
             ui.say(f"{root} holds the images that the run knows: taking its own {split} split")
         else:
@@ -153,14 +154,18 @@ def foreign_samples(saved: Checkpoint, root: Path, split: str) -> list[Sample]:
 
 def _refuse_leakage(saved: Checkpoint, root: Path, samples: list[Sample], allow: bool, notes: list[str]) -> None:
     known = {digest for name in ("train", "val") for digest in saved.hashes[name]}
-    files = [root / sample.path for sample in samples]
-    seen = [path for path in files if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() in known]
+    seen = [root / sample.path for sample in samples if sha256(root / sample.path) in known]
     if not seen:
         return
     text = f"{len(seen):,} of {len(samples):,} images were used to make this model (train or val)"
     if not allow:
         raise DataError(f"{root}: {text}, the first is {seen[0]}", "judge it on others, or say --allow-leakage")
     notes.append(f"Leakage: {text}; the result is flattered.")
+
+
+def sha256(path: Path) -> str | None:
+    """Of a file's content, in hexadecimal; None where there is no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def facts(saved: Checkpoint, split: str, images: int, device: str) -> dict[str, str]:
@@ -170,7 +175,7 @@ def facts(saved: Checkpoint, split: str, images: int, device: str) -> dict[str, 
     return {
         "Images": f"{images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
         "Splits": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
-        "Model": f"{model.name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}",
+        "Model": describe_model(model),
         "Started from": Path(model.weights).name if model.weights else "random weights",
         "Preprocessing": f"resize {config.data.resize}, normalize {config.data.normalize}, {model.channels} channels",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
@@ -181,6 +186,11 @@ def facts(saved: Checkpoint, split: str, images: int, device: str) -> dict[str, 
         "Device of this evaluation": f"{device}, fp32",
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
     }
+
+
+def describe_model(model: ModelConfig) -> str:
+    """The network in a few words."""
+    return f"{model.name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}"
 
 
 def headline(metrics: dict[str, Any]) -> str:

@@ -92,7 +92,7 @@ def list_images(names: Sequence[str | Path]) -> list[Path]:
                 raise DataError(f"{path}: no images in this folder", "name a folder of images")
             found += inside
         elif glob.has_magic(str(name)) and not path.exists():
-            matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))
+            matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))  # noqa: PTH207  absolute ones too
             if not matches:
                 raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
             found += [file for match in matches for file in (image_files(match) if match.is_dir() else [match])]

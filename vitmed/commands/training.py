@@ -21,14 +21,14 @@ import torch
 
 from vitmed.augment import POLICIES, Augmenter, refuse_flips
 from vitmed.checkpoint import Checkpoint, load_checkpoint, portable, relative, resolve_model, save_checkpoint
-from vitmed.commands.evaluation import Evaluation, evaluate
+from vitmed.commands.evaluation import Evaluation, describe_model, evaluate, parse_gates
 from vitmed.commands.summaries import summarise
 from vitmed.config import Config, build_config, check_names, load_config
 from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError, UsageError
 from vitmed.health import stuck
 from vitmed.images import Preprocessing
-from vitmed.loop import Epoch, TrainState, fit, new_state
+from vitmed.loop import Epoch, TrainState, fit, new_state, out_of_patience
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES, build_vit
 from vitmed.plots import contact_sheet, png, training_curves
@@ -114,6 +114,7 @@ def train(
         VitmedError: a subclass for each kind of problem; see docs/training.md for the exit codes.
     """
     ui = ui or Ui()
+    parse_gates(fail_under)  # a wrong gate ends here, not after the night
     overrides = flag_overrides(flags)
     if resume is not None:
         session = _resumed(Path(resume), data, config, sets, overrides, ui)
@@ -162,9 +163,7 @@ def _resumed(
     if not folder.last.is_file():
         raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
     epochs = overrides.pop("train.epochs", None)
-    for key in ("train.device", "train.workers"):  # neither changes what is computed on a CPU
-        overrides.pop(key, None) if overrides.get(key) is None else None
-    if config is not None or sets or set(overrides) - {"train.device", "train.workers"}:
+    if config is not None or sets or set(overrides) - {"train.device", "train.workers"}:  # these change no result
         raise UsageError("--resume goes on with the run's own configuration", "give only --resume, --epochs, --workers")
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
@@ -187,6 +186,10 @@ def _resumed(
             f"{splits.root}: images of {', '.join(changed)} have changed since the run began", "start a new run"
         )
     session.reopen(folder, checkpoint)
+    if session.finished and (folder.path / "test").exists():
+        raise UsageError(
+            f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
+        )
     return session
 
 
@@ -230,10 +233,7 @@ class Session:
         model = config.model
         parameters = sum(p.numel() for p in self.model.parameters())
         start = str(self.report) if self.report else "from random weights"
-        self.ui.say(
-            f"model {model.name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}, "
-            f"{parameters / 1e6:.2f} M parameters, {start}"
-        )
+        self.ui.say(f"model {describe_model(model)}, {parameters / 1e6:.2f} M parameters, {start}")
         self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
         if config.train.balance != "none":
             self.ui.warn(
@@ -293,6 +293,11 @@ class Session:
         self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
         self.state: TrainState = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.state.epoch >= self.config.train.epochs or out_of_patience(self.state, self.config)
+
     def run(self) -> None:
         """Train to the end. Raises Interrupted after last.pt was saved."""
         config, state = self.config, self.state
@@ -310,10 +315,10 @@ class Session:
                         text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
                         done = (event.epoch - 1) * event.batches + event.batch
                         advance(done, config.train.epochs * event.batches, text)
-                    if stop():
-                        break
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                raise_out_of_memory(error, config)
+            except RuntimeError as error:
+                raise memory_error(error, config) from None
+            if state.history:
+                write_bytes(self.folder.training_curves, png(training_curves(state.history)))
             if stop():
                 self._save(self.folder.last, training=True)
                 raise Interrupted(
@@ -332,7 +337,6 @@ class Session:
             self._save(self.folder.epoch(state.epoch), training=False)
         self._save(self.folder.last, training=True)
         write_text(self.folder.metrics, "".join(json_line(r) for r in state.history))
-        write_bytes(self.folder.training_curves, png(training_curves(state.history)))
         self.ui.say(
             f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
             f"val loss {record['val_loss']:.4f}  {monitor} {record[f'val_{monitor}']:.4f}"
@@ -362,13 +366,9 @@ class Session:
         shown: dict[str, list[np.ndarray]] = {}
         images = self.images["train"]
         for label, name in enumerate(self.splits.classes):
-            picked = [
-                int(i)
-                for i in np.flatnonzero(images.labels == label)[
-                    :: max(1, self.splits.counts("train")[label] // per_class)
-                ]
-            ]
-            batch = torch.stack([self.dataset[(0, index)][0] for index in picked[:per_class]])
+            of_class = np.flatnonzero(images.labels == label)
+            spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
+            batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
             preprocessing = images.preprocessing
             shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
         return shown
@@ -381,15 +381,20 @@ def json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 
-def raise_out_of_memory(error: RuntimeError, config: Config) -> None:
-    """Turn a memory error of torch into ours; let others pass."""
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        half = max(1, config.train.batch_size // 2)
-        raise OutOfMemoryError(
-            f"no memory left for batches of {config.train.batch_size} at {config.model.image_size} px",
-            f"--batch-size {half} --accumulate {config.train.accumulate * 2}, or a smaller --model",
-        ) from None
-    raise error
+def memory_error(error: RuntimeError, config: Config) -> RuntimeError | OutOfMemoryError:
+    """Our error for a lack of memory, on the device or between the loader's processes; else the error itself."""
+    text, train = str(error), config.train
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+        return OutOfMemoryError(
+            f"no memory left for batches of {train.batch_size} at {config.model.image_size} px",
+            f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
+        )
+    if "DataLoader worker" in text and "killed by signal" in text:
+        return OutOfMemoryError(
+            "a loader process was killed, most likely for lack of memory or of /dev/shm",
+            "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
+        )
+    return error
 
 
 @contextlib.contextmanager
@@ -431,8 +436,7 @@ def environment(
     import hashlib
     from importlib.metadata import version
 
-    here = Path.cwd()
-    command = [relative(part, here) if os.path.isabs(part) else part for part in sys.argv]  # noqa: PTH117
+    command = [Path(sys.argv[0]).name, *(without_absolute_path(part) for part in sys.argv[1:])]
     manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
     packages = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
     return {
@@ -447,6 +451,12 @@ def environment(
         "seed": config.train.seed,
         "data_sha256": hashlib.sha256(manifest.encode()).hexdigest(),
     }
+
+
+def without_absolute_path(argument: str) -> str:
+    """`/a/b` and `--flag=/a/b` with the path relative to the working folder."""
+    flag, equals, value = argument.rpartition("=")
+    return f"{flag}{equals}{relative(value, Path.cwd())}" if os.path.isabs(value) else argument  # noqa: PTH117
 
 
 def git_commit() -> str | None:
