@@ -64,13 +64,13 @@ class ModelConfig(Section):
     mlp_ratio: float = Field(4.0, gt=0, description="Hidden width of the MLP / width.")
     stem: Literal["auto", "patch", "conv"] = Field(
         "auto",
-        description="patch: one convolution; conv: a stack of 3x3 convolutions of stride 2, which learns faster from few "
+        description="patch: one convolution; conv: a stack of 3x3 convolutions of stride 2, faster to learn from few "
         "images; auto: conv when training from scratch, patch with weights.",
     )
     positions: Literal["learned", "sincos_1d", "sincos_2d"] = Field("learned", description="Position embedding.")
     pool: Literal["auto", "cls", "mean"] = Field(
         "auto",
-        description="What the head sees: class token, or mean of the patches; auto: mean from scratch, cls with weights.",
+        description="What the head sees: class token, or mean of patches; auto: mean from scratch, cls with weights.",
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout after positions, attention projection and MLP layers.")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention probabilities.")

@@ -248,7 +248,7 @@ def sincos_1d(grid: int, width: int) -> Tensor:
 
 
 def sincos_2d(grid: int, width: int) -> Tensor:
-    """(1, 1 + grid^2, width), as in MAE: half of the channels tell the column, half the row; zeros for the class token."""
+    """(1, 1 + grid^2, width), as in MAE: half the channels tell the column, half the row; the class token has zeros."""
     omega = 10000 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))  # (D/4,)
     angle = torch.arange(grid, dtype=torch.float64)[:, None] * omega  # (grid, D/4)
     line = torch.cat([angle.sin(), angle.cos()], dim=1)  # (grid, D/2)

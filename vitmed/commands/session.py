@@ -1,0 +1,263 @@
+"""One training run under way: what `train` and `--resume` share."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitmed.augment import Augmenter
+from vitmed.checkpoint import Checkpoint, portable, save_checkpoint
+from vitmed.commands.environment import environment
+from vitmed.commands.evaluation import describe_model
+from vitmed.commands.summaries import summarise
+from vitmed.config import Config
+from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
+from vitmed.errors import CheckpointError, Interrupted, OutOfMemoryError
+from vitmed.health import stuck
+from vitmed.images import Preprocessing
+from vitmed.loop import Epoch, TrainState, fit, new_state, out_of_patience
+from vitmed.model import build_vit
+from vitmed.plots import contact_sheet, png, training_curves
+from vitmed.run import RunFolder, write_bytes, write_json, write_text
+from vitmed.splits import Splits
+from vitmed.ui import Ui
+from vitmed.weights import load_pretrained
+from vitmed.world import describe, pick_precision
+
+
+class Session:
+    """One run under way: what `train` and `--resume` share."""
+
+    def __init__(self, config: Config, splits: Splits, device: torch.device, ui: Ui):
+        self.config, self.splits, self.device, self.ui = config, splits, device, ui
+        self.precision = pick_precision(config.train.precision, device)
+        torch.manual_seed(config.train.seed)
+        model = build_vit(config.model, len(splits.classes))
+        self.report = load_pretrained(model, config.model.weights) if config.model.weights else None
+        self.model = model.to(device)
+        preprocessing = Preprocessing.of(config)
+        self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
+        self.hashes: dict[str, list[str]] = {}
+        self.warned = False
+        self._announce()
+
+    def _announce(self) -> None:
+        config, splits = self.config, self.splits
+        self.ui.say("vitmed is for research use only; it is not a medical device.")
+        self.ui.say("classes: " + ", ".join(f"{i} {name}" for i, name in enumerate(splits.classes)))
+        for name in splits.samples:
+            held = "; held out until the end" if name == "test" else ""
+            counts = " + ".join(f"{n:,}" for n in splits.counts(name))
+            self.ui.say(f"{name:5} {len(splits.samples[name]):,} images ({counts}), {splits.made[name]}{held}")
+        if splits.grouped:
+            groups = {name: len({s.group for s in part}) for name, part in splits.samples.items()}
+            self.ui.say("patients: " + ", ".join(f"{n:,} in {name}" for name, n in groups.items()) + ", none in two")
+        else:
+            self.ui.warn(
+                "patients are unknown: a patient may be in two splits, which flatters the result (--group-regex)"
+            )
+        model = config.model
+        parameters = sum(p.numel() for p in self.model.parameters())
+        start = str(self.report) if self.report else "from random weights"
+        self.ui.say(f"model {describe_model(model)}, {parameters / 1e6:.2f} M parameters, {start}")
+        self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
+        if config.train.balance != "none":
+            self.ui.warn(
+                f"--balance {config.train.balance} ruins calibration: the probabilities no longer follow prevalence"
+            )
+        if config.augment.mixup or config.augment.cutmix:
+            self.ui.warn("mixup and cutmix change calibration: look at the log loss and Brier score")
+
+    def check_images(self) -> None:
+        """Decode every file once; keep those of train and val in memory where they fit."""
+        room = self.config.data.cache_mb
+        for name, images in self.images.items():
+            keep = name != "test" and images.megabytes <= room
+            room -= int(images.megabytes) if keep else 0
+            with self.ui.bar(f"reading {name}") as advance:
+                self.hashes[name] = images.check(keep, advance)
+        seen = dict.fromkeys(self.hashes["train"], "train")
+        for name in ("val", "test"):
+            copies = sum(digest in seen for digest in self.hashes[name])
+            if copies:
+                self.ui.warn(
+                    f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered"
+                )
+            seen |= dict.fromkeys(self.hashes[name], name)
+
+    def open(self, folder: RunFolder) -> None:
+        """Write what is known before the first batch, and make a new state."""
+        self.folder = folder
+        write_text(folder.config, portable(self.config, folder.path).to_yaml())
+        write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
+        write_text(folder.splits, splits_csv(self.splits, self.hashes))
+        write_text(folder.summary, summarise(self.model, self.config.model))
+        if self.report is not None:
+            write_json(folder.weights, self.report.to_dict())
+        self._prepare()
+        write_bytes(folder.contact_sheet, png(contact_sheet(self.sheet())))
+        self.ui.say(f"run folder {folder.path}; what the network sees: {folder.contact_sheet.name}")
+
+    def reopen(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        """Go back to the state of a last.pt."""
+        assert checkpoint.training is not None
+        self.folder = folder
+        self._prepare()
+        try:
+            self.state.load_state_dict(checkpoint.training)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
+        self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
+
+    def _prepare(self) -> None:
+        train, train_images = self.config.train, self.images["train"]
+        augment = self.config.augment
+        augmenter = Augmenter(augment.policy, self.config.model.image_size, self.config.model.channels, augment.flips)
+        self.dataset = TrainImages(train_images, augmenter, train.seed)
+        self.batches = EpochBatches(train_images.labels, train.batch_size, train.seed, train.balance == "sampler")
+        workers = pick_workers(train.workers, augment.policy != "none", train_images.cache is not None, self.device)
+        self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
+        self.state: TrainState = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.state.epoch >= self.config.train.epochs or out_of_patience(self.state, self.config)
+
+    def run(self) -> None:
+        """Train to the end. Raises Interrupted after last.pt was saved."""
+        config, state = self.config, self.state
+        with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
+            events = fit(
+                state, self.loader, self.batches, self.images["val"], self.splits.classes, config, self.device,
+                self.precision, stop,
+            )  # fmt: skip
+            try:
+                for event in events:
+                    if isinstance(event, Epoch):
+                        self._end_of_epoch(event)
+                    else:
+                        text = f"epoch {event.epoch}/{config.train.epochs}  loss {event.loss:.4f}"
+                        text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
+                        done = (event.epoch - 1) * event.batches + event.batch
+                        advance(done, config.train.epochs * event.batches, text)
+            except RuntimeError as error:
+                raise memory_error(error, config) from None
+            if state.history:
+                write_bytes(self.folder.training_curves, png(training_curves(state.history)))
+            if stop():
+                self._save(self.folder.last, training=True)
+                raise Interrupted(
+                    f"interrupted in epoch {state.epoch + 1}; {self.folder.last} is saved",
+                    f"vitmed train --resume {self.folder.path}",
+                )
+        if not self.folder.best.is_file():
+            raise CheckpointError(f"{self.folder.path}: best.pt is gone", "start a new run")
+        self.ui.say(f"best validation {config.train.monitor} {state.best:.4f} in epoch {state.best_epoch}")
+
+    def _end_of_epoch(self, event: Epoch) -> None:
+        record, state, monitor = event.record, self.state, self.config.train.monitor
+        if event.best:
+            self._save(self.folder.best, training=False)
+        if self.config.train.save_every and state.epoch % self.config.train.save_every == 0:
+            self._save(self.folder.epoch(state.epoch), training=False)
+        self._save(self.folder.last, training=True)
+        write_text(self.folder.metrics, "".join(json_line(r) for r in state.history))
+        self.ui.say(
+            f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
+            f"val loss {record['val_loss']:.4f}  {monitor} {record[f'val_{monitor}']:.4f}"
+            f"{' *' if event.best else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
+            f"{record['wait_share']:.0%} waiting"
+        )
+        problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config)
+        if problem and not self.warned:
+            self.ui.warn(problem)
+        self.warned = problem is not None
+        if event.stop and state.epoch < self.config.train.epochs:
+            self.ui.say(f"stopped early: no better {monitor} for {self.config.train.patience} epochs")
+
+    def _save(self, path: Path, training: bool) -> None:
+        save_checkpoint(
+            path,
+            config=self.config,
+            splits=self.splits,
+            hashes=self.hashes,
+            weights=self.state.judged.state_dict(),
+            record=self.state.history[-1] if self.state.history else {},
+            training=self.state.state_dict() if training else None,
+        )
+
+    def sheet(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
+        """Per class, training images as the network sees them: augmented, normalised, and brought back for the eye."""
+        shown: dict[str, list[np.ndarray]] = {}
+        images = self.images["train"]
+        for label, name in enumerate(self.splits.classes):
+            of_class = np.flatnonzero(images.labels == label)
+            spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
+            batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
+            preprocessing = images.preprocessing
+            shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
+        return shown
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """A line of metrics.jsonl."""
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def memory_error(error: RuntimeError, config: Config) -> RuntimeError | OutOfMemoryError:
+    """Our error for a lack of memory, on the device or between the loader's processes; else the error itself."""
+    text, train = str(error), config.train
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+        return OutOfMemoryError(
+            f"no memory left for batches of {train.batch_size} at {config.model.image_size} px",
+            f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
+        )
+    if "DataLoader worker" in text and "killed by signal" in text:
+        return OutOfMemoryError(
+            "a loader process was killed, most likely for lack of memory or of /dev/shm",
+            "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
+        )
+    return error
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Catch the first Ctrl-C or SIGTERM, so that training ends between two steps; a second one ends it at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
+    """path, sha256, class, group, split: one row an image."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["path", "sha256", "class", "group", "split"])
+    for name, samples in splits.samples.items():
+        for sample, digest in zip(samples, hashes[name], strict=True):
+            writer.writerow([sample.path, digest, splits.classes[sample.label], sample.group or "", name])
+    return stream.getvalue()
