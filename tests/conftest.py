@@ -7,21 +7,26 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a second thread only slows such small tensors
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
-import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from vitmed.ui import Ui
+from vitmed.ui import Advance, Ui
+
+if TYPE_CHECKING:
+    from vitmed.commands import TrainResult
 
 COLOURS = {"amber": (230, 160, 30), "blue": (40, 60, 230), "green": (40, 200, 60)}
 # A network that trains in a second; the recipe of nearly every run here.
-TINY = {
+TINY: dict[str, Any] = {
     "image_size": 16,
     "patch_size": 8,
     "epochs": 2,
@@ -54,8 +59,8 @@ def draw_classes(
 ) -> Path:
     """folder/<class>/<class>_<i>.png, `count` each; other seeds give other images."""
     rng = np.random.default_rng(seed)
-    colours = [COLOURS.get(name, tuple(COLOURS.values())[k % 3]) for k, name in enumerate(classes)]
-    for name, colour in zip(classes, colours, strict=True):
+    for k, name in enumerate(classes):
+        colour = COLOURS.get(name, list(COLOURS.values())[k % len(COLOURS)])
         (folder / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
             Image.fromarray(draw_image(rng, colour, side)).save(folder / name / f"{name}_{i}.png")
@@ -72,12 +77,23 @@ def draw_splits(
     return root
 
 
-class Recorder(Ui):
-    """Keeps what a command says."""
+def listing(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of change of everything below a folder."""
+    return [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))]
 
-    def __init__(self) -> None:
+
+def python(*args: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Another Python process, where one must be new."""
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, cwd=cwd, timeout=timeout)
+
+
+class Recorder(Ui):
+    """Keeps what a command says; calls `on_batch(batches done)` while it trains."""
+
+    def __init__(self, on_batch: Callable[[int], None] = lambda done: None):
         self.said: list[str] = []
         self.warned: list[str] = []
+        self.on_batch = on_batch
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -85,20 +101,38 @@ class Recorder(Ui):
     def warn(self, text: str) -> None:
         self.warned.append(text)
 
+    @contextmanager
+    def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
+        def advance(done: int, total: int, text: str = "") -> None:
+            if title == "training":
+                self.on_batch(done)
 
-def data_folder() -> Path | None:
-    named = os.environ.get("VITMED_DATA")
-    folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
-    return folder if folder.is_dir() else None
+        yield advance
 
 
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """The folder of real images: VITMED_DATA, else ../shared/data beside the repository."""
-    folder = data_folder()
-    if folder is None:
-        pytest.skip("no real images: set VITMED_DATA to a folder that holds malaria/, or put them in ../shared/data")
-    return folder
+@dataclass(frozen=True)
+class Answer:
+    """What a command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def vitmed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Runs `vitmed ARGS` in this process."""
+    from vitmed.cli import main
+
+    def run(*args: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main([str(arg) for arg in args])
+        told = capsys.readouterr()
+        assert isinstance(stopped.value.code, int)
+        return Answer(stopped.value.code, told.out, told.err)
+
+    return run
 
 
 @pytest.fixture
@@ -106,21 +140,55 @@ def ui() -> Recorder:
     return Recorder()
 
 
-@contextlib.contextmanager
-def quick_reports() -> Iterator[None]:
-    """Reports with few, coarse pictures and few resamples: the same code in a tenth of the time."""
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine tenths of a tiny run's time is drawing; most tests look at something else."""
     from vitmed import report
-    from vitmed.plots import PLOTS
+    from vitmed.commands import training
 
+    monkeypatch.setattr(report, "PLOTS", {})
+    for module in (report, training):
+        monkeypatch.setattr(module, "png", lambda figure: b"a figure")
+        monkeypatch.setattr(module, "training_curves", lambda records: None)
+    monkeypatch.setattr(training, "contact_sheet", lambda images: None)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: three classes, learned; `before` and `after` list the data folder. Change nothing in it."""
+
+    data: Path
+    folder: Path
+    result: TrainResult
+    ui: Recorder
+    before: list[tuple[str, int, int]]
+    after: list[tuple[str, int, int]]
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.pt"
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    from vitmed import plots, train
+
+    place = tmp_path_factory.mktemp("trained")
+    data = draw_splits(place / "data", classes=tuple(COLOURS))
+    before, ui = listing(data), Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        from vitmed import plots
+        patch.setattr(plots, "DPI", 30)
+        patch.setattr(plots, "PICTURES", 4)
+        settings = TINY | {"epochs": 6, "save_every": 2}
+        result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
+    return Trained(data, result.folder, result, ui, before, listing(data))
 
-        patch.setattr(plots, "DPI", 20)
-        patch.setattr(plots, "PICTURES", 2)
-        yield
 
-
-@pytest.fixture(autouse=True)
-def _quick_reports() -> Iterator[None]:
-    with quick_reports():
-        yield
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real images: VITMED_DATA, else ../shared/data beside the repository."""
+    named = os.environ.get("VITMED_DATA")
+    folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no real images: set VITMED_DATA to a folder that holds malaria/, or put them in ../shared/data")
+    return folder

@@ -32,7 +32,7 @@ from vitmed.world import Precision
 
 PARTS = ("model", "optimiser", "scaler", "ema")
 RUNNING = ("loss", "images", "seconds", "waited")
-POSITION = ("epoch", "batch", "step", "best", "best_epoch", "history", "running")
+POSITION = ("epoch", "batch", "step", "best", "best_loss", "best_epoch", "history", "running")
 
 
 @dataclass
@@ -41,7 +41,7 @@ class TrainState:
 
     Attributes:
         epoch: epochs done; batch: batches done of the next; step: optimiser steps done.
-        best: best value of the monitor so far; best_epoch: when, 1-based.
+        best: best value of the monitor so far; best_loss: its validation loss; best_epoch: when, 1-based.
         history: one record per finished epoch.
         running: sums of the epoch under way: loss, images, seconds, waited.
     """
@@ -54,6 +54,7 @@ class TrainState:
     batch: int = 0
     step: int = 0
     best: float | None = None
+    best_loss: float = math.inf
     best_epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
@@ -260,9 +261,11 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
             f"validation {monitor} is undefined in epoch {state.epoch + 1} (are the logits finite?)", "lower --lr"
         )
     sign = 1 if METRICS[monitor].higher_is_better else -1
-    best = state.best is None or sign * value > sign * state.best
+    loss = values.get("log_loss", math.inf)
+    # Of epochs with the same value (an AUROC of 1 on a small split) the one with the lower loss.
+    best = state.best is None or (sign * value, -loss) > (sign * state.best, -state.best_loss)
     if best:
-        state.best, state.best_epoch = value, state.epoch + 1
+        state.best, state.best_loss, state.best_epoch = value, loss, state.epoch + 1
     share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
     run = state.running
     return {
@@ -270,7 +273,7 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
         "step": state.step,
         "lr": scheduled_lr(max(0, state.step - 1), batches, config),
         "train_loss": run["loss"] / max(1, run["images"]),
-        "val_loss": values.get("log_loss"),
+        "val_loss": loss,
         **{f"val_{name}": v for name, v in values.items()},
         "monitor": monitor,
         "best": best,

@@ -2,7 +2,7 @@
 
 Letters of the shapes:
     B images of a batch   C input channels   H, W height and width, px   P side of a patch, px
-    L patches, (H/P) x (W/P)   N tokens, 1 + L   D width   A attention heads   K classes
+    L patches, (H/P) x (W/P)   N tokens, 1 + L   R tokens that read   D width   A attention heads   K classes
 
 Parameter names are timm's, so that a timm, DeiT, MAE or DINO state dict fits by identity.
 """
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from vitmed.config import ModelConfig
 from vitmed.errors import UsageError, unknown_key
+
+ALL = slice(None)
 
 
 class PatchEmbed(nn.Module):
@@ -71,19 +73,20 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
+    def forward(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
         B, N, D = x.shape
         qkv = self.qkv(x).reshape(B, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
+        q = q[:, :, readers]  # (B, A, R, D/A)
         drop = self.attn_drop if self.training else 0.0
         if keep is not None or explicit_is_faster(q):
-            x, attention = attend(q, k, v, drop)  # (B, A, N, D/A), (B, A, N, N)
+            x, attention = attend(q, k, v, drop)  # (B, A, R, D/A), (B, A, R, N)
             if keep is not None:
                 keep.append(attention)
         else:
-            x = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)  # (B, A, N, D/A)
-        x = x.transpose(1, 2).reshape(B, N, D)
-        return self.proj_drop(self.proj(x))  # (B, N, D)
+            x = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)  # (B, A, R, D/A)
+        x = x.transpose(1, 2).reshape(B, -1, D)
+        return self.proj_drop(self.proj(x))  # (B, R, D)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -131,7 +134,10 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)).
+
+    Every token is read from; only the `readers` among them, R of N, are worked out and returned.
+    """
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, attention_dropout: float, drop_path: float):
         super().__init__()
@@ -141,8 +147,8 @@ class Block(nn.Module):
         self.mlp = Mlp(width, hidden, dropout)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
-        x = x + self.drop_path(self.attn(self.norm1(x), keep))
+    def forward(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
+        x = x[:, readers] + self.drop_path(self.attn(self.norm1(x), keep, readers))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
@@ -197,14 +203,17 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, num_classes)
         self._initialise(positions, grid)
 
-    def forward_features(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
-        """(B, C, H, W) -> tokens (B, N, D) after the last block; `keep` collects attention (B, A, N, N)."""
+    def forward_features(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
+        """(B, C, H, W) -> tokens (B, N, D) after the last block; `keep` collects attention (B, A, N, N).
+
+        The last block works out the `readers` alone: (B, R, D).
+        """
         x = self.patch_embed(x)  # (B, L, D)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # (B, N, D)
         x = self.pos_drop(x + self.pos_embed)
-        for block in self.blocks:
-            x = block(x, keep)
-        return self.norm(x)  # (B, N, D)
+        for i, block in enumerate(self.blocks, 1):
+            x = block(x, keep, readers if i == len(self.blocks) else ALL)
+        return self.norm(x)  # (B, R, D)
 
     def forward_head(self, x: Tensor) -> Tensor:
         """Tokens (B, N, D) -> logits (B, K)."""
@@ -212,7 +221,9 @@ class ViT(nn.Module):
         return self.head(self.fc_norm(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
+        # The class token is all that its head sees: what the last block would make of the others is not computed.
+        readers = slice(0, 1) if self.pool == "cls" else ALL
+        return self.forward_head(self.forward_features(x, readers=readers))
 
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,15 +217,10 @@ def split_off(
     labels = np.array([sample.label for sample in samples])
     taken = np.zeros(len(samples), dtype=bool)
     if samples and samples[0].group is not None:
-        from sklearn.model_selection import StratifiedGroupKFold
-
-        groups = [sample.group for sample in samples]
-        folds = min(max(2, round(1 / fraction)), len(set(groups)))
-        if folds < 2:
+        groups = np.array([sample.group for sample in samples])
+        if len(set(groups)) < 2:
             raise DataError(f"{root}: one patient cannot be split into train and {name}", "add patients")
-        kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-        _, index = next(kfold.split(labels, labels, groups))
-        taken[index] = True
+        taken[_patients(labels, groups, fraction, seed)] = True
     else:
         rng = np.random.default_rng([seed, SPLITS.index(name)])
         for k in range(classes):
@@ -245,6 +241,27 @@ def split_off(
                 "add images, remove the class, or bring your own split folders",
             )
     return share, rest
+
+
+def _patients(labels: np.ndarray, groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Indices of about `fraction` of the samples, whole patients; none where no such share has every class.
+
+    The first fold of a stratified k-fold over patients that holds, and leaves, an image of every class; fewer
+    and so larger folds where a patient has one class only and there are few of them.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    classes = np.unique(labels)
+    most = min(max(2, round(1 / fraction)), len(np.unique(groups)), int(np.bincount(labels).max()))
+    for folds in range(most, 1, -1):
+        kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a class with fewer images than folds; checked here
+            parts = list(kfold.split(labels, labels, groups))
+        for rest, part in parts:
+            if np.array_equal(np.unique(labels[part]), classes) and np.array_equal(np.unique(labels[rest]), classes):
+                return part
+    return np.empty(0, dtype=np.int64)
 
 
 def stratified_sample(samples: list[Sample], classes: int, size: int, seed: int) -> list[Sample]:

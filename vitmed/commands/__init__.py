@@ -1,9 +1,25 @@
-"""The commands as plain functions: what the command line calls and `import vitmed` offers."""
+"""The commands as plain functions: what the command line calls and `import vitmed` offers.
 
-from vitmed.commands.demonstration import demo
-from vitmed.commands.evaluation import Evaluation, evaluate
-from vitmed.commands.prediction import predict
-from vitmed.commands.summaries import build_model, summary
-from vitmed.commands.training import TrainResult, train
+Each is loaded when it is asked for, so that `predict` does not wait for what only training needs.
+"""
 
-__all__ = ["Evaluation", "TrainResult", "build_model", "demo", "evaluate", "predict", "summary", "train"]
+from importlib import import_module
+from typing import Any
+
+MODULES = {
+    "train": "training",
+    "TrainResult": "training",
+    "evaluate": "evaluation",
+    "Evaluation": "evaluation",
+    "predict": "prediction",
+    "build_model": "summaries",
+    "summary": "summaries",
+    "demo": "demonstration",
+}
+__all__ = list(MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module 'vitmed.commands' has no attribute '{name}'")
+    return getattr(import_module(f"vitmed.commands.{MODULES[name]}"), name)

@@ -67,6 +67,8 @@ def evaluate(
     name = split if data is None else Path(data).resolve().name
     run = RunFolder(saved.path.parent)
     folder = Path(output) if output is not None else run.evaluation(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
     where = pick_device(device)
     model = saved.model().to(where)
 

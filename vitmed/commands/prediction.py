@@ -15,7 +15,6 @@ from vitmed.checkpoint import Checkpoint, load_checkpoint
 from vitmed.errors import CheckpointError, DataError
 from vitmed.images import read_image
 from vitmed.inference import predict_logits
-from vitmed.plots import PLOTS, png
 from vitmed.predictions import Predictions
 from vitmed.run import RunFolder
 from vitmed.splits import image_files
@@ -141,6 +140,8 @@ def prediction_picture(predictions: Predictions) -> bytes:
     Raises:
         DataError: no image could be read.
     """
+    from vitmed.plots import PLOTS, png  # matplotlib: only who draws waits for it
+
     if not len(predictions):
         raise DataError("no image could be read, so there is nothing to draw", "see the errors above")
 

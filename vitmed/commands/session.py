@@ -38,20 +38,21 @@ from vitmed.world import describe, pick_precision
 class Session:
     """One run under way: what `train` and `--resume` share."""
 
-    def __init__(self, config: Config, splits: Splits, device: torch.device, ui: Ui):
+    def __init__(self, config: Config, splits: Splits, device: torch.device, ui: Ui, resumed: bool = False):
         self.config, self.splits, self.device, self.ui = config, splits, device, ui
         self.precision = pick_precision(config.train.precision, device)
         torch.manual_seed(config.train.seed)
         model = build_vit(config.model, len(splits.classes))
-        self.report = load_pretrained(model, config.model.weights) if config.model.weights else None
+        start = None if resumed else config.model.weights  # last.pt has all weights: the first file may be gone
+        self.report = load_pretrained(model, start) if start else None
         self.model = model.to(device)
         preprocessing = Preprocessing.of(config)
         self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
         self.hashes: dict[str, list[str]] = {}
         self.warned = False
-        self._announce()
+        self._announce("from last.pt" if resumed else "from random weights")
 
-    def _announce(self) -> None:
+    def _announce(self, start: str) -> None:
         config, splits = self.config, self.splits
         self.ui.say("vitmed is for research use only; it is not a medical device.")
         self.ui.say("classes: " + ", ".join(f"{i} {name}" for i, name in enumerate(splits.classes)))
@@ -68,8 +69,7 @@ class Session:
             )
         model = config.model
         parameters = sum(p.numel() for p in self.model.parameters())
-        start = str(self.report) if self.report else "from random weights"
-        self.ui.say(f"model {describe_model(model)}, {parameters / 1e6:.2f} M parameters, {start}")
+        self.ui.say(f"model {describe_model(model)}, {parameters / 1e6:.2f} M parameters, {self.report or start}")
         self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
         if config.train.balance != "none":
             self.ui.warn(

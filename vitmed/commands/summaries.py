@@ -53,4 +53,7 @@ def summarise(model: nn.Module, config: ModelConfig) -> str:
     size = (1, config.channels, config.image_size, config.image_size)
     device = next(model.parameters()).device
     columns = ("input_size", "output_size", "num_params", "mult_adds")
-    return str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device)) + "\n"
+    text = str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device))
+    for unit in ("MEGA", "GIGA", "TERA"):  # torchinfo prints the name of its own constant
+        text = text.replace(f"Units.{unit}BYTES", unit[0])
+    return text + "\n"

@@ -153,6 +153,8 @@ def _resumed(
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
     tree = checkpoint.config.model_dump()
     tree["data"]["root"] = str(data or checkpoint.data_root())
+    if tree["model"]["weights"] is not None:  # stored relative to the run folder
+        tree["model"]["weights"] = str(folder.path / tree["model"]["weights"])
     if epochs is not None and epochs != checkpoint.config.train.epochs:
         ui.warn(f"--epochs {epochs} instead of {tree['train']['epochs']}: the learning rate follows the new schedule")
         tree["train"]["epochs"] = epochs
@@ -161,7 +163,7 @@ def _resumed(
         tree[section][field] = value
     resumed = build_config(tree)
     splits = Splits(Path(tree["data"]["root"]), checkpoint.classes, checkpoint.splits.samples, checkpoint.splits.made)
-    session = Session(resumed, splits, pick_device(resumed.train.device), ui)
+    session = Session(resumed, splits, pick_device(resumed.train.device), ui, resumed=True)
     session.check_images()
     changed = [name for name, hashes in checkpoint.hashes.items() if hashes != session.hashes[name]]
     if changed:

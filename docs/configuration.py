@@ -1,0 +1,123 @@
+"""Writes docs/configuration.md from the code: the fields of the configuration, the policies, the metrics, the models.
+
+python docs/configuration.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+FILE = Path(__file__).with_name("configuration.md")
+WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
+SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+INTRODUCTION = """\
+# Configuration
+
+Written by `python docs/configuration.py` from the code; do not edit it by hand.
+
+A value comes from the first of these that names it: a flag of `vitmed train`, `--set section.field=value` (any field,
+as often as needed), the YAML file or recipe of `--config`, the default. An unknown key, a wrong type or a value out of
+range ends with exit code 2 and a message that says what is accepted.
+
+```yaml
+# blood.yaml: only what differs from the defaults
+data:
+  group_regex: '(P\\d+)_'
+augment:
+  policy: blood_smear
+train:
+  epochs: 50
+```
+
+    vitmed train path/to/data --config blood.yaml --lr 3e-4 --set model.dropout=0.1 --set train.patience=null
+
+Every run writes the configuration that it used, complete, as `config.yaml` into its folder; `--config` on that file
+repeats the run.
+"""
+
+
+def text() -> str:
+    """The whole page."""
+    from vitmed.augment import POLICIES
+    from vitmed.config import Config
+    from vitmed.metrics import METRICS
+    from vitmed.model import SIZES
+
+    flags = flag_of_field()
+    parts = [INTRODUCTION]
+    for section, holder in Config.model_fields.items():
+        config: Any = holder.annotation
+        rows = [
+            (
+                f"`{name}`",
+                flags.get(f"{section}.{name}", ""),
+                accepted(field),
+                f"`{shown(field.default)}`",
+                field.description or "",
+            )
+            for name, field in config.model_fields.items()
+        ]
+        parts.append(f"## {section}\n\n{config.__doc__.strip()}\n\n")
+        parts.append(table(("field", "flag", "accepted", "default", "what it is"), rows))
+    parts.append("## Models\n\nValues of `model.name`.\n\n")
+    sizes = [(f"`{name}`", str(s.width), str(s.depth), str(s.heads)) for name, s in SIZES.items()]
+    parts.append(table(("name", "width", "blocks", "heads"), sizes))
+    parts.append(
+        "## Policies\n\nValues of `augment.policy`; how to choose: [training.md](training.md#augmentation).\n\n"
+    )
+    policies = [(f"`{name}`", "yes" if p.flips else "no", p.text) for name, p in POLICIES.items()]
+    parts.append(table(("policy", "mirrors", "what it does and leaves out"), policies))
+    parts.append("## Metrics\n\nValues of `train.monitor`, and names for `--fail-under`.\n\n")
+    metrics = [(f"`{name}`", "higher" if m.higher_is_better else "lower", m.text) for name, m in METRICS.items()]
+    parts.append(table(("metric", "better", "what it is"), metrics))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def flag_of_field() -> dict[str, str]:
+    """`train.batch_size` -> `--batch-size`, `-b`, as the command line has them."""
+    from typer.main import get_command  # noqa: TID251  reads the flags, makes none
+
+    from vitmed.cli import app
+    from vitmed.commands.training import FLAGS
+
+    options: Any = get_command(app)
+    parameters = options.commands["train"].params
+    spelled = {p.name: ", ".join(f"`{flag}`" for flag in (*p.opts, *p.secondary_opts)) for p in parameters}
+    return {field: spelled[flag] for flag, field in FLAGS.items()}
+
+
+def accepted(field: FieldInfo) -> str:
+    """The type and range of a field, in words."""
+    ranges = [f"{sign} {getattr(m, key):g}" for m in field.metadata for key, sign in SIGNS.items() if hasattr(m, key)]
+    return ", ".join([" or ".join(kinds(field.annotation)), *ranges])
+
+
+def kinds(annotation: Any) -> Iterable[str]:
+    """The words for a type: those of its parts for a union, its values for a literal."""
+    if annotation in WORDS:
+        return [WORDS[annotation]]
+    if get_origin(annotation) is Literal:
+        return [", ".join(f"`{value}`" for value in get_args(annotation))]
+    return [word for part in get_args(annotation) for word in kinds(part)]
+
+
+def shown(value: Any) -> str:
+    """A default as YAML has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")

@@ -1,0 +1,201 @@
+"""The documents keep step with the code: commands parse, links resolve, names are told, tables are up to date."""
+
+import ast
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitmed
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "datasets" / "README.md", *(ROOT / "docs").glob("*.md")]
+)
+IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
+WITH_COMMANDS = [page for page in PAGES if page.parent.name != "datasets"]
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def fences(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read(page), re.M | re.S)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The arguments of every `vitmed ...` and `docker run ... vitmed ...` in code blocks and code spans."""
+    text = read(page)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    indented = "\n".join(line[4:] if line.startswith("    ") else "" for line in prose.split("\n"))
+    spans = "\n".join(re.findall(r"`(vitmed [^`]+)`", re.sub(r"^    .*$", "", prose, flags=re.M)))
+    blocks = [*fences(page, "(?:sh|bash)"), indented, spans]
+    for block in blocks:
+        for line in block.replace("\\\n", " ").split("\n"):
+            yield from _commands_of_line(line)
+
+
+def _commands_of_line(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;")
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError:  # a quotation mark of a message, not of a command
+        return
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if set(word) <= set("&|;"):
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    for part in parts:
+        if part[:1] == ["vitmed"]:
+            yield part[1:]
+        elif part[:2] == ["docker", "run"]:
+            image = next(i for i, word in enumerate(part) if word == "vitmed" or word.startswith("vitmed:"))
+            yield part[image + 1 :]
+
+
+def parse(args: list[str]) -> None:
+    """Parse a command line with the real parser and run nothing. Raises what the parser raises."""
+    from typer.main import get_command
+
+    from vitmed.cli import app
+
+    group: Any = get_command(app)
+    name, *rest = args
+    if name.startswith("-"):
+        assert name in ("--help", "-h", "--version"), name
+        return
+    command = group.commands[name]
+    if rest:
+        command.make_context(name, [word for word in rest if word not in ("--help", "-h")])
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
+def test_every_command_line_parses(page: Path) -> None:
+    for args in commands(page):
+        try:
+            parse(args)
+        except Exception as error:
+            pytest.fail(f"{page.name}: vitmed {shlex.join(args)}: {type(error).__name__} {error}")
+
+
+def test_commands_are_found_at_all() -> None:
+    readme = [args[0] for args in commands(ROOT / "README.md")]
+    assert {"demo", "train", "evaluate", "predict", "summary"} <= set(readme)
+    assert any(args[:2] == ["train", "/data"] for args in commands(ROOT / "docs" / "container.md"))
+
+
+def test_a_wrong_flag_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="no-such-flag"):
+        parse(["train", "data", "--no-such-flag", "1"])
+    with pytest.raises(KeyError):
+        parse(["no-such-command"])
+
+
+def heading_ids(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them: lower case, no punctuation, hyphens for blanks."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", read(page), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_relative_link_resolves(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in heading_ids(file), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_path_of_the_repository_that_is_named_exists(page: Path) -> None:
+    for path in re.findall(r"`((?:docs|configs|datasets|benchmarks|tests)/[\w./-]+\.\w+)`", read(page)):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_python_snippets_compile_and_import_what_exists(page: Path) -> None:
+    for snippet in fences(page, "python"):
+        tree = ast.parse(snippet)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vitmed"):
+                module = importlib.import_module(node.module or "")
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"{page.name}: {node.module} has no {alias.name}"
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "vitmed":
+                assert node.attr in vitmed.__all__, f"{page.name}: vitmed.{node.attr} is not public"
+
+
+def test_every_public_name_is_documented() -> None:
+    text = read(ROOT / "docs" / "python-api.md")
+    missing = [name for name in vitmed.__all__ if f"## `{name}" not in text and f"## vitmed.{name}" not in text]
+    assert missing == []
+
+
+def test_every_command_stands_in_the_readme() -> None:
+    from typer.main import get_command
+
+    from vitmed.cli import app
+
+    group: Any = get_command(app)
+    text = read(ROOT / "README.md")
+    assert [name for name in group.commands if f"| `vitmed {name}" not in text] == []
+
+
+def test_every_exit_code_stands_in_the_readme() -> None:
+    from vitmed import errors
+
+    codes = {0, 1} | {c.exit_code for c in vars(errors).values() if isinstance(c, type) and hasattr(c, "exit_code")}
+    rows = set(map(int, re.findall(r"^\| (\d+) \|", read(ROOT / "README.md"), re.M)))
+    assert rows == codes
+
+
+def test_every_policy_and_run_file_stands_in_the_training_page() -> None:
+    from vitmed.augment import POLICIES
+    from vitmed.run import RunFolder
+
+    text = read(ROOT / "docs" / "training.md")
+    files = [path.name for path in vars(RunFolder(Path("run"))).values() if path.suffix]
+    assert [name for name in (*POLICIES, *files) if f"`{name}`" not in text] == []
+
+
+def test_every_figure_and_metric_column_is_explained() -> None:
+    from vitmed.metrics import PER_CLASS
+    from vitmed.plots import PLOTS
+    from vitmed.report import CLASS_TITLES
+
+    text = read(ROOT / "docs" / "reading-the-report.md")
+    assert [plot.title for plot in PLOTS.values() if plot.title not in text] == []
+    assert [CLASS_TITLES[name] for name in PER_CLASS if CLASS_TITLES[name] not in text] == []
+
+
+def test_every_image_type_stands_in_the_data_page() -> None:
+    from vitmed.images import READERS
+
+    text = read(ROOT / "docs" / "data.md")
+    assert [suffix for suffix in READERS if f"`{suffix}`" not in text] == []
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    script = ROOT / "docs" / "configuration.py"
+    spec = importlib.util.spec_from_file_location("configuration_page", script)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert read(module.FILE) == module.text(), "run: python docs/configuration.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_no_placeholder_and_no_path_of_a_machine_is_left(page: Path) -> None:
+    assert not re.search(r"\bMEASURE\b|\bTODO\b", read(page)), "a figure is still to be measured"
+    assert not re.search(r"/(?:home|Users|work|root|tmp/w)/", read(page))
