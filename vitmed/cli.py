@@ -117,7 +117,7 @@ _NOT_FLAGS = {"data", "config", "sets", "output", "name", "resume", "fail_under"
 
 @app.command()
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="best.pt of a run.")],
+    checkpoint: Annotated[Path, typer.Argument(help="best.pt of a run, or a predictions.csv.")],
     data: Annotated[Path | None, typer.Option(help="Another labelled folder; classes matched by name.")] = None,
     split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report.")] = None,

@@ -93,10 +93,6 @@ class RunFolder:
         """The checkpoint that `--save-every` keeps of an epoch (1-based)."""
         return self.path / f"epoch_{number:04d}.pt"
 
-    def evaluation(self, name: str) -> Path:
-        """A new folder for an evaluation: `test`, then `test-2`, ... never one that is there."""
-        return free_name(self.path / name)
-
     @classmethod
     def create(cls, output: str | Path, name: str) -> RunFolder:
         """Make `output/name`, or `name-2`, `-3`, ...: a run is never overwritten, also not by a parallel one.
