@@ -53,6 +53,7 @@ class Contender:
 def train_vitmed(options: argparse.Namespace) -> Step:
     """The real loop: a batch out of the memory cache, normalised, trained on, gradient clipped, EMA kept."""
     import numpy as np
+
     from vitmed.augment import Augmenter
     from vitmed.config import build_config
     from vitmed.data import EpochBatches, Images, TrainImages, train_loader
@@ -202,6 +203,7 @@ def _plain(options: argparse.Namespace) -> Any:
     """A pre-norm ViT as tutorials write it, the size of vitmed's."""
     import torch
     from torch import nn
+
     from vitmed.model import SIZES
 
     width, depth, heads = SIZES[options.model]
@@ -275,10 +277,10 @@ def process(contender: Contender, options: argparse.Namespace) -> Iterator[Conne
     try:
         turn(ours)
         yield ours
-    finally:
-        ours.close()
-        child.terminate()
+        ours.send(False)
         child.join()
+    finally:
+        child.terminate()
 
 
 def turn(pipe: Connection) -> tuple[float, float]:

@@ -144,13 +144,13 @@ def ui() -> Recorder:
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine tenths of a tiny run's time is drawing; most tests look at something else."""
     from vitmed import report
-    from vitmed.commands import training
+    from vitmed.commands import session
 
     monkeypatch.setattr(report, "PLOTS", {})
-    for module in (report, training):
+    for module in (report, session):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
         monkeypatch.setattr(module, "training_curves", lambda records: None)
-    monkeypatch.setattr(training, "contact_sheet", lambda images: None)
+    monkeypatch.setattr(session, "contact_sheet", lambda images: None)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -138,8 +139,16 @@ def test_python_snippets_compile_and_import_what_exists(page: Path) -> None:
 
 def test_every_public_name_is_documented() -> None:
     text = read(ROOT / "docs" / "python-api.md")
-    missing = [name for name in vitmed.__all__ if f"## `{name}" not in text and f"## vitmed.{name}" not in text]
+    missing = [name for name in vitmed.__all__ if f"\n## vitmed.{name}\n" not in text]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", [name for name in vitmed.__all__ if name != "VitmedError"])
+def test_every_parameter_is_documented(name: str) -> None:
+    text = read(ROOT / "docs" / "python-api.md")
+    section = text.partition(f"## vitmed.{name}\n")[2].partition("\n## ")[0]
+    signature = inspect.signature(getattr(vitmed, name)).parameters
+    assert [p for p in signature if not re.search(rf"\b{p}\b", section)] == []
 
 
 def test_every_command_stands_in_the_readme() -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.errors import DataError, Interrupted, VitmedError
+from vitmed.errors import DataError, GateError, Interrupted, VitmedError
 from vitmed.tuning import tune_process
 from vitmed.ui import Advance, Ui
 
@@ -104,12 +104,10 @@ def train(
     flags = {k: v for k, v in locals().items() if k not in _NOT_FLAGS}
     from vitmed import commands
 
-    result = commands.train(
-        data, config=config, sets=sets or (), output=output, name=name, resume=resume, fail_under=fail_under or (),
-        ui=_ui(), **flags,
-    )  # fmt: skip
-    if as_json:
-        _print_json({"run": str(result.folder), "val": result.val.metrics, "test": result.test.metrics})
+    options = {"config": config, "sets": sets or (), "output": output, "name": name, "resume": resume}
+    _judged(
+        lambda: commands.train(data, fail_under=fail_under or (), ui=_ui(), **options, **flags), as_json, _train_json
+    )
 
 
 _NOT_FLAGS = {"data", "config", "sets", "output", "name", "resume", "fail_under", "as_json"}
@@ -129,12 +127,12 @@ def evaluate(
     """Judge a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
     from vitmed import commands
 
-    result = commands.evaluate(
-        checkpoint, data=data, split=split, output=output, device=device, fail_under=fail_under or (),
-        allow_leakage=allow_leakage, ui=_ui(),
-    )  # fmt: skip
-    if as_json:
-        _print_json({"folder": str(result.folder), **result.metrics})
+    options = {"data": data, "split": split, "output": output, "device": device, "allow_leakage": allow_leakage}
+    _judged(
+        lambda: commands.evaluate(checkpoint, fail_under=fail_under or (), ui=_ui(), **options),  # type: ignore[arg-type]
+        as_json,
+        lambda result: {"folder": str(result.folder), **result.metrics},
+    )
 
 
 @app.command()
@@ -195,9 +193,24 @@ def demo(
     """Draw blood-smear cells, train a small ViT, evaluate it on patients that it never saw (minutes on a CPU)."""
     from vitmed import commands
 
-    result = commands.demo(output, seed=seed, cells=cells, device=device, fail_under=tuple(fail_under or ()), ui=_ui())
+    options = {"seed": seed, "cells": cells, "device": device, "fail_under": tuple(fail_under or ())}
+    _judged(lambda: commands.demo(output, ui=_ui(), **options), as_json, _train_json)  # type: ignore[arg-type]
+
+
+def _judged(run: Callable[[], Any], as_json: bool, content: Callable[[Any], dict[str, Any]]) -> None:
+    """Run a command that ends in an evaluation; its JSON is printed also where a gate is not met."""
+    try:
+        result = run()
+    except GateError as error:
+        if as_json:
+            _print_json(content(error.result))
+        raise
     if as_json:
-        _print_json({"run": str(result.folder), "val": result.val.metrics, "test": result.test.metrics})
+        _print_json(content(result))
+
+
+def _train_json(result: Any) -> dict[str, Any]:
+    return {"run": str(result.folder), "val": result.val.metrics, "test": result.test.metrics}
 
 
 def main(args: list[str] | None = None) -> None:

@@ -122,7 +122,7 @@ class TrainConfig(Section):
     seed: int = Field(0, ge=0, description="Seed of weights, order, augmentation and dropout.")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="Arithmetic of training; auto takes what the device does fast. Evaluation is always fp32."
+        "auto", description="Arithmetic of training; auto takes what the device does fast. Reports are always fp32."
     )
     workers: int | None = Field(None, ge=0, description="Processes that load images; default from the number of cores.")
 
@@ -163,7 +163,7 @@ def load_config(
     tree: dict[str, Any] = {}
     if file is not None:
         path = find_config(file)
-        tree = _read_yaml(path)
+        tree = _number(_read_yaml(path))
         for section, field in (("data", "root"), ("model", "weights")):
             fields = tree.get(section)
             if isinstance(fields, dict) and isinstance(fields.get(field), str):
@@ -194,7 +194,7 @@ def build_config(tree: dict[str, Any]) -> Config:
             if key not in known:
                 raise unknown_key(f"config key in '{section}'", str(key), known)
     try:
-        return Config.model_validate(_number(tree))
+        return Config.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

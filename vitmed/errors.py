@@ -42,9 +42,13 @@ class OutOfMemoryError(VitmedError):
 
 
 class GateError(VitmedError):
-    """The result is below what `--fail-under` asked for."""
+    """The result is below what `--fail-under` asked for; `result` is what the command would have returned."""
 
     exit_code = 6
+
+    def __init__(self, problem: str, fix: str = "", result: object = None):
+        super().__init__(problem, fix)
+        self.result = result
 
 
 class Interrupted(VitmedError):

@@ -35,7 +35,7 @@ def read_batches(
     with ThreadPoolExecutor(cores()) as pool:
         parts = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
         ahead = [(part, pool.map(one, part)) for part in parts[:1]]
-        for following in [*parts[1:], None]:
+        for following in [*parts[1:], None][: len(parts)]:
             part, results = ahead.pop()
             if following is not None:
                 ahead.append((following, pool.map(one, following)))
@@ -44,8 +44,6 @@ def read_batches(
             bad = {index: problem for index, problem in found if isinstance(problem, str)}
             images = np.stack([image for _, image in good]) if good else np.empty((0, 0, 0, 0), np.uint8)
             yield [index for index, _ in good], images, bad
-            if following is None:
-                return
 
 
 def predict_logits(

@@ -161,7 +161,8 @@ def errors(predictions: Predictions, read: Read) -> Figure:
         figure.text(0.5, 0.5, f"no errors among {len(predictions):,} images", ha="center", va="center", fontsize=14)
         return figure
     figure = _gallery(predictions, read, shown)
-    figure.suptitle(f"{len(shown)} of {len(wrong):,} errors, the most confident first", fontsize=12)
+    order = ", the most confident first" if len(shown) > 1 else ""
+    figure.suptitle(f"{len(shown)} of {len(wrong):,} error{'s' * (len(wrong) > 1)}{order}", fontsize=12)
     return figure
 
 
@@ -254,7 +255,7 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
     """Images of the given rows with what was predicted and what is true."""
     columns = int(np.clip(len(rows), 1, 6))
     lines = -(-len(rows) // columns)
-    figure = Figure(figsize=(1.75 * columns + 0.4, 2.35 * lines + 0.5), layout="constrained")
+    figure = Figure(figsize=(max(4.5, 1.75 * columns + 0.4), 2.35 * lines + 0.5), layout="constrained")
     panels = figure.subplots(max(1, lines), columns, squeeze=False)
     for axes, i in zip(panels.flat, rows, strict=False):
         try:

@@ -120,7 +120,7 @@ def _new_folder(output: str | Path | None, default: Path) -> Path:
 def _finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
     ui.say(headline(evaluation.metrics))
     ui.say(f"report: {evaluation.folder / 'report.html'}")
-    check_gates(gates, evaluation.metrics)
+    check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 
 
@@ -247,8 +247,8 @@ def parse_gates(texts: Sequence[str]) -> dict[str, float]:
     return gates
 
 
-def check_gates(gates: dict[str, float], metrics: dict[str, Any]) -> None:
-    """Raises GateError where a metric is worse than its gate, or undefined."""
+def check_gates(gates: dict[str, float], metrics: dict[str, Any], result: object) -> None:
+    """Raises GateError, which carries `result`, where a metric is worse than its gate, or undefined."""
     failed = []
     for name, limit in gates.items():
         value = metrics["overall"][name]["value"]
@@ -256,4 +256,4 @@ def check_gates(gates: dict[str, float], metrics: dict[str, Any]) -> None:
         if value is None or not better(float(value), limit):
             failed.append(f"{name} {'undefined' if value is None else f'{value:.4f}'}, asked for {limit:g}")
     if failed:
-        raise GateError(f"the gate is not met: {'; '.join(failed)}", "look at the report for the errors")
+        raise GateError(f"the gate is not met: {'; '.join(failed)}", "look at the report for the errors", result)

@@ -10,14 +10,14 @@ from typing import Any
 
 from vitmed.augment import POLICIES, refuse_flips
 from vitmed.checkpoint import load_checkpoint, resolve_model
-from vitmed.commands.evaluation import Evaluation, evaluate, parse_gates
+from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.session import Session
 from vitmed.config import Config, build_config, check_names, load_config
 from vitmed.errors import CheckpointError, DataError, UsageError
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES
 from vitmed.run import RunFolder
-from vitmed.splits import Splits, make_splits
+from vitmed.splits import Splits, data_folder, make_splits
 from vitmed.ui import Ui
 from vitmed.world import pick_device
 
@@ -58,6 +58,9 @@ FLAGS = {
     "workers": "train.workers",
 }
 
+# What may be said beside --resume: how long to go on, and what changes no result.
+RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers"}
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -97,7 +100,7 @@ def train(
         VitmedError: a subclass for each kind of problem; see docs/training.md for the exit codes.
     """
     ui = ui or Ui()
-    parse_gates(fail_under)  # a wrong gate ends here, not after the night
+    gates = parse_gates(fail_under)  # a wrong gate ends here, not after the night
     overrides = flag_overrides(flags)
     if resume is not None:
         session = _resumed(Path(resume), data, config, sets, overrides, ui)
@@ -107,8 +110,10 @@ def train(
         session = _fresh(load_config(config, overrides, sets), output, name, ui)
     session.run()
     val = evaluate(session.folder.best, split="val", device=session.device.type, ui=ui)
-    test = evaluate(session.folder.best, split="test", device=session.device.type, fail_under=fail_under, ui=ui)
-    return TrainResult(session.folder.path, session.folder.best, val, test)
+    test = evaluate(session.folder.best, split="test", device=session.device.type, ui=ui)
+    result = TrainResult(session.folder.path, session.folder.best, val, test)
+    check_gates(gates, test.metrics, result)
+    return result
 
 
 def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
@@ -145,22 +150,22 @@ def _resumed(
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if not folder.last.is_file():
         raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
-    epochs = overrides.pop("train.epochs", None)
-    if config is not None or sets or set(overrides) - {"train.device", "train.workers"}:  # these change no result
-        raise UsageError("--resume goes on with the run's own configuration", "give only --resume, --epochs, --workers")
+    if config is not None or sets or set(overrides) - RESUMABLE:
+        flags = ", ".join(f"--{key.partition('.')[2]}" for key in sorted(RESUMABLE))
+        raise UsageError("--resume goes on with the run's own configuration", f"with it give only {flags}")
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
     tree = checkpoint.config.model_dump()
-    tree["data"]["root"] = str(data or checkpoint.data_root())
+    tree["data"]["root"] = str(data_folder(data) if data is not None else checkpoint.data_root())
     if tree["model"]["weights"] is not None:  # stored relative to the run folder
         tree["model"]["weights"] = str(folder.path / tree["model"]["weights"])
-    if epochs is not None and epochs != checkpoint.config.train.epochs:
-        ui.warn(f"--epochs {epochs} instead of {tree['train']['epochs']}: the learning rate follows the new schedule")
-        tree["train"]["epochs"] = epochs
+    epochs = checkpoint.config.train.epochs
     for key, value in overrides.items():
         section, _, field = key.partition(".")
         tree[section][field] = value
+    if tree["train"]["epochs"] != epochs:
+        ui.warn(f"{tree['train']['epochs']} epochs instead of {epochs}: the learning rate follows the new schedule")
     resumed = build_config(tree)
     splits = Splits(Path(tree["data"]["root"]), checkpoint.classes, checkpoint.splits.samples, checkpoint.splits.made)
     session = Session(resumed, splits, pick_device(resumed.train.device), ui, resumed=True)
