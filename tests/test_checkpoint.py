@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-
 from conftest import Trained
+
 from vitmed.checkpoint import (
     VERSION,
     load_checkpoint,

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from conftest import draw_classes
+
 from vitmed.augment import Augmenter
 from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader
 from vitmed.errors import DataError
@@ -42,7 +42,7 @@ def indices(sampler: EpochBatches, epoch: int = 0, start: int = 0) -> list[list[
 def test_every_image_once_an_epoch() -> None:
     found = indices(batches())
     assert [len(batch) for batch in found] == [4] * 4
-    assert sorted(sum(found, [])) == list(range(16))
+    assert sorted(index for batch in found for index in batch) == list(range(16))
 
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:

@@ -32,13 +32,23 @@ def test_one_class_and_a_loss_that_stands_still_is_told() -> None:
         assert part in message
 
 
+def test_one_class_after_the_other_is_no_better() -> None:
+    assert told([record(), record(top="healthy"), record()]) is not None
+
+
+def test_a_loss_above_that_of_knowing_nothing_is_told() -> None:
+    """ln 2 = 0.693 for two classes, whatever their frequencies."""
+    message = told([record(loss=5.0 - i, share=0.6) for i in range(WINDOW)], lr=1.0)
+    assert message is not None and "3.000" in message and "0.693" in message and "learning rate 1" in message
+
+
 @pytest.mark.parametrize(
     "history",
     [
         [record()] * (WINDOW - 1),
         [record(loss=0.8 - 0.05 * i) for i in range(WINDOW)],  # the loss falls
         [record(share=0.7)] * WINDOW,  # both classes are given
-        [record(), record(top="healthy"), record()],  # it changes its mind
+        [record(loss=2.0)] * (WINDOW - 1) + [record(loss=0.9, share=0.6)],  # it has come down
         [record()] * 5 + [record(share=0.6)],  # it has recovered
     ],
 )

@@ -25,7 +25,9 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 def raw_png(width: int, height: int, bits: int, colour: int, rows: bytes, extra: bytes = b"") -> bytes:
     """A PNG from its specification (ISO/IEC 15948): `colour` 0 grey, 2 RGB; `rows` each after a filter byte 0."""
     head = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    )
 
 
 def pixel(file: Path, channels: int = 3) -> tuple[int, ...]:
@@ -224,9 +226,7 @@ def bomb(file: Path) -> Path:
     press = zlib.compressobj()
     data = b"".join(press.compress(row * 1000) for _ in range(40)) + press.flush()
     head = struct.pack(">IIBBBBB", 40_000, 40_000, 1, 0, 0, 0, 0)
-    file.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    )
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
     return file
 
 

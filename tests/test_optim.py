@@ -58,7 +58,7 @@ def test_every_trainable_parameter_is_in_one_group(positions: str, layer_decay: 
 
 
 def test_layer_decay_by_hand() -> None:
-    """Three blocks, factor 0.5: the head learns at 1, the last block at 1/2, the first at 1/8, the embedding at 1/16."""
+    """Three blocks, factor 0.5: the head learns at 1, the last block at 1/2, the first at 1/8, the stem at 1/16."""
     model = network("conv")
     names = {id(p): name for name, p in model.named_parameters()}
     scale = {names[id(p)]: group["scale"] for group in parameter_groups(model, 0.05, 0.5) for p in group["params"]}

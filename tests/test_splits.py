@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from conftest import Trained, listing
+
 from vitmed.config import DataConfig
 from vitmed.errors import DataError, UsageError
 from vitmed.splits import SPLIT_NAMES, Splits, make_splits
@@ -51,9 +51,13 @@ def test_every_spelling_of_the_split_folders(tmp_path: Path, train: str, val: st
 
 def test_a_folder_of_classes(tmp_path: Path) -> None:
     splits = split(touch(tmp_path, {"a": 100, "b": 200}))
-    assert splits.counts("test") == [15, 30] and splits.counts("val") == [15, 30] and splits.counts("train") == [70, 140]
+    assert (
+        splits.counts("test") == [15, 30] and splits.counts("val") == [15, 30] and splits.counts("train") == [70, 140]
+    )
     splits = split(tmp_path, val_fraction=0.1, test_fraction=0.4)
-    assert splits.counts("test") == [40, 80] and splits.counts("val") == [10, 20] and splits.counts("train") == [50, 100]
+    assert (
+        splits.counts("test") == [40, 80] and splits.counts("val") == [10, 20] and splits.counts("train") == [50, 100]
+    )
 
 
 def test_train_and_test_only(tmp_path: Path) -> None:
@@ -195,7 +199,17 @@ def test_links_are_followed_but_not_in_a_circle(tmp_path: Path) -> None:
 
 
 def test_names_of_every_kind(tmp_path: Path) -> None:
-    names = ["with space", "naïve é ü", "細胞", "a" * 250, "semi;colon,comma", "quote'\"", "new\nline", "-dash", "%d{x}"]
+    names = [
+        "with space",
+        "naïve é ü",
+        "細胞",
+        "a" * 250,
+        "semi;colon,comma",
+        "quote'\"",
+        "new\nline",
+        "-dash",
+        "%d{x}",
+    ]
     for folder in ("one class", "zwölf"):
         for i in range(2):
             touch(tmp_path, {folder: 0})

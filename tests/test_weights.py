@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import TINY, Recorder, Trained, draw_splits
 from timm.models.vision_transformer import VisionTransformer
 
-from conftest import TINY, Recorder, Trained, draw_splits
 from vitmed import build_model, train
 from vitmed.errors import CheckpointError
 from vitmed.model import ViT

@@ -217,13 +217,20 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; every problem of a user's becomes a message and an exit code."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # albumentations would ask the network at import
     tune_process()
-    sys.exit(_exit_code(lambda: app(args, standalone_mode=False)))
+    sys.exit(_exit_code(lambda: _run(sys.argv[1:] if args is None else args)))
 
 
-def _exit_code(run: Callable[[], Any]) -> int:
+def _run(args: list[str]) -> None:
+    # Not `app(args)`: that turns Ctrl-C and a closed pipe into exit codes of its own, in silence.
+    command = typer.main.get_command(app)
+    with command.make_context("vitmed", list(args)) as context:
+        command.invoke(context)
+
+
+def _exit_code(run: Callable[[], None]) -> int:
     try:
-        code = run()
-        return code if isinstance(code, int) else 0
+        run()
+        return 0
     except typer.Exit as error:
         return error.exit_code
     except VitmedError as error:
@@ -252,7 +259,7 @@ def _stderr(text: str) -> None:
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -278,10 +285,13 @@ def _print_table(found: Any, top_k: int, rows: int = 50) -> None:
     for path, _ in found.errors[: rows - min(rows, len(found))]:
         table.add_row(_plain(path), "not read", "", "")
     console = Console()
-    console.print(table)
+    with console.capture() as text:  # not printed by rich, which answers a closed pipe with exit code 1
+        console.print(table)
+    sys.stdout.write(text.get())
     hidden = len(found) + len(found.errors) - table.row_count
     if hidden > 0:
-        console.print(f"... and {hidden:,} more; --csv FILE writes all")
+        sys.stdout.write(f"... and {hidden:,} more; --csv FILE writes all\n")
+    sys.stdout.flush()
 
 
 def _plain(text: str) -> str:

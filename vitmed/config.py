@@ -115,6 +115,11 @@ class TrainConfig(Section):
     ema: bool = Field(True, description="Judge and keep an exponential moving average of the weights.")
     ema_decay: float | None = Field(None, gt=0, lt=1, description="Default min(0.999, 1 - 10 / steps), with a warm-up.")
     monitor: str = Field("auroc", description="Validation metric that picks the best checkpoint and stops early.")
+    choose: Literal["best", "last"] = Field(
+        "best",
+        description="Which epoch best.pt holds: the best by monitor, or the last, without early stopping: for a "
+        "validation split too small, or too like the training images, to choose by.",
+    )
     patience: int | None = Field(
         10, ge=1, description="Stop after this many epochs without a better monitor; null never."
     )

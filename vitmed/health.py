@@ -11,6 +11,7 @@ from vitmed.config import Config
 WINDOW = 3  # epochs that must agree
 ONE_CLASS = 0.95  # share of validation images given to one class
 STILL = 0.02  # relative change of the training loss that counts as none
+WORSE = 1.5  # times the loss of a network that calls all classes equally likely
 
 
 def chance_loss(counts: Sequence[int]) -> float:
@@ -22,7 +23,8 @@ def chance_loss(counts: Sequence[int]) -> float:
 def stuck(
     history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config
 ) -> str | None:
-    """What to tell a user whose model predicts one class for nearly everything while the loss stands still.
+    """What to tell a user whose model predicts one class for nearly everything while the loss stands still, or
+    whose loss is far above that of a network that knows nothing.
 
     Args:
         history: the epoch records, with `train_loss`, `top_share` and `top_class` (of validation).
@@ -35,14 +37,20 @@ def stuck(
     if len(last) < WINDOW:
         return None
     losses = [record["train_loss"] for record in last]
-    top = last[-1]["top_class"]
-    prior = counts[list(classes).index(top)] / sum(counts)
-    collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior + 0.01)) and r["top_class"] == top for r in last)
+    nothing = math.log(len(classes))  # whatever the frequencies, the smoothing, the mixing and the class weights
+    if min(losses) > WORSE * nothing:
+        return (
+            f"the network does not learn: the training loss stands at {losses[-1]:.3f}, where calling all classes "
+            f"equally likely gives {nothing:.3f}. {_cause(last[-1]['step'], config)}"
+        )
+    prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
+    collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
     if not collapsed or (max(losses) - min(losses)) > STILL * max(losses):
         return None
+    top = last[-1]["top_class"]
     return (
         f"the network does not learn: {last[-1]['top_share']:.0%} of the validation images are called {top!r} "
-        f"({prior:.0%} of the training images are), and the training loss stands at {losses[-1]:.3f} "
+        f"({prior[top]:.0%} of the training images are), and the training loss stands at {losses[-1]:.3f} "
         f"(guessing by class frequency gives {chance_loss(counts):.3f}). {_cause(last[-1]['step'], config)}"
     )
 

@@ -134,12 +134,16 @@ class Preprocessing:
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
         """(B, S, S, C) uint8 -> (B, C, S, S) float32 of about mean 0 and standard deviation 1, on the same device."""
-        x = images.permute(0, 3, 1, 2).float().div_(255)
+        B, S, _, C = images.shape
+        # Whole rows, channels interleaved: four times as fast on a CPU as arithmetic along an axis of C numbers.
+        x = images.reshape(B, S, S * C).float().div_(255)
         if self.normalize == "image":
-            std, mean = torch.std_mean(x, dim=(2, 3), keepdim=True, correction=0)
-            return x.sub_(mean).div_(std.clamp_min(1 / 255))  # a constant image becomes zeros
-        mean, std = self._constants(x)
-        return x.sub_(mean).div_(std)
+            x.sub_(_channel_mean(x, C).repeat(1, 1, S))
+            x.div_(_channel_mean(x.square(), C).sqrt_().clamp_min_(1 / 255).repeat(1, 1, S))  # constant image: zeros
+        else:
+            mean, std = self._constants(x)
+            x.sub_(mean.repeat(S)).div_(std.repeat(S))
+        return x.view(B, S, S, C).permute(0, 3, 1, 2)
 
     def display(self, x: torch.Tensor) -> torch.Tensor:
         """(B, C, S, S) normalised float -> (B, S, S, C) uint8 for the eye; "image" is shown as 0.5 + x / 5."""
@@ -147,17 +151,22 @@ class Preprocessing:
             x = 0.5 + x / 5
         else:
             mean, std = self._constants(x)
-            x = x * std + mean
+            x = x * std[:, None, None] + mean[:, None, None]
         return x.mul(255).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
     def _constants(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and standard deviation of each channel, 2 x (C,), where `x` is."""
         mean, std = CONSTANTS[self.normalize]
         if self.channels in (1, 2):  # grey: the mean of the three; alpha: half
             mean, std = (sum(mean) / 3,), (sum(std) / 3,)
         if self.channels in (2, 4):
             mean, std = (*mean, 0.5), (*std, 0.5)
-        shape = (1, self.channels, 1, 1)
-        return x.new_tensor(mean).view(shape), x.new_tensor(std).view(shape)
+        return x.new_tensor(mean), x.new_tensor(std)
+
+
+def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
+    """(B, S, S x C), channels interleaved -> (B, 1, C): the mean of each channel."""
+    return x.mean(dim=1).view(len(x), -1, channels).mean(dim=1, keepdim=True)
 
 
 def _pad(image: Image.Image, side: tuple[int, int]) -> Image.Image:

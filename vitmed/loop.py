@@ -41,7 +41,7 @@ class TrainState:
 
     Attributes:
         epoch: epochs done; batch: batches done of the next; step: optimiser steps done.
-        best: best value of the monitor so far; best_loss: its validation loss; best_epoch: when, 1-based.
+        best_epoch: the epoch that best.pt holds, 1-based; best, best_loss: its monitor and validation loss.
         history: one record per finished epoch.
         running: sums of the epoch under way: loss, images, seconds, waited.
     """
@@ -264,7 +264,7 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
     loss = values.get("log_loss", math.inf)
     # Of epochs with the same value (an AUROC of 1 on a small split) the one with the lower loss.
     best = state.best is None or (sign * value, -loss) > (sign * state.best, -state.best_loss)
-    if best:
+    if best or config.train.choose == "last":
         state.best, state.best_loss, state.best_epoch = value, loss, state.epoch + 1
     share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
     run = state.running
@@ -276,7 +276,7 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
         "val_loss": loss,
         **{f"val_{name}": v for name, v in values.items()},
         "monitor": monitor,
-        "best": best,
+        "best": state.best_epoch == state.epoch + 1,
         "top_class": predictions.classes[int(share.argmax())],
         "top_share": float(share.max()),
         "images_per_second": run["images"] / max(1e-9, run["seconds"]),
@@ -287,7 +287,7 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
 
 def out_of_patience(state: TrainState, config: Config) -> bool:
     """Whether the monitor has not risen for `patience` epochs."""
-    patience = config.train.patience
+    patience = config.train.patience if config.train.choose == "best" else None
     return patience is not None and state.best is not None and state.epoch - state.best_epoch >= patience
 
 

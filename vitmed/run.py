@@ -49,8 +49,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write UTF-8 text whole or not at all; see `whole_file`."""
-    write_bytes(path, text.encode())
+    """Write UTF-8 text whole or not at all; see `whole_file`. File names that are no Unicode get backslashes."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | Path, value: Any) -> None:

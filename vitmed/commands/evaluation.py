@@ -208,7 +208,9 @@ def facts(saved: Checkpoint, split: str, images: int, device: str) -> dict[str, 
         "Optimisation": f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}, batch {train.batch_size} x "
         f"{train.accumulate}, at most {train.epochs} epochs, label smoothing {train.smoothing:g}, "
         f"balance {train.balance}",
-        "Model choice": f"epoch {saved.record.get('epoch')}, best by validation {train.monitor}; the test took no part",
+        "Model choice": f"epoch {saved.record.get('epoch')}, the "
+        + (f"best by validation {train.monitor}" if train.choose == "best" else "last")
+        + "; the test took no part",
         "Seed": str(train.seed),
         "Device of this evaluation": f"{device}, fp32",
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),

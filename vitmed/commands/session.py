@@ -163,7 +163,8 @@ class Session:
                 )
         if not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is gone", "start a new run")
-        self.ui.say(f"best validation {config.train.monitor} {state.best:.4f} in epoch {state.best_epoch}")
+        which = f"{config.train.choose} epoch"
+        self.ui.say(f"{which}: {state.best_epoch}, validation {config.train.monitor} {state.best:.4f}")
 
     def _end_of_epoch(self, event: Epoch) -> None:
         record, state, monitor = event.record, self.state, self.config.train.monitor

@@ -1,0 +1,103 @@
+"""`import vitmed`: few names, the same objects that the command line uses, nothing heavy until it is asked for."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, TINY_SETS, Recorder, Trained, python
+
+import vitmed
+from vitmed.commands.training import FLAGS
+from vitmed.errors import UsageError
+
+PUBLIC = ["VitmedError", "build_model", "demo", "evaluate", "predict", "summary", "train"]
+
+
+def test_the_public_names() -> None:
+    assert sorted(vitmed.__all__) == PUBLIC
+    for name in PUBLIC:
+        thing = getattr(vitmed, name)
+        assert inspect.getdoc(thing) and name in dir(vitmed)
+    with pytest.raises(AttributeError, match="nothing"):
+        vitmed.nothing  # noqa: B018
+
+
+def test_importing_loads_and_does_nothing() -> None:
+    code = """
+import os, sys
+before = dict(os.environ)
+import vitmed
+vitmed.VitmedError
+assert dict(os.environ) == before
+heavy = [m for m in ("torch", "numpy", "PIL", "typer", "rich", "pydantic") if m in sys.modules]
+sys.exit(f"loaded {heavy}" if heavy else 0)
+"""
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_commands_are_documented_to_their_parameters() -> None:
+    for name in ("train", "evaluate", "predict", "demo"):
+        command = getattr(vitmed, name)
+        text = inspect.getdoc(command) or ""
+        for parameter in inspect.signature(command).parameters:
+            if parameter not in ("ui", "device", "fail_under"):
+                assert parameter in text, (name, parameter)
+
+
+def test_train_gives_what_evaluate_and_predict_take(trained: Trained) -> None:
+    result = trained.result
+    assert result.checkpoint == trained.best and result.folder == trained.folder
+    assert result.test.folder == trained.folder / "test" and result.val.folder == trained.folder / "val"
+    said = vitmed.predict(trained.data / "test", checkpoint=result.checkpoint, ui=Recorder())
+    assert np.array_equal(said.logits, result.test.predictions.logits)
+    assert said.labels is None and said.errors == ()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_in_a_thread(trained: Trained, tmp_path: Path) -> None:
+    """A notebook or a server may not call from the main thread, where alone signals can be caught."""
+    import threading
+
+    found = []
+    settings = TINY | {"epochs": 1}
+    thread = threading.Thread(
+        target=lambda: found.append(
+            vitmed.train(trained.data, output=tmp_path, sets=TINY_SETS, ui=Recorder(), **settings)
+        )
+    )
+    thread.start()
+    thread.join()
+    assert found and found[0].checkpoint.is_file()
+
+
+def test_an_unknown_keyword_lists_what_exists() -> None:
+    with pytest.raises(UsageError) as error:
+        vitmed.train("x", learning_rate=1)
+    assert "learning_rate" in str(error.value) and all(flag in str(error.value) for flag in FLAGS)
+    with pytest.raises(UsageError, match="unknown config key"):
+        vitmed.build_model("vit_tiny", width_=3)
+
+
+def test_build_model() -> None:
+    model = vitmed.build_model("vit_tiny", 2, image_size=32, patch_size=8, width=24, depth=1, channels=1)
+    assert model(torch.zeros(1, 1, 32, 32)).shape == (1, 2)
+    assert isinstance(model, torch.nn.Module)
+
+
+def test_errors_are_of_one_family(tmp_path: Path) -> None:
+    with pytest.raises(vitmed.VitmedError) as error:
+        vitmed.train(tmp_path / "none")
+    assert error.value.problem and error.value.fix and error.value.exit_code == 3
+
+
+def test_a_run_leaves_the_process_as_it_was(trained: Trained) -> None:
+    """No thread, no handler and no seed of ours stays behind."""
+    import signal
+
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
