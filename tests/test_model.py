@@ -77,6 +77,16 @@ def test_logits_and_gradients_are_timms(pool: str, theirs_pool: str, channels: i
         torch.testing.assert_close(p.grad, q.grad, atol=1e-3, rtol=1e-3, msg=name)
 
 
+def test_norms_divide_as_timms() -> None:
+    """Their epsilon is too small to show in logits, and large enough to show in training."""
+
+    def epsilons(model: nn.Module) -> dict[str, float]:
+        return {name: module.eps for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+
+    theirs = VisionTransformer(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=2)
+    assert epsilons(ViT(2, 16, 8, width=16, depth=2, heads=2)) == epsilons(theirs)
+
+
 def test_attention_probabilities() -> None:
     model = shaken(ViT(5, 32, 8, width=48, depth=3, heads=4))
     x = torch.randn(2, 3, 32, 32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 from pathlib import Path
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 from conftest import Trained, listing
 
-from vitmed.config import DataConfig
+from vitmed.config import DataConfig, load_config
 from vitmed.errors import DataError, UsageError
-from vitmed.splits import SPLIT_NAMES, Splits, make_splits
+from vitmed.splits import SPLIT_NAMES, Splits, compile_group, group_of, make_splits
 
 
 def touch(root: Path, tree: dict[str, int]) -> Path:
@@ -279,9 +280,16 @@ def test_a_read_only_folder_is_enough(tmp_path: Path) -> None:
             folder.chmod(0o755)
 
 
-def test_real_images_split_by_patient(data_dir: Path) -> None:
-    """NIH malaria: the patient is C99P60 in C99P60ThinF_IMG_....png; the files of one patient lie in both classes."""
-    root = data_dir / "malaria"
-    splits = split(root)
+def test_real_images(data_dir: Path) -> None:
+    splits = split(data_dir / "malaria")
     assert splits.classes == ("infected", "uninfected") and splits.counts("test") == [50, 50]
     assert sum(splits.counts("train")) + sum(splits.counts("val")) == 400
+
+
+def test_patients_of_real_file_names(data_dir: Path) -> None:
+    """The recipe's expression finds the patient in 18 shapes of file name, as a table that somebody else made says."""
+    pattern = compile_group(load_config("malaria_gray50").data.group_regex)
+    with (data_dir / "malaria_gray50_patients.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 27_558
+    assert all(group_of(row["path"], pattern) == row["patient"] for row in rows)

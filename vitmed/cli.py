@@ -153,7 +153,7 @@ def predict(
 
     found = run(images, checkpoint=checkpoint, runs=runs, device=device, ui=_ui())
     if csv is not None:
-        write_text(csv, prediction.predictions_csv(found))
+        write_text(csv, found.to_csv(errors=True))
     if as_json:
         _print_json(prediction.predictions_json(found, top_k))
     else:

@@ -76,7 +76,8 @@ def _read_raster(path: Path) -> Image.Image:
                 raise DataError(
                     f"{path}: more than 8 bits per channel (mode {image.mode}); this version reads 8", LATER
                 )
-            frames = getattr(image, "n_frames", 1)
+            # A camera's MPO is a JPEG with previews behind the picture; elsewhere no frame is the picture.
+            frames = getattr(image, "n_frames", 1) if image.format != "MPO" else 1
             if frames > 1:
                 raise DataError(f"{path}: holds {frames} frames, expected one", "save the frame that you mean as a PNG")
             image.load()
@@ -122,8 +123,19 @@ class Preprocessing:
         return asdict(self)
 
     def read(self, path: str | Path) -> np.ndarray:
-        """Decode a file and make it square: (S, S, C) uint8. Raises DataError as `read_image`."""
-        return self.fit(read_image(path, self.channels))
+        """Decode a file and make it square: (S, S, C) uint8.
+
+        Raises:
+            DataError: as `read_image`; and where padding would leave less than a pixel of a long, thin image.
+        """
+        image = read_image(path, self.channels)
+        if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
+            width, height = image.size
+            raise DataError(
+                f"{path}: {width} x {height} px is too thin to be padded to {self.image_size} px",
+                "--resize squash or crop",
+            )
+        return self.fit(image)
 
     def fit(self, image: Image.Image) -> np.ndarray:
         """Make an image square: (S, S, C) uint8; padding is black."""

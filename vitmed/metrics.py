@@ -237,6 +237,8 @@ class _Scorer:
         self.order = np.argsort(cells, kind="stable")
         self.cells, self.starts = np.unique(cells[self.order], return_index=True)
         truth = np.eye(k)[labels]  # (S, K)
+        present = (np.bincount(labels, minlength=k) > 0).astype(float)
+        self.even = _ratio(present, present.sum())  # (K,) weights of a plain mean over the classes with images
         tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
         log_loss = -np.log(np.clip(probabilities[np.arange(len(labels)), labels], tiny, 1 - tiny))
         squares = (probabilities - truth) ** 2
@@ -273,7 +275,7 @@ class _Scorer:
         # Averages leave out a class without images. One that has images and no value makes them undefined: a
         # class that is never predicted has no PPV, and leaving it out would reward ignoring it.
         share = _ratio(support, total[:, None])
-        even = _ratio((support > 0).astype(float), (support > 0).sum(axis=1, keepdims=True))
+        # So is a resample that happens to have none of a class: its mean over the others is another quantity.
 
         def mean(name: str, weight: np.ndarray) -> np.ndarray:
             return np.where(weight == 0, 0, weight * per_class[name]).sum(axis=1)
@@ -289,17 +291,17 @@ class _Scorer:
         )
         overall = {
             "accuracy": _ratio(right, total),
-            "balanced_accuracy": mean("sensitivity", even),
+            "balanced_accuracy": mean("sensitivity", self.even),
             "mcc": np.where(varied_truth > 0, mcc, np.nan),
             "cohen_kappa": _ratio(right * total - chance, total**2 - chance),
             "log_loss": losses[:, 0],
             "brier": losses[:, 1],
         }
         for name in ("auroc", "average_precision"):
-            overall[name] = mean(name, even) if self.positive is None else per_class[name][:, self.positive]
+            overall[name] = mean(name, self.even) if self.positive is None else per_class[name][:, self.positive]
             overall[f"{name}_weighted"] = mean(name, share)
         for name in ("sensitivity", "specificity", "ppv", "npv", "f1"):
-            overall[f"{name}_macro"] = mean(name, even)
+            overall[f"{name}_macro"] = mean(name, self.even)
             overall[f"{name}_weighted"] = mean(name, share)
         return overall, per_class, matrix
 

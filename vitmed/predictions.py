@@ -81,12 +81,19 @@ class Predictions:
             rows.append(row)
         return rows
 
-    def to_csv(self) -> str:
-        """The text of `predictions.csv`. A file name that is no valid Unicode is written with backslashes."""
+    def to_csv(self, errors: bool = False) -> str:
+        """The text of `predictions.csv`. A file name that is no valid Unicode is written with backslashes.
+
+        Args:
+            errors: with a last column `error`, and a row with path and error for every unreadable image.
+        """
         stream = io.StringIO(newline="")
         writer = csv.writer(stream)  # lines end in CR LF, so that a name that holds either is quoted
-        writer.writerow(self.columns())
-        writer.writerows(self.rows())
+        columns, last = self.columns(), ([""] if errors else [])
+        writer.writerow([*columns, *(["error"] if errors else [])])
+        writer.writerows([*row, *last] for row in self.rows())
+        if errors:
+            writer.writerows([path, *[""] * (len(columns) - 1), problem] for path, problem in self.errors)
         return stream.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
 
     @classmethod

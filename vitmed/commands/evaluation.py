@@ -145,6 +145,9 @@ def choose_samples(
     own = list(saved.splits.samples[split])
     if data is None:
         root, samples = saved.data_root(), own
+        changed = sum(sha256(root / s.path) != digest for s, digest in zip(own, saved.hashes[split], strict=True))
+        if changed:
+            notes.append(f"{changed:,} images of the {split} split have changed or gone since the run.")
     else:
         root = data_folder(data)
         if [sha256(root / sample.path) for sample in own] == saved.hashes[split]:

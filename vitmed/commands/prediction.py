@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import glob
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,17 +104,6 @@ def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, f
     """The `top_k` most probable classes of a row with their probabilities, the likeliest first."""
     order = np.argsort(-predictions.probabilities[row], kind="stable")[:top_k]
     return [(predictions.classes[k], float(predictions.probabilities[row, k])) for k in order]
-
-
-def predictions_csv(predictions: Predictions) -> str:
-    """`predictions.csv` with a last column `error`; an unreadable image is a row that has only its path and that."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    columns = predictions.columns()
-    writer.writerow([*columns, "error"])
-    writer.writerows([*row, ""] for row in predictions.rows())
-    writer.writerows([path, *[""] * (len(columns) - 1), problem] for path, problem in predictions.errors)
-    return stream.getvalue()
 
 
 def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from vitmed.checkpoint import load_checkpoint, resolve_model
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.session import Session
 from vitmed.config import Config, build_config, check_names, load_config
-from vitmed.errors import CheckpointError, DataError, UsageError
+from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES
 from vitmed.run import RunFolder
@@ -109,9 +109,14 @@ def train(
             overrides["data.root"] = str(data)
         session = _fresh(load_config(config, overrides, sets), output, name, ui)
     session.run()
-    val = evaluate(session.folder.best, split="val", device=session.device.type, ui=ui)
-    test = evaluate(session.folder.best, split="test", device=session.device.type, ui=ui)
-    result = TrainResult(session.folder.path, session.folder.best, val, test)
+    best, device = session.folder.best, session.device.type
+    try:
+        val = evaluate(best, split="val", device=device, ui=ui)
+        test = evaluate(best, split="test", device=device, ui=ui)
+    except KeyboardInterrupt:
+        folder = session.folder.path
+        raise Interrupted(f"interrupted while evaluating; {best} is saved", f"vitmed train --resume {folder}") from None
+    result = TrainResult(session.folder.path, best, val, test)
     check_gates(gates, test.metrics, result)
     return result
 
@@ -176,7 +181,7 @@ def _resumed(
             f"{splits.root}: images of {', '.join(changed)} have changed since the run began", "start a new run"
         )
     session.reopen(folder, checkpoint)
-    if session.finished and (folder.path / "test").exists():
+    if session.finished and any(folder.path.glob("test*/report.html")):
         raise UsageError(
             f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
         )
