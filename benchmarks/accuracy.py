@@ -86,7 +86,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    print("| benchmark | seeds | test metrics: mean +- standard deviation (each seed) | minutes a run |\n|---|---|---|---|")
+    print("| benchmark | seeds | test metrics: mean +- standard deviation (each seed) | minutes a run |")
+    print("|---|---|---|---|")
     for name in options.only:
         recipe, data, _ = BENCHMARKS[name]
         folder = tree(data, options.data, options.work)

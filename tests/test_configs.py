@@ -13,7 +13,8 @@ PARAMETERS = {"mnist": (10, 139_018), "vit_base_224": (1000, 86_567_656)}
 
 
 def test_all_recipes_are_there() -> None:
-    assert set(RECIPES) == {"cifar10_patch4", "cifar10_patch8", "malaria", "mnist", "sincos_224", "vit_base_224"}
+    networks = {"cifar10_patch4", "cifar10_patch8", "mnist", "sincos_224", "vit_base_224"}
+    assert set(RECIPES) == networks | {"demo", "malaria", "malaria_gray50"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
