@@ -55,10 +55,10 @@ class Checkpoint:
 
     def model(self) -> ViT:
         """The network with its weights, on the CPU, ready to judge. Raises CheckpointError where they do not fit."""
-        model = build_vit(self.config.model, len(self.classes))
         try:
+            model = build_vit(self.config.model, len(self.classes))
             model.load_state_dict(self.weights)
-        except RuntimeError as error:
+        except (RuntimeError, VitmedError) as error:
             raise CheckpointError(f"{self.path}: the weights do not fit its own model config ({error})") from None
         return model.eval()
 
@@ -116,6 +116,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         CheckpointError: missing, not a vitmed checkpoint, of another version, damaged, or with code in it.
     """
     path = Path(path)
+    if (path / "best.pt").is_file():
+        path = path / "best.pt"  # a run folder stands for its best checkpoint
     content = safe_load(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a vitmed checkpoint", "to start training from a weight file: --weights")
@@ -140,12 +142,17 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
     classes = tuple(content["classes"])
+    config = build_config(content["config"])
+    if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
+        raise ValueError(f"classes {classes}")
+    if content["preprocessing"] != Preprocessing.of(config).to_dict():
+        raise ValueError(f"preprocessing {content['preprocessing']}")
     root = Path(os.path.normpath(path.parent / data["root"]))
     return Checkpoint(
         path=path,
-        config=build_config(content["config"]),
+        config=config,
         classes=classes,
-        preprocessing=Preprocessing(**content["preprocessing"]),
+        preprocessing=Preprocessing.of(config),
         weights=dict(content["weights"]),
         splits=Splits(root, classes, samples, dict(data["made"])),
         hashes=hashes,

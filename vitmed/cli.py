@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.errors import DataError, GateError, Interrupted, VitmedError
+from vitmed.errors import DataError, GateError, Interrupted, UsageError, VitmedError
 from vitmed.tuning import tune_process
 from vitmed.ui import Advance, Ui
 
@@ -76,6 +76,7 @@ def train(
     normalize: Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")] = None,
     max_train: Annotated[int | None, typer.Option(help="Train on a stratified sample of so many.")] = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
+    positive: Annotated[str | None, typer.Option(help="Of two classes the finding.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation for the modality.")] = None,
     mixup: Annotated[float | None, typer.Option(help="Alpha of mixup; 0 is off.")] = None,
     cutmix: Annotated[float | None, typer.Option(help="Alpha of cutmix; 0 is off.")] = None,
@@ -120,6 +121,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report.")] = None,
     device: Device = "auto",
+    group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a path of --data.")] = None,
     fail_under: Fail = None,
     allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
     as_json: AsJson = False,
@@ -127,9 +129,11 @@ def evaluate(
     """Judge a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
     from vitmed import commands
 
-    options = {"data": data, "split": split, "output": output, "device": device, "allow_leakage": allow_leakage}
+    options = {"data": data, "split": split, "output": output, "device": device, "group_regex": group_regex}
     _judged(
-        lambda: commands.evaluate(checkpoint, fail_under=fail_under or (), ui=_ui(), **options),  # type: ignore[arg-type]
+        lambda: commands.evaluate(
+            checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=_ui(), **options
+        ),  # type: ignore[arg-type]
         as_json,
         lambda result: {"folder": str(result.folder), **result.metrics},
     )
@@ -151,6 +155,9 @@ def predict(
     from vitmed.commands import prediction
     from vitmed.run import write_bytes, write_text
 
+    for file in (csv, plot):
+        if file is not None and not file.parent.is_dir():
+            raise UsageError(f"{file}: its folder is not there", "make it first")
     found = run(images, checkpoint=checkpoint, runs=runs, device=device, ui=_ui())
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))

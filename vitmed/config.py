@@ -46,6 +46,10 @@ class DataConfig(Section):
         description="Finds the patient in a path relative to the data root: the first bracket, or the whole match. "
         "A patient is then never split.",
     )
+    positive: str | None = Field(
+        None,
+        description="Of two classes the finding, whose sensitivity is told; default the one not named like normal.",
+    )
     cache_mb: int = Field(
         2048, ge=0, description="Keep decoded, resized training images in memory up to this size; 0 decodes every time."
     )
@@ -139,6 +143,13 @@ class Config(Section):
     model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
     augment: AugmentConfig = AugmentConfig()  # type: ignore[call-arg]
     train: TrainConfig = TrainConfig()  # type: ignore[call-arg]
+
+    @field_validator("data")
+    @classmethod
+    def _something_left_to_train_on(cls, data: DataConfig) -> DataConfig:
+        if data.val_fraction + data.test_fraction >= 1:
+            raise ValueError("data.val_fraction + data.test_fraction leave nothing to train on")
+        return data
 
     @field_validator("train")
     @classmethod

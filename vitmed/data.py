@@ -62,14 +62,12 @@ class Images:
         shape = self.preprocessing
         return len(self) * shape.image_size**2 * shape.channels / 2**20
 
-    def check(self, keep: bool, progress: Progress | None = None) -> list[str]:
+    def check(self, keep: bool, progress: Progress | None = None) -> tuple[list[str], list[str]]:
         """Decode every file once, in threads; keep the result where `keep`.
 
         Returns:
-            the sha256 of every file, in the order of the samples.
-
-        Raises:
-            DataError: files that cannot be read; names the first ten.
+            the sha256 of every file, in the order of the samples ("" where it cannot be used), and the problems
+            of the files that cannot be used.
         """
         side, channels = self.preprocessing.image_size, self.preprocessing.channels
         cache = np.empty((len(self), side, side, channels), dtype=np.uint8) if keep else None
@@ -94,13 +92,16 @@ class Images:
             for done, _ in enumerate(pool.map(one, range(len(self)), chunksize=64), 1):
                 if progress is not None:
                     progress(done, len(self))
-        if bad:
-            first = "\n".join(sorted(bad)[:10])
-            more = f"\n... and {len(bad) - 10:,} more" if len(bad) > 10 else ""
-            count = f"{len(bad):,} of {len(self):,} images cannot be used:\n" if len(bad) > 1 else ""
-            raise DataError(f"{count}{first}{more}", "mend or remove what is named; vitmed changes no file of yours")
         self.cache = cache
-        return hashes
+        return hashes, bad
+
+
+def unusable(bad: Sequence[str], total: int) -> DataError:
+    """The error for files that cannot be used; names the first ten of them."""
+    first = "\n".join(sorted(bad)[:10])
+    more = f"\n... and {len(bad) - 10:,} more" if len(bad) > 10 else ""
+    count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
+    return DataError(f"{count}{first}{more}", "mend or remove what is named; vitmed changes no file of yours")
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitmed.errors import DataError
+from vitmed.errors import CheckpointError, DataError
 from vitmed.images import Preprocessing
 from vitmed.world import Precision, cores
 
@@ -77,6 +77,12 @@ def predict_logits(
         if progress is not None:
             progress(len(indices) + len(problems), count)
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
+
+
+def check_finite(logits: np.ndarray, source: object) -> None:
+    """Raises CheckpointError, naming `source`, where a logit is NaN or infinite: no class must be read from it."""
+    if not np.isfinite(logits).all():
+        raise CheckpointError(f"{source}: gives numbers that are not finite", "use another checkpoint of the run")
 
 
 @torch.inference_mode()

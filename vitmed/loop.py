@@ -189,7 +189,8 @@ def fit(
                 watch.flush()
                 return
         watch.flush()
-        record = epoch_record(state, batches.batches, validate(state.judged, val, classes, device, precision), config)
+        predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
+        record = epoch_record(state, batches.batches, predictions, config)
         state.history.append(record)
         state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
         yield Epoch(record, record["best"], out_of_patience(state, config))
@@ -240,7 +241,12 @@ def mixer(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tens
 
 
 def validate(
-    model: ViT, val: Images, classes: tuple[str, ...], device: torch.device, precision: Precision
+    model: ViT,
+    val: Images,
+    classes: tuple[str, ...],
+    device: torch.device,
+    precision: Precision,
+    positive: str | None = None,
 ) -> Predictions:
     """What the model says of the validation images."""
     indices, logits, problems = predict_logits(model, val.preprocessing, val.read, len(val), device, precision)
@@ -248,7 +254,8 @@ def validate(
         raise DataError("\n".join(problems.values()), "the files were readable when the run began")
     samples = [val.samples[i] for i in indices]
     groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
-    return Predictions(classes, tuple(s.path for s in samples), groups, val.labels[indices], logits)
+    paths = tuple(s.path for s in samples)
+    return Predictions(classes, paths, groups, val.labels[indices], logits, positive=positive)
 
 
 def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> dict[str, Any]:

@@ -58,6 +58,14 @@ def positive_class(classes: Sequence[str]) -> int:
     return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
 
 
+def finding(predictions: Predictions) -> int | None:
+    """Index of the positive class of two: as was said, else by its name. None for more classes."""
+    classes = predictions.classes
+    if len(classes) != 2:
+        return None
+    return positive_class(classes) if predictions.positive is None else classes.index(predictions.positive)
+
+
 def metric_values(predictions: Predictions) -> dict[str, float]:
     """Every number of `METRICS`, without intervals; NaN where it is undefined. Milliseconds for 5,000 images.
 
@@ -65,9 +73,7 @@ def metric_values(predictions: Predictions) -> dict[str, float]:
         DataError: the predictions have no labels.
     """
     labels = known_labels(predictions)
-    overall, _, _ = _Scorer(labels, predictions.probabilities, predictions.predicted, predictions.classes).values(
-        np.ones((1, len(labels)))
-    )
+    overall, _, _ = _Scorer(labels, predictions).values(np.ones((1, len(labels))))
     return {name: float(values[0]) for name, values in overall.items()}
 
 
@@ -92,7 +98,7 @@ def evaluate_predictions(
         DataError: the predictions have no labels.
     """
     labels, classes = known_labels(predictions), predictions.classes
-    scorer = _Scorer(labels, predictions.probabilities, predictions.predicted, classes)
+    scorer = _Scorer(labels, predictions)
     point, point_classes, confusion = scorer.values(np.ones((1, len(labels))))
     units = group_index(predictions.groups, len(labels))
     n_units = int(units.max()) + 1 if len(units) else 0
@@ -121,7 +127,7 @@ def evaluate_predictions(
         "resamples": resamples,
         "level": level,
         "classes": list(classes),
-        "positive_class": classes[positive_class(classes)] if len(classes) == 2 else None,
+        "positive_class": None if scorer.positive is None else classes[scorer.positive],
         "overall": {name: entry(float(values[0]), draws[name]) for name, values in point.items()},
         "per_class": {
             c: {
@@ -230,9 +236,10 @@ class _Ranking:
 class _Scorer:
     """Everything about one set of predictions that does not depend on the weights, computed once."""
 
-    def __init__(self, labels: np.ndarray, probabilities: np.ndarray, predicted: np.ndarray, classes: Sequence[str]):
-        self.size = k = len(classes)
-        self.positive = positive_class(classes) if k == 2 else None
+    def __init__(self, labels: np.ndarray, predictions: Predictions):
+        probabilities, predicted = predictions.probabilities, predictions.predicted
+        self.size = k = len(predictions.classes)
+        self.positive = finding(predictions)
         cells = labels * k + predicted
         self.order = np.argsort(cells, kind="stable")
         self.cells, self.starts = np.unique(cells[self.order], return_index=True)

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.errors import VitmedError
-from vitmed.metrics import METRICS, known_labels, positive_class, threshold_counts
+from vitmed.metrics import METRICS, finding, known_labels, threshold_counts
 from vitmed.predictions import Predictions
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -138,7 +138,7 @@ def precision_recall(predictions: Predictions, metrics: Mapping[str, Any] | None
             areas[c] = float(np.sum(np.diff(recall) * precision))
     figure, axes = _square("recall (sensitivity)", "precision (PPV)")
     if k == 2 and len(predictions):
-        prevalence = float(np.mean(known_labels(predictions) == positive_class(predictions.classes)))
+        prevalence = float(np.mean(known_labels(predictions) == finding(predictions)))
         axes.axhline(
             prevalence, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {prevalence:.2f}"
         )
@@ -283,6 +283,8 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
 
 
 def _picture(axes: Axes, image: np.ndarray) -> None:
+    if image.ndim == 3:  # without alpha, which matplotlib would draw on white
+        image = image[..., :3] if image.shape[2] >= 3 else image[..., 0]
     axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255, interpolation="nearest")
 
 
@@ -306,7 +308,7 @@ def _lines(
 ) -> None:
     """Draw the curves: of two classes the positive one; of many, only the worst four in colour."""
     if len(predictions.classes) == 2:
-        curves = {c: curve for c, curve in curves.items() if c == positive_class(predictions.classes)}
+        curves = {c: curve for c, curve in curves.items() if c == finding(predictions)}
     worst = sorted(curves, key=lambda c: areas[c])[:4]
     named = list(curves) if len(curves) <= LEGEND else worst
     style = "steps-pre" if steps else "default"
@@ -317,8 +319,8 @@ def _lines(
             axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, drawstyle=style)
     for colour, c in zip(COLOURS, named, strict=False):
         n = int(np.sum(known_labels(predictions) == c))
-        interval = _interval(metrics["per_class"][predictions.classes[c]][name]) if metrics else ""
-        text = f"{_short(predictions.classes[c], 26)}: {areas[c]:.3f}{interval}, n={n:,}"
+        entry = metrics["per_class"][predictions.classes[c]][name] if metrics else {"value": areas[c], "low": None}
+        text = f"{_short(predictions.classes[c], 26)}: {entry['value']:.3f}{_interval(entry)}, n={n:,}"
         width = 2.2 if len(curves) == 1 else 1.3
         axes.plot(*curves[c], color=colour, linewidth=width, drawstyle=style, label=text)
 

@@ -29,6 +29,7 @@ class Predictions:
         groups: S group (patient) names, or None where patients are unknown.
         labels: (S,) int64 indices into `classes`, or None where the truth is unknown.
         logits: (S, K) float32, before the softmax.
+        positive: of two classes the finding, where somebody said which; else its name decides.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
     """
 
@@ -38,6 +39,7 @@ class Predictions:
     labels: np.ndarray | None
     logits: np.ndarray
     errors: tuple[tuple[str, str], ...] = ()
+    positive: str | None = None
 
     def __post_init__(self) -> None:
         size = len(self.paths)

@@ -58,7 +58,7 @@ def write_report(
         notes: what must be known before the numbers are believed; shown above them.
 
     Returns:
-        what metrics.json holds: `evaluate_predictions` with all notes.
+        what metrics.json holds: `evaluate_predictions` with all notes, and `report`: title, facts, notes as given.
 
     Raises:
         DataError: the predictions have no labels.
@@ -66,6 +66,7 @@ def write_report(
     """
     folder = Path(folder)
     metrics = evaluate_predictions(predictions, resamples=resamples)
+    metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}  # so that it can be made again
     metrics["notes"] = [*notes, *metrics["notes"]]
     if predictions.errors:
         metrics["notes"].append(f"{len(predictions.errors)} images could not be read and are not counted.")

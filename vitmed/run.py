@@ -36,7 +36,7 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
         temporary = None
         _sync_folder(path.parent)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another --output") from None
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place") from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

@@ -94,11 +94,14 @@ def make_splits(config: DataConfig) -> Splits:
     for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
         if name in found:
             continue
-        base = len(found["all"]) if rest == "all" else len(found[rest])
-        share = fraction if rest == "train" or name == "test" else fraction * _initial(found) / base
+        base = len(found[rest])
+        whole = base if rest == "train" else sum(len(samples) for samples in found.values())
+        share = fraction * whole / base
         part, found[rest] = split_off(found[rest], len(classes), share, config.split_seed, name, root)
         found[name] = part
-        made[name] = f"{fraction:.0%} split off {'by patient' if pattern else 'by image'}, seed {config.split_seed}"
+        made[name] = (
+            f"{len(part) / whole:.0%} split off {'by patient' if pattern else 'by image'}, seed {config.split_seed}"
+        )
     if rest == "all":
         found["train"] = found.pop("all")
         made["train"] = "what the split left"
@@ -110,10 +113,6 @@ def make_splits(config: DataConfig) -> Splits:
         made["train"] += f", a stratified sample of {len(found['train']):,}"
     membership = {name: tuple(found[name]) for name in SPLITS}
     return Splits(root, tuple(classes), membership, {name: made[name] for name in SPLITS})
-
-
-def _initial(found: dict[str, list[Sample]]) -> int:
-    return sum(len(samples) for samples in found.values())
 
 
 def data_folder(root: str | Path | None) -> Path:
@@ -168,6 +167,13 @@ def scan(root: Path, folder: Path, classes: list[str], pattern: re.Pattern[str] 
         for path in image_files(folder / name):
             relative = path.relative_to(root).as_posix()
             samples.append(Sample(relative, label, group_of(relative, pattern)))
+    missed = [sample.path for sample in samples if sample.group is None]
+    if pattern is not None and missed:
+        raise DataError(
+            f"{folder}: --group-regex {pattern.pattern!r} finds no patient in {len(missed):,} of {len(samples):,} "
+            "paths:\n" + "\n".join(missed[:5]),
+            "widen the expression, or move these files away",
+        )
     return samples
 
 
@@ -193,14 +199,11 @@ def compile_group(expression: str | None) -> re.Pattern[str] | None:
 
 
 def group_of(path: str, pattern: re.Pattern[str] | None) -> str | None:
-    """The patient in a relative path. Raises DataError where the expression finds none."""
-    if pattern is None:
+    """The patient in a relative path, or None where there is no expression or it finds none."""
+    match = pattern.search(path) if pattern is not None else None
+    if pattern is None or match is None:
         return None
-    match = pattern.search(path)
-    group = match and (match.group(1) if pattern.groups else match.group())
-    if not group:
-        raise DataError(f"{path}: --group-regex {pattern.pattern} finds no patient in it", "widen the expression")
-    return group
+    return (match.group(1) if pattern.groups else match.group()) or None
 
 
 def split_off(

@@ -47,6 +47,10 @@ def safe_load(path: Path) -> Any:
     if not path.is_file():
         what = "is a folder, expected a file such as best.pt" if path.is_dir() else "no such file"
         raise CheckpointError(f"{path}: {what}", "name a checkpoint or weight file")
+    with path.open("rb") as stream:
+        magic = stream.read(2)
+    if magic not in (b"PK", b"\x80\x02"):  # torch's zip files, and what it wrote before
+        raise CheckpointError(f"{path}: not a checkpoint or weight file", "name the .pt file of a run, or a .pth file")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
-import os
 import platform
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 
 import torch
 
-from vitmed.checkpoint import relative
 from vitmed.config import Config
 from vitmed.world import Precision, describe
 
@@ -26,10 +24,11 @@ def environment(
     config: Config, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
 ) -> dict[str, Any]:
     """What a run depended on, without host name, user or absolute path."""
-    command = [Path(sys.argv[0]).name, *(without_absolute_path(part) for part in sys.argv[1:])]
+    program = Path(sys.argv[0]).name
+    told = program in ("vitmed", "__main__.py")  # a notebook's or a script's arguments are not ours to tell
     manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
     return {
-        "command": command,
+        "command": ["vitmed", *map(without_folders, sys.argv[1:])] if told else None,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -42,10 +41,11 @@ def environment(
     }
 
 
-def without_absolute_path(argument: str) -> str:
-    """`/a/b` and `--flag=/a/b` with the path relative to the working folder."""
+def without_folders(argument: str) -> str:
+    """`/home/anna/cells` -> `cells`, also behind `--flag=`, where such a file or folder is there."""
     flag, equals, value = argument.rpartition("=")
-    return f"{flag}{equals}{relative(value, Path.cwd())}" if os.path.isabs(value) else argument  # noqa: PTH117
+    path = Path(value)
+    return f"{flag}{equals}{path.name}" if path.is_absolute() and path.exists() else argument
 
 
 def git_commit() -> str | None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
+from vitmed.commands.membership import choose_samples
 from vitmed.config import ModelConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
-from vitmed.inference import predict_logits
+from vitmed.images import read_image
+from vitmed.inference import check_finite, predict_logits
 from vitmed.metrics import METRICS
 from vitmed.predictions import Predictions
 from vitmed.report import write_report
 from vitmed.run import RunFolder, free_name, read_json_lines
-from vitmed.splits import SPLITS, Sample, class_names, compile_group, data_folder, scan, split_folders
+from vitmed.splits import SPLITS, Sample
 from vitmed.ui import Ui
 from vitmed.world import describe, pick_device
 
@@ -39,6 +41,7 @@ def evaluate(
     split: str = "test",
     output: str | Path | None = None,
     device: str = "auto",
+    group_regex: str | None = None,
     fail_under: Sequence[str] = (),
     allow_leakage: bool = False,
     resamples: int = 2000,
@@ -52,6 +55,7 @@ def evaluate(
         data: another folder; classes are matched by name. Default: the images that the run held out.
         split: "test", "val" or "train".
         output: folder of the report; default `<run>/<split>`, never one that is there.
+        group_regex: finds the patient in the paths of `data`; default the run's own.
         fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
         allow_leakage: judge `data` although some of it was trained on.
         resamples: bootstrap resamples for the intervals.
@@ -66,7 +70,9 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     saved = load_checkpoint(checkpoint)
-    root, samples, notes = choose_samples(saved, data, split, allow_leakage, ui)
+    root, samples, notes = choose_samples(saved, data, split, group_regex, allow_leakage, ui)
+    for note in notes:
+        ui.warn(note)
     name = split if data is None else Path(data).resolve().name
     run = RunFolder(saved.path.parent)
     folder = _new_folder(output, run.path / name)
@@ -82,15 +88,16 @@ def evaluate(
             model, saved.preprocessing, read, len(samples), where, progress=advance
         )
     if problems:
-        raise DataError("\n".join(problems.values()), "mend or remove these files")
-    predictions = to_predictions(saved.classes, [samples[i] for i in indices], logits)
+        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
+    check_finite(logits, saved.path)
+    predictions = to_predictions(saved, [samples[i] for i in indices], logits)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
             predictions,
             title=f"{name} of {root.resolve().name}",
             facts=facts(saved, split, len(samples), describe(where)),
-            read=lambda path: saved.preprocessing.read(root / path),
+            read=lambda path: picture(root / path),
             records=read_json_lines(run.metrics) or None,
             resamples=resamples,
             notes=notes,
@@ -99,11 +106,20 @@ def evaluate(
 
 
 def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], resamples: int, ui: Ui) -> Evaluation:
-    predictions = Predictions.from_csv(file)
-    folder = _new_folder(output, file.parent / "report")
-    metrics = write_report(
-        folder, predictions, title=f"report of {file.name}", facts={"Made from": file.name}, resamples=resamples
-    )
+    """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it."""
+    predictions, folder = Predictions.from_csv(file), _new_folder(output, file.parent / "report")
+    notes = ["Made from a table alone: the split and what the model was made with are unknown."]
+    said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
+    beside = file.with_name("metrics.json")
+    if beside.is_file():
+        try:
+            before = json.loads(beside.read_text(encoding="utf-8"))
+            said = {key: before["report"][key] for key in said}
+            predictions = replace(predictions, positive=before["positive_class"])
+        except (ValueError, KeyError, TypeError):
+            raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
+    records = read_json_lines(RunFolder(file.parent.parent).metrics) or None
+    metrics = write_report(folder, predictions, records=records, resamples=resamples, **said)
     return _finish(Evaluation(predictions, metrics, folder), gates, ui)
 
 
@@ -124,77 +140,19 @@ def _finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluati
     return evaluation
 
 
-def to_predictions(classes: tuple[str, ...], samples: Sequence[Sample], logits: np.ndarray) -> Predictions:
+def to_predictions(saved: Checkpoint, samples: Sequence[Sample], logits: np.ndarray) -> Predictions:
     """Labelled predictions; patients only where every image has one."""
     groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
     labels = np.array([s.label for s in samples], dtype=np.int64)
-    return Predictions(classes, tuple(s.path for s in samples), groups, labels, logits)
+    paths = tuple(s.path for s in samples)
+    return Predictions(saved.classes, paths, groups, labels, logits, positive=saved.config.data.positive)
 
 
-def choose_samples(
-    saved: Checkpoint, data: str | Path | None, split: str, allow_leakage: bool, ui: Ui
-) -> tuple[Path, list[Sample], list[str]]:
-    """The images to judge: the run's own split, that split in a folder that moved, or a folder of others.
-
-    Returns:
-        the root, the samples, and notes for the head of the report.
-    """
-    notes = []
-    if split != "test":
-        notes.append(f"This is the {split} split: it took part in making the model, so its numbers are optimistic.")
-    own = list(saved.splits.samples[split])
-    if data is None:
-        root, samples = saved.data_root(), own
-        changed = sum(sha256(root / s.path) != digest for s, digest in zip(own, saved.hashes[split], strict=True))
-        if changed:
-            notes.append(f"{changed:,} images of the {split} split have changed or gone since the run.")
-    else:
-        root = data_folder(data)
-        if [sha256(root / sample.path) for sample in own] == saved.hashes[split]:
-            samples = own
-            ui.say(f"{root} holds the images that the run knows: taking its own {split} split")
-        else:
-            samples = foreign_samples(saved, root, split)
-            _refuse_leakage(saved, root, samples, allow_leakage, notes)
-    if not all(sample.group is not None for sample in samples):
-        notes.append("Split by image: likely optimistic. Patients are unknown, so one may be in two splits.")
-    missing = [name for k, name in enumerate(saved.classes) if not any(s.label == k for s in samples)]
-    if missing:
-        notes.append(f"No image of class {', '.join(missing)}: what needs it is undefined.")
-    for note in notes:
-        ui.warn(note)
-    return root, samples, notes
-
-
-def foreign_samples(saved: Checkpoint, root: Path, split: str) -> list[Sample]:
-    """The labelled images of another folder, classes matched by name; of its `split` folder where it has one."""
-    folder = split_folders(root).get(split, root)
-    unknown = sorted(set(class_names(folder)) - set(saved.classes))
-    if unknown:
-        raise DataError(
-            f"{folder}: the model does not know class {', '.join(unknown)}; it knows {', '.join(saved.classes)}",
-            "rename the folders to the model's classes, or remove them",
-        )
-    samples = scan(root, folder, list(saved.classes), compile_group(saved.config.data.group_regex))
-    if not samples:
-        raise DataError(f"{folder}: no images in its class folders", "name a folder of labelled images")
-    return samples
-
-
-def _refuse_leakage(saved: Checkpoint, root: Path, samples: list[Sample], allow: bool, notes: list[str]) -> None:
-    known = {digest for name in ("train", "val") for digest in saved.hashes[name]}
-    seen = [root / sample.path for sample in samples if sha256(root / sample.path) in known]
-    if not seen:
-        return
-    text = f"{len(seen):,} of {len(samples):,} images were used to make this model (train or val)"
-    if not allow:
-        raise DataError(f"{root}: {text}, the first is {seen[0]}", "judge it on others, or say --allow-leakage")
-    notes.append(f"Leakage: {text}; the result is flattered.")
-
-
-def sha256(path: Path) -> str | None:
-    """Of a file's content, in hexadecimal; None where there is no file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+def picture(path: Path, side: int = 320) -> np.ndarray:
+    """An image for the eye, (H, W, 3) uint8, no side longer than `side`."""
+    image = read_image(path)
+    image.thumbnail((side, side))
+    return np.asarray(image)
 
 
 def facts(saved: Checkpoint, split: str, images: int, device: str) -> dict[str, str]:

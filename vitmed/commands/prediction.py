@@ -12,7 +12,7 @@ import numpy as np
 from vitmed.checkpoint import Checkpoint, load_checkpoint
 from vitmed.errors import CheckpointError, DataError
 from vitmed.images import read_image
-from vitmed.inference import predict_logits
+from vitmed.inference import check_finite, predict_logits
 from vitmed.predictions import Predictions
 from vitmed.run import RunFolder
 from vitmed.splits import image_files
@@ -55,6 +55,7 @@ def predict(
         indices, logits, problems = predict_logits(
             model, saved.preprocessing, read, len(paths), where, progress=advance
         )
+    check_finite(logits, saved.path)
     return Predictions(
         classes=saved.classes,
         paths=tuple(paths[i].as_posix() for i in indices),
@@ -68,11 +69,13 @@ def predict(
 def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
     """The named checkpoint, or the newest run's best; says which."""
     if checkpoint is not None:
-        path = Path(checkpoint)
-        return load_checkpoint(RunFolder(path).best if path.is_dir() else path)
+        return load_checkpoint(checkpoint)
     newest = RunFolder.newest(runs)
     if newest is None:
-        raise CheckpointError(f"{runs}: no run with a best.pt is there", "vitmed train DIR first, or --checkpoint FILE")
+        raise CheckpointError(
+            f"{runs}: no run with a best.pt is there",
+            "vitmed train DIR first, or say where: --runs FOLDER, --checkpoint FILE",
+        )
     saved = load_checkpoint(newest.best)
     ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved

@@ -21,11 +21,12 @@ from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
 from vitmed.commands.summaries import summarise
 from vitmed.config import Config
-from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
+from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader, unusable
 from vitmed.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.health import stuck
 from vitmed.images import Preprocessing
 from vitmed.loop import Epoch, TrainState, fit, new_state, out_of_patience
+from vitmed.metrics import positive_class
 from vitmed.model import build_vit
 from vitmed.plots import contact_sheet, png, training_curves
 from vitmed.run import RunFolder, write_bytes, write_json, write_text
@@ -60,6 +61,9 @@ class Session:
             held = "; held out until the end" if name == "test" else ""
             counts = " + ".join(f"{n:,}" for n in splits.counts(name))
             self.ui.say(f"{name:5} {len(splits.samples[name]):,} images ({counts}), {splits.made[name]}{held}")
+        if len(splits.classes) == 2:
+            told = self.config.data.positive or splits.classes[positive_class(splits.classes)]
+            self.ui.say(f"positive class: {told} (--positive names the other)")
         if splits.grouped:
             groups = {name: len({s.group for s in part}) for name, part in splits.samples.items()}
             self.ui.say("patients: " + ", ".join(f"{n:,} in {name}" for name, n in groups.items()) + ", none in two")
@@ -80,12 +84,15 @@ class Session:
 
     def check_images(self) -> None:
         """Decode every file once; keep those of train and val in memory where they fit."""
-        room = self.config.data.cache_mb
+        room, bad = self.config.data.cache_mb, []
         for name, images in self.images.items():
             keep = name != "test" and images.megabytes <= room
             room -= int(images.megabytes) if keep else 0
             with self.ui.bar(f"reading {name}") as advance:
-                self.hashes[name] = images.check(keep, advance)
+                self.hashes[name], problems = images.check(keep, advance)
+            bad += problems
+        if bad:
+            raise unusable(bad, sum(len(images) for images in self.images.values()))
         seen = dict.fromkeys(self.hashes["train"], "train")
         for name in ("val", "test"):
             copies = sum(digest in seen for digest in self.hashes[name])
@@ -117,6 +124,7 @@ class Session:
             self.state.load_state_dict(checkpoint.training)
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
+        write_text(folder.config, portable(self.config, folder.path).to_yaml())  # it may go on for longer
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def _prepare(self) -> None:

@@ -34,7 +34,7 @@ def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: A
     Raises:
         VitmedError: nothing of that name.
     """
-    if model.endswith(".pt"):
+    if model.endswith(".pt") or (Path(model) / "best.pt").is_file():
         checkpoint = load_checkpoint(model)
         return summarise(checkpoint.model(), checkpoint.config.model)
     if model in SIZES:

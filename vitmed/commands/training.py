@@ -13,7 +13,7 @@ from vitmed.checkpoint import load_checkpoint, resolve_model
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.session import Session
 from vitmed.config import Config, build_config, check_names, load_config
-from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES
 from vitmed.run import RunFolder
@@ -36,6 +36,7 @@ FLAGS = {
     "normalize": "data.normalize",
     "max_train": "data.max_train",
     "group_regex": "data.group_regex",
+    "positive": "data.positive",
     "policy": "augment.policy",
     "mixup": "augment.mixup",
     "cutmix": "augment.cutmix",
@@ -103,20 +104,27 @@ def train(
     gates = parse_gates(fail_under)  # a wrong gate ends here, not after the night
     overrides = flag_overrides(flags)
     if resume is not None:
+        if name is not None:
+            raise UsageError("--resume goes on in the run's own folder", "leave --name out")
         session = _resumed(Path(resume), data, config, sets, overrides, ui)
     else:
         if data is not None:
             overrides["data.root"] = str(data)
         session = _fresh(load_config(config, overrides, sets), output, name, ui)
-    session.run()
     best, device = session.folder.best, session.device.type
     try:
+        session.run()
         val = evaluate(best, split="val", device=device, ui=ui)
         test = evaluate(best, split="test", device=device, ui=ui)
     except KeyboardInterrupt:
+        if not session.folder.last.is_file():
+            raise
         folder = session.folder.path
-        raise Interrupted(f"interrupted while evaluating; {best} is saved", f"vitmed train --resume {folder}") from None
+        raise Interrupted(
+            f"stopped at once; {session.folder.last} is saved", f"vitmed train --resume {folder}"
+        ) from None
     result = TrainResult(session.folder.path, best, val, test)
+    ui.say(f"predict with: vitmed predict IMAGE --checkpoint {session.folder.path}")
     check_gates(gates, test.metrics, result)
     return result
 
@@ -135,6 +143,8 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Sess
     check_names(config, SIZES, POLICIES, METRICS)
     config = config.model_copy(update={"model": resolve_model(config.model)})
     splits = make_splits(config.data)
+    if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
+        raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     device = pick_device(config.train.device)
     session = Session(config, splits, device, ui)  # builds the network: sizes that do not fit end here
