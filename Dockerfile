@@ -2,13 +2,13 @@
 ARG PYTHON_VERSION=3.12
 
 FROM python:${PYTHON_VERSION}-slim AS build
-# Where torch comes from. The default has no CUDA in it; https://pypi.org/simple brings CUDA, several GB more.
+# Where torch comes from. The default has no CUDA in it; empty is pip's own index, with CUDA, several GB more.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/vitmed
 ENV PATH=/opt/vitmed/bin:$PATH
 # Before the sources are copied, so that a change of the code does not download torch again.
-RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" "torch>=2.10" "torchvision>=0.25"
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} "torch>=2.10" "torchvision>=0.25"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY vitmed ./vitmed

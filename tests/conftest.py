@@ -143,6 +143,11 @@ def ui() -> Recorder:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine tenths of a tiny run's time is drawing; most tests look at something else."""
+    draw_nothing(monkeypatch)
+
+
+def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`no_figures`, for a fixture of a wider scope."""
     from vitmed import report
     from vitmed.commands import session
 

@@ -19,6 +19,8 @@ from PIL import Image
 from test_checkpoint import Hostile, rewrite
 from test_images import bomb
 
+from vitmed.checkpoint import load_checkpoint
+
 pytestmark = pytest.mark.usefixtures("no_figures")
 RUN = Callable[..., Answer]
 
@@ -108,10 +110,17 @@ def test_files_that_are_no_images(refused: Callable[..., Answer], tmp_path: Path
     (folder / "scan.dcm").write_bytes(bytes(128) + b"DICM" + bytes(64))
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(folder / "deep.tif")
     refused(
-        3, data, "6 of 14 images cannot be used" if part != "none" else "", "zero.png: the file is empty",
+        3, data, "6 of 30 images cannot be used", "zero.png: the file is empty",
         "cut.png: cannot be decoded", "text.jpg: not an image", "link.png: a broken link", "scan.dcm: a DICOM file",
         "deep.tif: more than 8 bits",
     )  # fmt: skip
+
+
+def test_bad_files_of_all_splits_are_told_together(refused: Callable[..., Answer], tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    for part in ("train", "val", "test"):
+        (data / part / "blue" / f"bad_{part}.png").write_bytes(b"")
+    refused(3, data, "3 of 19 images", "bad_train.png", "bad_val.png", "bad_test.png")
 
 
 def test_a_bomb(refused: Callable[..., Answer], tmp_path: Path) -> None:
@@ -245,6 +254,8 @@ def test_a_disk_that_really_is_full(vitmed: RUN, tmp_path: Path) -> None:
         (("--device", "tpu"), ["train.device", "cuda"]),
         (("--group-regex", "("), ["not a regular expression"]),
         (("--fail-under", "aurok=1"), ["unknown metric 'aurok'", "did you mean 'auroc'"]),
+        (("--set", "data.val_fraction=0.4", "--set", "data.test_fraction=0.6"), ["leave nothing to train on"]),
+        (("--positive", "amber"), ["unknown positive class (of two) 'amber'"]),  # there are three
         (("--epochs", "many"), ["vitmed train", "--epochs"]),
         (("--leraning-rate", "1"), ["--leraning-rate"]),
     ],
@@ -304,17 +315,27 @@ BAD = {
 def test_what_is_no_checkpoint(vitmed: RUN, files: Path, trained: Trained, name: str) -> None:
     image, file = trained.data / "test" / "amber" / "amber_0.png", files / name
     clean(vitmed("evaluate", file, "-o", files / "report"), 4, name, BAD[name], place=files / "report")
-    if name == "folder.pt":  # a folder may be a run
-        clean(vitmed("predict", image, "--checkpoint", file), 4, "best.pt: no such file")
-    else:
-        clean(vitmed("predict", image, "--checkpoint", file), 4, name, BAD[name])
-        clean(vitmed("summary", file), 4, name, BAD[name])
+    clean(vitmed("predict", image, "--checkpoint", file), 4, name, BAD[name])
+    clean(vitmed("summary", file), 4, name, BAD[name])
     resumed = files / "run"
     resumed.mkdir()
     if file.is_file():
         shutil.copy(file, resumed / "last.pt")
     clean(vitmed("train", "--resume", resumed), 4, "last.pt")
     assert not (files / "ran").exists()
+
+
+def test_weights_that_are_not_finite(vitmed: RUN, trained: Trained, tmp_path: Path) -> None:
+    """No class is read from NaN; also where it stands in one class only."""
+    weights = dict(load_checkpoint(trained.best).weights)
+    weights["head.bias"] = weights["head.bias"].clone()
+    weights["head.bias"][1] = torch.nan
+    file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights)
+    image, report = trained.data / "test" / "amber" / "amber_0.png", tmp_path / "report"
+    told = "nan.pt: gives numbers that are not finite"
+    clean(vitmed("predict", image, "--checkpoint", file, "--csv", tmp_path / "p.csv"), 4, told)
+    clean(vitmed("evaluate", file, "--data", trained.data, "-o", report), 4, told, place=report)
+    assert not (tmp_path / "p.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["missing.pt", "cut.pt", "hostile.pt", "weights.pt"])

@@ -159,6 +159,9 @@ def test_one_of_another_version(trained: Trained, tmp_path: Path) -> None:
         {"config": []},
         {"data": {"root": "x"}},
         {"preprocessing": {"side": 3}},
+        {"preprocessing": Preprocessing(16, 3, "crop", "imagenet").to_dict()},  # not what its config says
+        {"classes": [0, 1, 2]},
+        {"classes": ["amber", "blue", "blue"]},
         {"weights": 5},
         {"record": None},
     ],

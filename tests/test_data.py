@@ -11,7 +11,7 @@ import torch
 from conftest import draw_classes
 
 from vitmed.augment import Augmenter
-from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader
+from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader, unusable
 from vitmed.errors import DataError
 from vitmed.images import Preprocessing
 from vitmed.splits import Sample
@@ -86,9 +86,8 @@ def test_checking_hashes_every_file_and_keeps_what_it_shall(images: Images) -> N
     files = [images.root / sample.path for sample in images.samples]
     fresh = [images.read(i).copy() for i in range(len(images))]
     steps: list[tuple[int, int]] = []
-    assert images.check(True, lambda done, total: steps.append((done, total))) == [
-        hashlib.sha256(file.read_bytes()).hexdigest() for file in files
-    ]
+    hashes, problems = images.check(True, lambda done, total: steps.append((done, total)))
+    assert hashes == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files] and problems == []
     assert steps[-1] == (16, 16) and images.cache is not None
     for file in files:
         file.unlink()
@@ -108,10 +107,12 @@ def test_all_that_cannot_be_read_is_told_at_once(images: Images) -> None:
     bad = [images.root / images.samples[i].path for i in range(12)]
     for file in bad:
         file.write_bytes(b"")
-    with pytest.raises(DataError) as error:
-        images.check(True)
-    named = [file for file in bad if str(file) in str(error.value)]
-    assert len(named) == 10 and "12 of 16" in str(error.value) and "2 more" in str(error.value)
+    hashes, problems = images.check(True)
+    assert hashes[:12] == [""] * 12 and all(hashes[12:]) and len(problems) == 12
+    assert all(any(str(file) in problem for problem in problems) for file in bad)
+    told = str(unusable(problems, 16))
+    assert sum(str(file) in told for file in bad) == 10 and "12 of 16" in told and "2 more" in told
+    assert "1 of" not in str(unusable(problems[:1], 16)) and problems[0] in str(unusable(problems[:1], 16))
 
 
 @pytest.mark.parametrize("policy", ["none", "blood_smear"])

@@ -191,6 +191,34 @@ def test_gates(trained: Trained, tmp_path: Path) -> None:
             judge(trained, tmp_path / "d", fail_under=[text])
 
 
+def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    found = evaluate(trained.folder, output=tmp_path / "report", resamples=20, ui=Recorder())
+    assert found.predictions.logits.tobytes() == trained.result.test.predictions.logits.tobytes()
+
+
+def test_a_folder_without_a_test_part(trained: Trained, tmp_path: Path) -> None:
+    draw_splits(tmp_path / "other", train=2, val=2, test=0, classes=CLASSES, seed=9)
+    with pytest.raises(DataError, match="has train, val but no test folder") as error:
+        judge(trained, tmp_path, data=tmp_path / "other")
+    assert "--split" in error.value.fix
+
+
+def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path: Path) -> None:
+    """From predictions.csv: with the metrics.json beside it, without, and with one that is none."""
+    for name in ("predictions.csv", "metrics.json"):
+        shutil.copy(trained.folder / "test" / name, tmp_path / name)
+    before = json.loads((tmp_path / "metrics.json").read_text())
+    again = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics
+    assert again == before and before["report"]["title"] == "test of data" and "Seed" in before["report"]["facts"]
+    assert any("Patients are unknown" in note for note in again["report"]["notes"])
+    (tmp_path / "metrics.json").write_text("{}")
+    with pytest.raises(DataError, match=r"metrics\.json: not the metrics\.json of a report"):
+        evaluate(tmp_path / "predictions.csv", ui=Recorder())
+    (tmp_path / "metrics.json").unlink()
+    alone = evaluate(tmp_path / "predictions.csv", resamples=20, ui=Recorder()).metrics
+    assert any("table alone" in note for note in alone["notes"])
+
+
 def test_an_unknown_split(trained: Trained, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="train, val, test"):
         judge(trained, tmp_path, split="tests")

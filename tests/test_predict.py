@@ -181,8 +181,14 @@ def test_plot_is_a_picture(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> 
 
 def test_an_output_that_cannot_be_written(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
     file = trained.data / "test" / "amber" / "amber_0.png"
-    answer = vitmed("predict", file, "--checkpoint", trained.best, "--csv", tmp_path / "none" / "p.csv")
-    assert answer.code == 2 and "p.csv: cannot be written" in answer.err and "Traceback" not in answer.err
+    answer = vitmed("predict", file, "--checkpoint", trained.best, "--csv", tmp_path)  # a folder is there
+    assert answer.code == 2 and f"{tmp_path}: cannot be written" in answer.err and "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_a_folder_that_is_not_there_is_told_before_predicting(vitmed: ANSWER, tmp_path: Path, option: str) -> None:
+    answer = vitmed("predict", "x.png", "--checkpoint", "none.pt", option, tmp_path / "none" / "p.out")
+    assert answer.code == 2 and "p.out: its folder is not there" in answer.err and "none.pt" not in answer.err
 
 
 def test_names_of_every_kind(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:

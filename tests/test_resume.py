@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from conftest import TINY, TINY_SETS, Recorder, Trained, draw_splits, python
 
 from vitmed import train
@@ -218,6 +219,8 @@ def test_more_epochs_are_allowed_and_told(trained: Trained, tmp_path: Path) -> N
     records = (result.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in records] == [1, 2, 3, 4, 5, 6, 7]
     assert sorted(p.name for p in result.folder.glob("test*")) == ["test", "test-2"]  # the first is not overwritten
+    before, after = (yaml.safe_load((run / "config.yaml").read_text()) for run in (trained.folder, result.folder))
+    assert after == before | {"train": before["train"] | {"epochs": 7}}  # it says what was done
 
 
 def test_a_finished_run_is_not_evaluated_again(trained: Trained) -> None:
@@ -230,6 +233,8 @@ def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
         train(resume=tmp_path, ui=Recorder())
     with pytest.raises(CheckpointError):
         train(resume=tmp_path / "none", ui=Recorder())
+    with pytest.raises(UsageError, match="own folder"):
+        train(resume=trained.folder, name="other", epochs=9, ui=Recorder())
     with pytest.raises(UsageError, match="own configuration"):
         train(resume=trained.folder, lr=1.0, ui=Recorder())
     with pytest.raises(UsageError, match="own configuration"):

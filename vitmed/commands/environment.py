@@ -43,9 +43,11 @@ def environment(
 
 def without_folders(argument: str) -> str:
     """`/home/anna/cells` -> `cells`, also behind `--flag=`, where such a file or folder is there."""
-    flag, equals, value = argument.rpartition("=")
-    path = Path(value)
-    return f"{flag}{equals}{path.name}" if path.is_absolute() and path.exists() else argument
+    for start in (0, *(i + 1 for i, sign in enumerate(argument) if sign == "=")):  # a folder's name may have one too
+        path = Path(argument[start:])
+        if path.is_absolute() and path.exists():
+            return argument[:start] + path.name
+    return argument
 
 
 def git_commit() -> str | None:
