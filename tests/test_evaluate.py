@@ -211,9 +211,10 @@ def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path
     again = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics
     assert again == before and before["report"]["title"] == "test of data" and "Seed" in before["report"]["facts"]
     assert any("Patients are unknown" in note for note in again["report"]["notes"])
-    (tmp_path / "metrics.json").write_text("{}")
-    with pytest.raises(DataError, match=r"metrics\.json: not the metrics\.json of a report"):
-        evaluate(tmp_path / "predictions.csv", ui=Recorder())
+    for other in ("{}", json.dumps(before | {"positive_class": "violet"})):
+        (tmp_path / "metrics.json").write_text(other)
+        with pytest.raises(DataError, match=r"metrics\.json: not the metrics\.json of a report"):
+            evaluate(tmp_path / "predictions.csv", ui=Recorder())
     (tmp_path / "metrics.json").unlink()
     alone = evaluate(tmp_path / "predictions.csv", resamples=20, ui=Recorder()).metrics
     assert any("table alone" in note for note in alone["notes"])

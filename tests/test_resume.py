@@ -83,7 +83,7 @@ def assert_same_run(one: Path, other: Path) -> None:
         same(a["record"], b["record"], f"{name} record")
         same(a["training"], b["training"], f"{name} training")
     lines = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, other)]
-    same(*lines, "metrics.jsonl")
+    same(lines[0], lines[1], "metrics.jsonl")
     assert (one / "test" / "predictions.csv").read_bytes() == (other / "test" / "predictions.csv").read_bytes()
 
 

@@ -116,6 +116,8 @@ def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], res
             before = json.loads(beside.read_text(encoding="utf-8"))
             said = {key: before["report"][key] for key in said}
             predictions = replace(predictions, positive=before["positive_class"])
+            if predictions.positive not in (None, *predictions.classes):
+                raise ValueError(predictions.positive)
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
     records = read_json_lines(RunFolder(file.parent.parent).metrics) or None
