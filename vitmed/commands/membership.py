@@ -103,7 +103,7 @@ def leakage_notes(saved: Checkpoint, root: Path, samples: list[Sample], allow: b
     patients = {sample.group for name in made_with for sample in saved.splits.samples[name]}
     both = {sample.group for sample in samples if sample.group is not None} & patients
     if both:
-        notes.append(f"{len(both):,} patients bear the names of patients that the model was made with.")
+        notes.append(f"Patients with a name that the model was made with: {len(both):,}.")
     return notes
 
 
