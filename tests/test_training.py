@@ -68,6 +68,7 @@ def test_paths_of_a_command_lose_their_folders(tmp_path: Path) -> None:
     folder = tmp_path / "a=b" / "cells"
     folder.mkdir(parents=True)
     assert without_folders(str(folder)) == "cells"
+    assert without_folders(f"-o{folder}") == "-ocells"
     assert without_folders(f"--output={tmp_path}") == f"--output={tmp_path.name}"
     assert without_folders(f"data.root={folder}") == "data.root=cells"
     for kept in ("train", "--lr=0.1", "cells/small", "/p[0-9]+/"):

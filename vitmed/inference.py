@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -32,18 +33,22 @@ def read_batches(
         except DataError as error:
             return error.problem
 
+    def gather(part: range, results: Iterable[np.ndarray | str]) -> tuple[list[int], np.ndarray, dict[int, str]]:
+        found = list(zip(part, results, strict=True))
+        good = [(index, image) for index, image in found if not isinstance(image, str)]
+        bad = {index: problem for index, problem in found if isinstance(problem, str)}
+        images = np.stack([image for _, image in good]) if good else np.empty((0, 0, 0, 0), np.uint8)
+        return [index for index, _ in good], images, bad
+
     with ThreadPoolExecutor(cores()) as pool:
-        parts = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
-        ahead = [(part, pool.map(one, part)) for part in parts[:1]]
-        for following in [*parts[1:], None][: len(parts)]:
-            part, results = ahead.pop()
-            if following is not None:
-                ahead.append((following, pool.map(one, following)))
-            found = list(zip(part, results, strict=True))
-            good = [(index, image) for index, image in found if not isinstance(image, str)]
-            bad = {index: problem for index, problem in found if isinstance(problem, str)}
-            images = np.stack([image for _, image in good]) if good else np.empty((0, 0, 0, 0), np.uint8)
-            yield [index for index, _ in good], images, bad
+        under_way: deque[tuple[range, Iterable[np.ndarray | str]]] = deque()
+        for start in range(0, count, batch_size):
+            part = range(start, min(start + batch_size, count))
+            under_way.append((part, pool.map(one, part)))
+            if len(under_way) == 2:
+                yield gather(*under_way.popleft())
+        if under_way:
+            yield gather(*under_way.popleft())
 
 
 def predict_logits(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -43,9 +45,10 @@ def environment(
 
 def without_folders(argument: str) -> str:
     """`/home/anna/cells` -> `cells`, also behind `--flag=`, where such a file or folder is there."""
-    for start in (0, *(i + 1 for i, sign in enumerate(argument) if sign == "=")):  # a folder's name may have one too
+    behind_short_flag = [2] if re.match(r"-\w", argument) else []  # -o/home/anna/cells
+    for start in (0, *behind_short_flag, *(sign.end() for sign in re.finditer("=", argument))):
         path = Path(argument[start:])
-        if path.is_absolute() and path.exists():
+        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False where looking is forbidden
             return argument[:start] + path.name
     return argument
 
