@@ -175,6 +175,36 @@ def test_an_output_that_cannot_be_made(refused: Callable[..., Answer], vitmed: R
         clean(vitmed("train", data, "-o", "/proc/runs", *TINY_ARGS), 2, "/proc/runs: cannot be written")
 
 
+def test_an_output_inside_the_data(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
+    """Its pictures would be a class of the next run."""
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    before = sorted(data.rglob("*"))
+    clean(vitmed("train", data, "-o", data / "runs", *TINY_ARGS), 2, "lies in the data folder")
+    answer = vitmed("evaluate", trained.best, "--data", data, "-o", data / "report")
+    assert answer.code == 2 and "lies in the data folder" in answer.err
+    assert sorted(data.rglob("*")) == before
+
+
+@pytest.mark.parametrize("where", ["file/report", "file"])
+def test_a_report_that_cannot_be_written_is_told_before_the_work(
+    trained: Trained, vitmed: RUN, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    for source in (trained.best, trained.folder / "test" / "predictions.csv"):
+        answer = vitmed("evaluate", source, "-o", tmp_path / where)
+        assert answer.code == 2 and "evaluating" not in answer.err and "Traceback" not in answer.err, answer.err
+    if Path("/proc").is_dir():  # no user may write there, not even root
+        answer = vitmed("evaluate", trained.best, "-o", "/proc/report")
+        assert answer.code == 2 and "cannot be written" in answer.err
+
+
+def test_a_refused_image_is_told_with_its_fix(vitmed: RUN, tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    deep = next((data / "train").rglob("*.png")).with_name("deep.png")
+    Image.fromarray(np.zeros((20, 20), np.uint16)).save(deep)
+    clean(vitmed("train", data, "-o", tmp_path / "runs", *TINY_ARGS), 3, "deep.png: 16 bits", "convert it to 8 bits")
+
+
 def test_an_output_that_holds_a_run(trained: Trained, vitmed: RUN) -> None:
     before = sorted(p.name for p in trained.folder.iterdir())
     clean(vitmed("train", trained.data, "-o", trained.folder, *TINY_ARGS), 2, "holds a run", "--resume")

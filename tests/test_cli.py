@@ -146,6 +146,11 @@ def test_summary(vitmed: RUN, trained: Trained) -> None:
     assert (trained.folder / "summary.txt").read_text(encoding="utf-8").count("Block") >= 1
 
 
+def test_a_checkpoint_has_its_numbers(vitmed: RUN, trained: Trained) -> None:
+    answer = vitmed("summary", trained.best, "--image-size", 64)
+    assert answer.code == 2 and "leave the other options out" in answer.err
+
+
 def test_version(vitmed: RUN) -> None:
     assert vitmed("--version").out == f"vitmed {package.__version__}\n"
 

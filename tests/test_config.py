@@ -137,3 +137,7 @@ def test_the_yaml_holds_every_field_as_plain_values() -> None:
     assert build_config(tree) == Config()
     numbers = [v for fields in tree.values() for v in fields.values() if isinstance(v, float)]
     assert all(math.isfinite(v) for v in numbers)
+
+
+def test_one_set_may_be_a_text() -> None:
+    assert load_config(None, sets="train.lr=1e-5").train.lr == 1e-5

@@ -139,6 +139,17 @@ def test_other_images_under_the_runs_own_names_are_not_taken_for_its_own(trained
     assert len(judge(trained, tmp_path, data=tmp_path / "data").predictions) == 27
 
 
+def test_a_report_says_which_images_it_judged(trained: Trained, tmp_path: Path) -> None:
+    flat, split = draw_classes(tmp_path / "flat", 3, seed=5), draw_splits(tmp_path / "parts", 2, 2, 2, seed=6)
+    own = evaluate(trained.best, data=trained.data, split="val", output=tmp_path / "own", resamples=5)
+    assert own.metrics["report"]["title"] == "val of data"
+    whole = evaluate(trained.best, data=flat, output=tmp_path / "whole", resamples=5)
+    assert whole.metrics["report"]["title"] == "all of flat"
+    part = evaluate(trained.best, data=split, split="val", output=tmp_path / "part", resamples=5)
+    assert part.metrics["report"]["title"] == "val of parts"
+    assert part.metrics["report"]["facts"]["Images"].startswith("val of parts: ")
+
+
 def test_a_class_that_the_model_does_not_know(trained: Trained, tmp_path: Path) -> None:
     draw_classes(tmp_path / "other", 3, ("amber", "violet", "white"))
     with pytest.raises(DataError, match="does not know class violet, white") as error:

@@ -101,7 +101,7 @@ def test_the_unreadable_have_no_logits() -> None:
         return picture(index)
 
     indices, logits, problems = predict_logits(network(), PREPROCESSING, read, 5, CPU)
-    assert indices == [0, 2, 4] and logits.shape == (3, 3) and problems == {1: "file 1", 3: "file 3"}
+    assert indices == [0, 2, 4] and logits.shape == (3, 3) and problems == {1: "file 1; a fix", 3: "file 3; a fix"}
 
     def broken(index: int) -> np.ndarray:
         raise DataError("x")

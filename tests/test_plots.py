@@ -134,7 +134,8 @@ def test_a_missing_class_or_no_image_draws(draws: type(plots.roc)) -> None:  # t
         assert is_png(draws(p, evaluate_predictions(p, resamples=5)))
 
 
-def test_training_curves_mark_the_best_epoch() -> None:
+def test_training_curves_mark_the_epoch_of_best_pt() -> None:
+    """The last record that wrote best.pt: ties go by the loss, and with `choose: last` every epoch is written."""
     records = [
         {
             "epoch": i + 1,
@@ -142,15 +143,15 @@ def test_training_curves_mark_the_best_epoch() -> None:
             "train_loss": 1.0,
             "val_loss": 1.0,
             "val_auroc": v,
-            "val_brier": w,
             "monitor": "auroc",
+            "best": kept,
         }
-        for i, (v, w) in enumerate([(None, 0.1), (0.9, 0.3), (0.8, 0.2)])
+        for i, (v, kept) in enumerate([(None, True), (0.9, True), (0.8, False)])
     ]
     figure = plots.training_curves(records)
-    assert "chosen: epoch 2, validation AUROC 0.900" in texts(figure) and is_png(figure)
-    lower = plots.training_curves([record | {"monitor": "brier"} for record in records])
-    assert "chosen: epoch 1, validation Brier score 0.100" in texts(lower)
+    assert "best.pt: epoch 2, validation AUROC 0.900" in texts(figure) and is_png(figure)
+    last = plots.training_curves([record | {"best": True} for record in records])
+    assert "best.pt: epoch 3, validation AUROC 0.800" in texts(last)
     assert plots.training_curves([]) and is_png(plots.training_curves([{"epoch": 1, "train_loss": 2.0}]))
 
 

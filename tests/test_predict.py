@@ -191,6 +191,17 @@ def test_a_folder_that_is_not_there_is_told_before_predicting(vitmed: ANSWER, tm
     assert answer.code == 2 and "p.out: its folder is not there" in answer.err and "none.pt" not in answer.err
 
 
+def test_a_picture_is_a_png(vitmed: ANSWER, tmp_path: Path) -> None:
+    answer = vitmed("predict", "x.png", "--checkpoint", "none.pt", "--plot", tmp_path / "p.jpg")
+    assert answer.code == 2 and "PNG" in answer.err and "none.pt" not in answer.err
+
+
+def test_off_a_terminal_a_path_stays_on_one_line(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    long = tmp_path / f"{'a' * 120}.png"
+    shutil.copy(trained.data / "test" / "amber" / "amber_0.png", long)
+    assert str(long) in vitmed("predict", long, "--checkpoint", trained.best).out
+
+
 def test_names_of_every_kind(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
     names = [
         "with space.png",

@@ -59,7 +59,9 @@ class Checkpoint:
             model = build_vit(self.config.model, len(self.classes))
             model.load_state_dict(self.weights)
         except (RuntimeError, VitmedError) as error:
-            raise CheckpointError(f"{self.path}: the weights do not fit its own model config ({error})") from None
+            raise CheckpointError(
+                f"{self.path}: the weights do not fit its own model config ({error})", "copy the file again"
+            ) from None
         return model.eval()
 
     def data_root(self) -> Path:

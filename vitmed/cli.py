@@ -153,11 +153,13 @@ def predict(
     """Classify images: the class, its probability and the runners-up."""
     from vitmed.commands import predict as run
     from vitmed.commands import prediction
-    from vitmed.run import write_bytes, write_text
+    from vitmed.run import check_writable, write_bytes, write_text
 
     for file in (csv, plot):
-        if file is not None and not file.parent.is_dir():
-            raise UsageError(f"{file}: its folder is not there", "make it first")
+        if file is not None:
+            check_writable(file)  # now, not after all images
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
     found = run(images, checkpoint=checkpoint, runs=runs, device=device, ui=_ui())
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
@@ -291,7 +293,8 @@ def _print_table(found: Any, top_k: int, rows: int = 50) -> None:
         )
     for path, _ in found.errors[: rows - min(rows, len(found))]:
         table.add_row(_plain(path), "not read", "", "")
-    console = Console()
+    width = None if sys.stdout.isatty() else 10_000  # a file or a pipe wants every path on one line
+    console = Console(width=width)
     with console.capture() as text:  # not printed by rich, which answers a closed pipe with exit code 1
         console.print(table)
     sys.stdout.write(text.get())

@@ -184,7 +184,7 @@ def load_config(
             fields = tree.get(section)
             if isinstance(fields, dict) and isinstance(fields.get(field), str):
                 fields[field] = str(Path(path.parent, fields[field]))
-    for text in sets:
+    for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")

@@ -80,7 +80,7 @@ class Images:
                 image = self.preprocessing.read(path)
                 hashes[index] = hashlib.sha256(path.read_bytes()).hexdigest()
             except DataError as error:
-                bad.append(error.problem)
+                bad.append(error.line)
                 return
             except OSError as error:
                 bad.append(f"{path}: {error.strerror}")

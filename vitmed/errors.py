@@ -16,6 +16,11 @@ class VitmedError(Exception):
         self.problem = problem
         self.fix = fix
 
+    @property
+    def line(self) -> str:
+        """Problem and fix in one line, for a list of many."""
+        return self.problem if not self.fix else f"{self.problem}; {self.fix}"
+
 
 class UsageError(VitmedError):
     """A wrong flag, config key, model, policy, metric or value."""

@@ -31,7 +31,7 @@ def read_batches(
         try:
             return read(index)
         except DataError as error:
-            return error.problem
+            return error.line
 
     def gather(part: range, results: Iterable[np.ndarray | str]) -> tuple[list[int], np.ndarray, dict[int, str]]:
         found = list(zip(part, results, strict=True))

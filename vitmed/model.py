@@ -288,6 +288,8 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
     """The network of a configuration. `auto` means the plain ViT here; `train` resolves it before."""
     if config.name not in SIZES:
         raise unknown_key("model", config.name, SIZES)
+    if num_classes < 1:
+        raise UsageError(f"{num_classes} classes: a network has at least one", "num_classes=2 or more")
     size = SIZES[config.name]
     return ViT(
         num_classes=num_classes,

@@ -181,11 +181,11 @@ def grid(predictions: Predictions, read: Read) -> Figure:
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss, validation metrics and learning rate by epoch, the best epoch marked.
+    """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
 
     Args:
-        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; and monitor, the name of the
-            metric that chose the best epoch. Missing or null values are gaps.
+        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; best, whether best.pt was written;
+            and monitor, the name of the watched metric. Missing or null values are gaps.
     """
     epochs = [record["epoch"] for record in records]
     monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in METRICS), "auroc")
@@ -194,8 +194,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
 
     chosen = values(f"val_{monitor}")
-    sign = 1 if METRICS[monitor].higher_is_better else -1
-    best = int(np.nanargmax(sign * chosen)) if np.isfinite(chosen).any() else None
+    best = max((i for i, record in enumerate(records) if record.get("best")), default=None)  # the last that was kept
     bounded = [n for n in ("auroc", "balanced_accuracy", "accuracy", "mcc") if any(f"val_{n}" in r for r in records)]
     if METRICS[monitor].higher_is_better and monitor not in bounded:
         bounded = [monitor, *bounded[:3]]
@@ -215,18 +214,18 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     panels[1].set_ylabel("validation metric")
     panels[2].plot(epochs, values("lr"), color=BLUE, marker=".")
     panels[2].set_ylabel("learning rate")
-    for axes in panels:
+    for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=True):
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.grid(color="0.9")
         axes.set_axisbelow(True)
         if best is not None:
-            axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best epoch ({epochs[best]})")
+            axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=9, framealpha=0.85)
+            axes.legend(fontsize=9, framealpha=0.85, loc=free)
     if best is not None:
         figure.suptitle(
-            f"chosen: epoch {epochs[best]}, validation {METRICS[monitor].title} {chosen[best]:.3f}", fontsize=12
+            f"best.pt: epoch {epochs[best]}, validation {METRICS[monitor].title} {chosen[best]:.3f}", fontsize=12
         )
     return figure
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from vitmed.metrics import METRICS, PER_CLASS, evaluate_predictions
 from vitmed.plots import PLOTS, Read, png, training_curves
 from vitmed.predictions import Predictions
-from vitmed.run import write_bytes, write_json, write_text
+from vitmed.run import make_folder, write_bytes, write_json, write_text
 
 PREDICTIONS, NUMBERS, REPORT = "predictions.csv", "metrics.json", "report.html"
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
@@ -80,7 +80,7 @@ def write_report(
         figures["training_curves"] = png(training_curves(records))
     html = render(metrics, figures, title=title, facts=facts)
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_text(folder / PREDICTIONS, predictions.to_csv())
     write_json(folder / NUMBERS, metrics)
     for name, data in figures.items():

@@ -121,8 +121,8 @@ class RunFolder:
     @staticmethod
     def probe(output: str | Path) -> None:
         """Find out before the long work whether run folders can be made. Raises UsageError."""
+        make_folder(output)
         try:
-            Path(output).mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=output):
                 pass
         except OSError as error:
@@ -133,6 +133,36 @@ class RunFolder:
         """The run whose best checkpoint was written last, or None."""
         best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
         return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent) if best else None
+
+
+def refuse_inside(data: Path, output: str | Path) -> None:
+    """Raise UsageError where an output folder lies in the data folder: its pictures would become a class there."""
+    if Path(output).resolve().is_relative_to(data.resolve()):
+        raise UsageError(
+            f"{output}: lies in the data folder {data}, where its pictures would become a class",
+            "choose an --output outside of it",
+        )
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a folder and those above it, where they are not there. Raises UsageError."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another --output") from None
+
+
+def check_writable(file: Path) -> None:
+    """Raise UsageError where a file cannot be written later: its folder is missing or closed."""
+    if not file.parent.is_dir():
+        raise UsageError(f"{file}: its folder is not there", "make it first")
+    if file.is_dir():
+        raise UsageError(f"{file}: cannot be written (it is a folder)", "name a file")
+    try:
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written ({error.strerror})", "choose another place") from None
 
 
 def free_name(path: Path) -> Path:

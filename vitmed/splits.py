@@ -268,13 +268,19 @@ def _patients(labels: np.ndarray, groups: np.ndarray, fraction: float, seed: int
 
 
 def stratified_sample(samples: list[Sample], classes: int, size: int, seed: int) -> list[Sample]:
-    """About `size` samples, every class in proportion and at least once, in the order of their paths."""
+    """`size` samples, every class in proportion (largest remainders) and at least once, in the order of their paths.
+
+    Fewer than one for each class cannot be: then one for each.
+    """
     rng = np.random.default_rng([seed, len(SPLITS)])
     labels = np.array([sample.label for sample in samples])
-    keep: list[int] = []
-    for k in range(classes):
-        of_class = np.flatnonzero(labels == k)
-        keep += rng.permutation(of_class)[: max(1, round(size * len(of_class) / len(samples)))].tolist()
+    share = size * np.bincount(labels, minlength=classes) / len(samples)
+    counts = np.maximum(1, np.floor(share)).astype(int)
+    while counts.sum() < min(size, len(samples)):
+        counts[np.argmax(share - counts)] += 1
+    while counts.sum() > max(size, classes):
+        counts[np.argmax(np.where(counts > 1, counts - share, -np.inf))] -= 1
+    keep = [i for k in range(classes) for i in rng.permutation(np.flatnonzero(labels == k))[: counts[k]].tolist()]
     return [samples[i] for i in sorted(keep)]
 
 

@@ -93,7 +93,9 @@ def draw_cells(
                 root.rmdir()
             drawn.rename(root)
     except OSError as error:
-        raise DataError(f"{root}: cannot draw the demo images there ({error})", "name another folder") from None
+        raise DataError(
+            f"{root}: cannot draw the demo images there ({error})", "name another folder: --output"
+        ) from None
 
 
 def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:
@@ -103,11 +105,11 @@ def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:
             return False
         found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise DataError(f"{root}: exists and is no drawn demo set", "name another folder") from None
+        raise DataError(f"{root}: exists and is no drawn demo set", "name another folder: --output") from None
     count = sum(1 for _ in root.glob("*/*/P*_c*.png"))
     if found != arguments or count != arguments["cells"]:
         raise DataError(
-            f"{root}: holds {count} images of the demo set {found}, wanted {arguments}", "name another folder"
+            f"{root}: holds {count} images of the demo set {found}, wanted {arguments}", "name another folder: --output"
         )
     return True
 

@@ -19,8 +19,8 @@ from vitmed.inference import check_finite, predict_logits
 from vitmed.metrics import METRICS
 from vitmed.predictions import Predictions
 from vitmed.report import write_report
-from vitmed.run import RunFolder, free_name, read_json_lines
-from vitmed.splits import SPLITS, Sample
+from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
+from vitmed.splits import SPLITS, Sample, split_folders
 from vitmed.ui import Ui
 from vitmed.world import describe, pick_device
 
@@ -73,16 +73,17 @@ def evaluate(
     root, samples, notes = choose_samples(saved, data, split, group_regex, allow_leakage, ui)
     for note in notes:
         ui.warn(note)
-    name = split if data is None else Path(data).resolve().name
+    what, name = describe_images(saved, root, samples, split)
     run = RunFolder(saved.path.parent)
     folder = _new_folder(output, run.path / name)
+    refuse_inside(root, folder)
     where = pick_device(device)
     model = saved.model().to(where)
 
     def read(index: int) -> np.ndarray:
         return saved.preprocessing.read(root / samples[index].path)
 
-    ui.say(f"evaluating {saved.path} on {len(samples):,} images of {name}")
+    ui.say(f"evaluating {saved.path} on {len(samples):,} images: {what}")
     with ui.bar(f"evaluating {name}") as advance:
         indices, logits, problems = predict_logits(
             model, saved.preprocessing, read, len(samples), where, progress=advance
@@ -95,8 +96,8 @@ def evaluate(
         metrics = write_report(
             folder,
             predictions,
-            title=f"{name} of {root.resolve().name}",
-            facts=facts(saved, split, len(samples), describe(where)),
+            title=what,
+            facts=facts(saved, what, len(samples), describe(where)),
             read=lambda path: picture(root / path),
             records=read_json_lines(run.metrics) or None,
             resamples=resamples,
@@ -126,12 +127,11 @@ def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], res
 
 
 def _new_folder(output: str | Path | None, default: Path) -> Path:
-    """Where a report goes: the default or, where that is there, the default with -2, -3, ..."""
-    if output is None:
-        return free_name(default)
-    folder = Path(output)
+    """Where a report goes: the default or, where that is there, the default with -2, -3, ...; it can be written."""
+    folder = free_name(default) if output is None else Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+    RunFolder.probe(folder.parent)  # now, not after all images
     return folder
 
 
@@ -157,13 +157,23 @@ def picture(path: Path, side: int = 320) -> np.ndarray:
     return np.asarray(image)
 
 
-def facts(saved: Checkpoint, split: str, images: int, device: str) -> dict[str, str]:
+def describe_images(saved: Checkpoint, root: Path, samples: Sequence[Sample], split: str) -> tuple[str, str]:
+    """Which images an evaluation judges, in words; and the name of its folder."""
+    data = root.resolve().name
+    if list(samples) == list(saved.splits.samples[split]):
+        return f"{split} of {data}", split
+    if split_folders(root):
+        return f"{split} of {data}", f"{data}_{split}"
+    return f"all of {data}", data
+
+
+def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:
     """What the report says of data, model and training."""
     model, train, config = saved.config.model, saved.config.train, saved.config
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     return {
-        "Images": f"{images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
-        "Splits": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
+        "Images": f"{what}: {images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
+        "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
         "Started from": Path(model.weights).name if model.weights else "random weights",
         "Preprocessing": f"resize {config.data.resize}, normalize {config.data.normalize}, channels {model.channels}",
@@ -195,13 +205,14 @@ def headline(metrics: dict[str, Any]) -> str:
             continue
         interval = "" if entry["low"] is None else f" [{entry['low']:.3f}, {entry['high']:.3f}]"
         parts.append(f"{name.replace('_', ' ')} {entry['value']:.3f}{interval}")
-    return ", ".join(parts) + f"; 95 % intervals, bootstrap {metrics['resampling']}"
+    intervals = f"; 95 % intervals, bootstrap {metrics['resampling']}" if metrics["resamples"] else "; no intervals"
+    return ", ".join(parts) + intervals
 
 
-def parse_gates(texts: Sequence[str]) -> dict[str, float]:
+def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
     """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError."""
     gates = {}
-    for text in texts:
+    for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
         if name not in METRICS:
             raise unknown_key("metric", name, METRICS)

@@ -9,7 +9,7 @@ from torch import nn
 
 from vitmed.checkpoint import load_checkpoint
 from vitmed.config import ModelConfig, build_config, load_config, recipes
-from vitmed.errors import unknown_key
+from vitmed.errors import UsageError, unknown_key
 from vitmed.model import SIZES, ViT, build_vit
 from vitmed.weights import load_pretrained
 
@@ -35,6 +35,8 @@ def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: A
         VitmedError: nothing of that name.
     """
     if model.endswith(".pt") or (Path(model) / "best.pt").is_file():
+        if fields or num_classes is not None:
+            raise UsageError(f"{model}: a checkpoint has its numbers", "leave the other options out")
         checkpoint = load_checkpoint(model)
         return summarise(checkpoint.model(), checkpoint.config.model)
     if model in SIZES:

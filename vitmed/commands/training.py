@@ -16,7 +16,7 @@ from vitmed.config import Config, build_config, check_names, load_config
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES
-from vitmed.run import RunFolder
+from vitmed.run import RunFolder, refuse_inside
 from vitmed.splits import Splits, data_folder, make_splits
 from vitmed.ui import Ui
 from vitmed.world import pick_device
@@ -148,6 +148,7 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Sess
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     device = pick_device(config.train.device)
     session = Session(config, splits, device, ui)  # builds the network: sizes that do not fit end here
+    refuse_inside(splits.root, output)
     RunFolder.probe(output)
     session.check_images()
     session.open(RunFolder.create(output, name or default_name(splits.root, config)))
