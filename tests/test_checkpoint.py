@@ -15,10 +15,10 @@ from conftest import Trained
 
 from vitmed.checkpoint import (
     VERSION,
+    from_scratch,
     load_checkpoint,
     portable,
     relative,
-    resolve_model,
     save_checkpoint,
 )
 from vitmed.config import ModelConfig, load_config
@@ -200,10 +200,8 @@ def test_a_hostile_pickle_does_not_run(trained: Trained, tmp_path: Path, inside:
 
 
 def test_auto_is_made_definite() -> None:
-    assert resolve_model(ModelConfig()).stem == "conv" and resolve_model(ModelConfig()).pool == "mean"
-    given = resolve_model(ModelConfig(weights="w.pt"))
-    assert (given.stem, given.pool) == ("patch", "cls")
-    asked = resolve_model(ModelConfig(stem="patch", pool="cls"))
+    assert from_scratch(ModelConfig()).stem == "conv" and from_scratch(ModelConfig()).pool == "mean"
+    asked = from_scratch(ModelConfig(stem="patch", pool="cls"))
     assert (asked.stem, asked.pool) == ("patch", "cls")
 
 

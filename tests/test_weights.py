@@ -10,9 +10,10 @@ from conftest import TINY, Recorder, Trained, draw_splits
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed import build_model, train
-from vitmed.errors import CheckpointError
+from vitmed.config import ModelConfig
+from vitmed.errors import CheckpointError, UsageError
 from vitmed.model import ViT
-from vitmed.weights import HEAD, load_pretrained
+from vitmed.weights import HEAD, LoadReport, fitted, load_pretrained, read_weights, resample_positions
 
 SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
 
@@ -27,49 +28,194 @@ def theirs(classes: int = 3) -> VisionTransformer:
     return VisionTransformer(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=classes)
 
 
-@pytest.mark.parametrize("wrapped", [None, "model", "state_dict", "weights"])
-def test_timm_weights_fit_by_identity(tmp_path: Path, wrapped: str | None) -> None:
+def give(model: ViT, file: Path) -> LoadReport:
+    return load_pretrained(model, read_weights(file))
+
+
+@pytest.mark.parametrize("wrapped", [None, "model", "state_dict", "teacher", "weights"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "backbone.", "module.backbone."])
+def test_timm_weights_fit_by_identity(tmp_path: Path, wrapped: str | None, prefix: str) -> None:
     donor, model = theirs().eval(), ours().eval()
-    state = donor.state_dict()
+    state = {f"{prefix}{name}": value for name, value in donor.state_dict().items()}
     torch.save({wrapped: state, "epoch": 3} if wrapped else state, tmp_path / "w.pt")
-    report = load_pretrained(model, tmp_path / "w.pt")
-    assert (report.fresh, report.unused) == ((), ()) and set(report.loaded) == set(state)
+    report = give(model, tmp_path / "w.pt")
+    assert (report.fresh, report.unused, report.resized) == ((), (), ())
+    assert set(report.loaded) == set(donor.state_dict())
     x = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(model(x), donor(x), atol=1e-5, rtol=1e-5)
 
 
 def test_the_head_alone_may_be_fresh(tmp_path: Path) -> None:
-    torch.save(theirs(classes=10).state_dict() | {"fc.extra": torch.zeros(1)}, tmp_path / "w.pt")
+    extra = {"mask_token": torch.zeros(1), "decoder_embed.weight": torch.zeros(2, 2)}
+    torch.save(theirs(classes=10).state_dict() | extra, tmp_path / "w.pt")
     model = ours(classes=3)
     head = model.head.weight.detach().clone()
-    report = load_pretrained(model, tmp_path / "w.pt")
-    assert report.fresh == HEAD and report.unused == (*HEAD, "fc.extra")
+    report = give(model, tmp_path / "w.pt")
+    assert report.fresh == HEAD and set(report.unused) == {*HEAD, *extra}
     assert torch.equal(model.head.weight, head)
     assert "fresh: head.weight, head.bias" in str(report) and report.to_dict()["file"] == "w.pt"
 
 
+def test_what_is_resampled_is_told(tmp_path: Path) -> None:
+    torch.save(theirs().state_dict(), tmp_path / "w.pt")
+    report = give(ours(image_size=32, channels=1), tmp_path / "w.pt")
+    assert set(report.resized) == {"patch_embed.proj.weight", "pos_embed"} and not set(report.resized) & set(
+        report.loaded
+    )
+    assert "resized" in str(report)
+
+
+def test_positions_keep_their_place_when_resampled(tmp_path: Path) -> None:
+    """A ramp over the image stays a ramp, and the class token's own row is untouched."""
+    row = torch.arange(8.0).repeat_interleave(8)  # the row of each patch of an 8 x 8 grid
+    positions = torch.cat([torch.full((1, 1, 1), 99.0), row[None, :, None]], dim=1)
+    finer = resample_positions(positions, torch.Size((1, 1 + 16 * 16, 1)))
+    assert finer[0, 0, 0] == 99
+    expected = (torch.arange(16.0) + 0.5) / 2 - 0.5  # centres of the finer rows in units of the old ones
+    inner = finer[0, 1:, 0].reshape(16, 16)[4:12, 8]
+    torch.testing.assert_close(inner, expected[4:12], atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [({"width": 32}, "cls_token"), ({"image_size": 32}, "pos_embed"), ({"depth": 3}, "blocks.2."),
-     ({"pool": "mean"}, "fc_norm"), ({"stem": "conv"}, "patch_embed")],
+    [({"width": 32}, "cls_token"), ({"depth": 3}, "blocks.2."), ({"stem": "conv"}, "patch_embed"),
+     ({"layer_scale": True}, "blocks.0.ls1.gamma"), ({"registers": 2}, "reg_token")],
 )  # fmt: skip
 def test_what_else_does_not_fit_is_an_error_that_names_it(tmp_path: Path, fields: dict[str, object], name: str) -> None:
     torch.save(theirs().state_dict(), tmp_path / "w.pt")
     model = ours(**fields)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(CheckpointError) as error:
-        load_pretrained(model, tmp_path / "w.pt")
+        give(model, tmp_path / "w.pt")
     assert "w.pt" in str(error.value) and name in str(error.value)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # nothing half-loaded
+
+
+def test_the_file_decides_the_network(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    donor = VisionTransformer(img_size=56, patch_size=14, embed_dim=64, depth=2, num_heads=1, num_classes=7,
+                              init_values=1e-5, reg_tokens=4, no_embed_class=True)  # fmt: skip
+    torch.save(donor.state_dict(), tmp_path / "dinov2.pth")
+    model = build_model(weights=str(tmp_path / "dinov2.pth"))
+    assert (model.registers, len(model.blocks), model.blocks[0].attn.heads) == (4, 2, 1)
+    x = torch.randn(1, 3, 56, 56)
+    torch.testing.assert_close(model.eval()(x), donor.eval()(x), atol=1e-5, rtol=1e-5)  # the head of 7 classes is kept
+    assert build_model(weights=str(tmp_path / "dinov2.pth"), num_classes=2).head.out_features == 2
+
+
+def test_very_large_images_of_a_file_are_not_taken_over(tmp_path: Path) -> None:
+    """DINOv2 ended at 518 px, which costs seven times 224 px."""
+    state = VisionTransformer(img_size=518, patch_size=14, embed_dim=64, depth=1, num_heads=1).state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    weights = read_weights(tmp_path / "w.pth")
+    assert (weights.model["image_size"], fitted(ModelConfig(), weights).image_size) == (518, 224)
+    assert fitted(ModelConfig(image_size=518), weights).image_size == 518
+
+
+def test_a_number_set_by_hand_must_agree_with_the_weights(tmp_path: Path) -> None:
+    state = VisionTransformer(img_size=16, patch_size=8, embed_dim=192, depth=2, num_heads=3).state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    weights = read_weights(tmp_path / "w.pth")
+    assert fitted(ModelConfig(), weights).heads == 3
+    wrong = {"width": 64, "depth": 3, "registers": 1, "mlp_ratio": 2.0, "stem": "conv", "name": "vit_base"}
+    for name, value in wrong.items():
+        with pytest.raises(UsageError, match=r"w\.pth"):
+            fitted(ModelConfig(**{name: value}), weights)  # type: ignore[arg-type]
+    torch.save(theirs().state_dict(), tmp_path / "narrow.pth")  # 16 wide
+    with pytest.raises(UsageError, match=r"model\.heads"):
+        fitted(ModelConfig(), read_weights(tmp_path / "narrow.pth"))
+
+
+def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
+    torch.save(theirs().state_dict() | tensors, tmp_path / "w.pt")
+    return tmp_path / "w.pt"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("blocks.0.mlp.w12.weight", "SwiGLU"),
+        ("blocks.0.attn.q_norm.weight", "queries"),
+        ("blocks.0.attn.rope.freqs", "rotary"),
+        ("blocks.0.attn.relative_position_bias_table", "Swin"),
+        ("norm_pre.weight", "CLIP"),
+        ("attn_pool.q.weight", "SigLIP"),
+        ("blocks.0.adapter.weight", "blocks.0.adapter.weight"),
+    ],
+)
+def test_what_is_no_plain_vit_is_refused_by_its_name(tmp_path: Path, name: str, what: str) -> None:
+    with pytest.raises(CheckpointError, match=what):
+        read_weights(changed(tmp_path, **{name: torch.zeros(4)}))
+
+
+def test_a_cnn_is_called_a_cnn(tmp_path: Path) -> None:
+    import torchvision
+
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match="CNN"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_quantised_weights_are_refused(tmp_path: Path) -> None:
+    whole = torch.zeros(48, 16, dtype=torch.int8)
+    with pytest.raises(CheckpointError, match="quantised"):
+        read_weights(changed(tmp_path, **{"blocks.0.attn.qkv.weight": whole}))
+
+
+def test_half_precision_is_widened(tmp_path: Path) -> None:
+    torch.save({name: value.half() for name, value in theirs().state_dict().items()}, tmp_path / "w.pt")
+    model = ours()
+    give(model, tmp_path / "w.pt")
+    assert all(value.dtype == torch.float32 for value in model.state_dict().values())
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit(99)",)
 
 
 def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     torch.save({"a": 1}, tmp_path / "plain.pt")
     torch.save({"features.0.weight": torch.zeros(3)}, tmp_path / "vgg.pt")
-    (tmp_path / "cut.pt").write_bytes(b"PK")
-    for name in ("plain.pt", "vgg.pt", "cut.pt", "none.pt"):
+    torch.save({"cls_token": Hostile()}, tmp_path / "hostile.pt")
+    whole = changed(tmp_path).read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "cut.npz").write_bytes(b"PK")
+    (tmp_path / "cut.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    (tmp_path / "folder.pt").mkdir()
+    (tmp_path / "empty.pt").write_bytes(b"")
+    names = (
+        "plain.pt",
+        "vgg.pt",
+        "hostile.pt",
+        "cut.pt",
+        "cut.npz",
+        "cut.safetensors",
+        "folder.pt",
+        "empty.pt",
+        "none.pt",
+    )
+    for name in names:
         with pytest.raises(CheckpointError, match=name):
-            load_pretrained(ours(), tmp_path / name)
+            read_weights(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["w.pth", "model.safetensors", "w.npz"])
+def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 346\n"
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CheckpointError, match="Git LFS"):
+        read_weights(tmp_path / name)
+
+
+def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_habit(tmp_path: Path) -> None:
+    assert read_weights(changed(tmp_path)).normalize[0] == "imagenet"
+    assert "habit" in read_weights(changed(tmp_path)).normalize[1]
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
+    assert read_weights(changed(tmp_path)).normalize == ("half", "preprocessor_config.json")
+    (tmp_path / "preprocessor_config.json").unlink()
+    (tmp_path / "config.json").write_text('{"pretrained_cfg": {"mean": [0.485, 0.456, 0.406]}}')
+    assert read_weights(changed(tmp_path)).normalize == ("imagenet", "config.json")
 
 
 def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:

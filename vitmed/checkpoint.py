@@ -19,9 +19,8 @@ from vitmed.images import Preprocessing
 from vitmed.model import ViT, build_vit
 from vitmed.run import whole_file
 from vitmed.splits import Sample, Splits
-from vitmed.weights import safe_load
+from vitmed.weights import FORMAT, safe_load
 
-FORMAT = "vitmed checkpoint"
 VERSION = 1
 
 
@@ -179,12 +178,10 @@ def portable(config: Config, folder: Path) -> Config:
     return config.model_copy(update={"data": data, "model": model})
 
 
-def resolve_model(model: ModelConfig) -> ModelConfig:
-    """`auto` made definite: from scratch a convolutional stem and mean pooling; with weights the plain ViT."""
-    scratch = model.weights is None
-    stem, pool = ("conv", "mean") if scratch else ("patch", "cls")
+def from_scratch(model: ModelConfig) -> ModelConfig:
+    """`auto` made definite for random weights: a convolutional stem and mean pooling learn faster from few images."""
     update = {
-        "stem": stem if model.stem == "auto" else model.stem,
-        "pool": pool if model.pool == "auto" else model.pool,
+        "stem": "conv" if model.stem == "auto" else model.stem,
+        "pool": "mean" if model.pool == "auto" else model.pool,
     }
     return model.model_copy(update=update)

@@ -64,7 +64,7 @@ def train(
     name: Annotated[str | None, typer.Option(help="Name of the run folder.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Run folder to go on with, to the same weights.")] = None,
     model: Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, vit_large.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Weight file to start from (timm's parameter names).")] = None,
+    weights: Annotated[str | None, typer.Option(help="Weight file to start from; it decides the network.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the input, px.")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Side of a patch, px.")] = None,
     channels: Annotated[int | None, typer.Option(help="1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.")] = None,

@@ -76,13 +76,16 @@ class ModelConfig(Section):
         "auto",
         description="What the head sees: class token, or mean of patches; auto: mean from scratch, cls with weights.",
     )
+    registers: int = Field(0, ge=0, le=64, description="Learned tokens without a place; some DINOv2 weights have 4.")
+    layer_scale: bool = Field(False, description="Scale each branch by learned numbers; DINOv2 and UNI have it.")
+    norm_eps: float = Field(1e-6, gt=0, lt=1, description="Epsilon of the layer norms; Hugging Face's ViT has 1e-12.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout after positions, attention projection and MLP layers.")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention probabilities.")
     drop_path: float = Field(0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0.")
     weights: str | None = Field(
         None,
-        description="Weight file to start from: a vitmed checkpoint or a state dict with timm's names; in a YAML file, "
-        "relative to that file.",
+        description="Weight file to start from, of vitmed, timm, torchvision, Hugging Face or Google; it decides the "
+        "network. In a YAML file, relative to that file.",
     )
 
 

@@ -2,7 +2,8 @@
 
 Letters of the shapes:
     B images of a batch   C input channels   H, W height and width, px   P side of a patch, px
-    L patches, (H/P) x (W/P)   N tokens, 1 + L   R tokens that read   D width   A attention heads   K classes
+    L patches, (H/P) x (W/P)   N tokens: class, registers, patches   R tokens that read   D width
+    A attention heads   K classes
 
 Parameter names are timm's, so that a timm, DeiT, MAE or DINO state dict fits by identity.
 """
@@ -133,23 +134,46 @@ class DropPath(nn.Module):
         return x * mask / (1 - self.rate)
 
 
+class LayerScale(nn.Module):
+    """Each channel of a branch times a learned number that starts small (Touvron et al. 2021, arXiv 2103.17239)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), 1e-5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
 class Block(nn.Module):
     """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)).
 
     Every token is read from; only the `readers` among them, R of N, are worked out and returned.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float, attention_dropout: float, drop_path: float):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        dropout: float,
+        attention_dropout: float,
+        drop_path: float,
+        layer_scale: bool,
+        eps: float,
+    ):
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.norm1 = nn.LayerNorm(width, eps=eps)
         self.attn = Attention(width, heads, dropout, attention_dropout)
-        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.ls1 = LayerScale(width) if layer_scale else nn.Identity()
+        self.norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = Mlp(width, hidden, dropout)
+        self.ls2 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
-        x = x[:, readers] + self.drop_path(self.attn(self.norm1(x), keep, readers))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = x[:, readers] + self.drop_path(self.ls1(self.attn(self.norm1(x), keep, readers)))
+        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
 class ViT(nn.Module):
@@ -164,6 +188,10 @@ class ViT(nn.Module):
         stem: "patch" (one convolution) or "conv" (a few small ones).
         positions: "learned", "sincos_1d" (Vaswani et al. 2017), "sincos_2d" (as in MAE).
         pool: "cls" (class token) or "mean" (of the patches; then the norm is `fc_norm`, as in timm and MAE).
+        registers: learned tokens without a place, between class token and patches (Darcet et al. 2023,
+            arXiv 2309.16588), as some DINOv2 weights have them.
+        layer_scale: scales every branch, as DINOv2 and UNI do.
+        norm_eps: epsilon of the layer norms.
         dropout, attention_dropout, drop_path: rates in [0, 1).
 
     Raises:
@@ -183,6 +211,9 @@ class ViT(nn.Module):
         stem: str = "patch",
         positions: str = "learned",
         pool: str = "cls",
+        registers: int = 0,
+        layer_scale: bool = False,
+        norm_eps: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
@@ -190,16 +221,19 @@ class ViT(nn.Module):
         super().__init__()
         check_sizes(image_size, patch_size, width, heads, positions)
         grid = image_size // patch_size
-        self.pool = pool
+        self.pool, self.registers = pool, registers
         self.patch_embed = (ConvStem if stem == "conv" else PatchEmbed)(channels, width, patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.reg_token = nn.Parameter(torch.zeros(1, registers, width)) if registers else None
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width), requires_grad=positions == "learned")
         self.pos_drop = nn.Dropout(dropout)
         rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
         hidden = int(width * mlp_ratio)
-        self.blocks = nn.ModuleList(Block(width, heads, hidden, dropout, attention_dropout, rate) for rate in rates)
-        self.norm = nn.LayerNorm(width, eps=1e-6) if pool == "cls" else nn.Identity()
-        self.fc_norm = nn.LayerNorm(width, eps=1e-6) if pool == "mean" else nn.Identity()
+        self.blocks = nn.ModuleList(
+            Block(width, heads, hidden, dropout, attention_dropout, rate, layer_scale, norm_eps) for rate in rates
+        )
+        self.norm = nn.LayerNorm(width, eps=norm_eps) if pool == "cls" else nn.Identity()
+        self.fc_norm = nn.LayerNorm(width, eps=norm_eps) if pool == "mean" else nn.Identity()
         self.head = nn.Linear(width, num_classes)
         self._initialise(positions, grid)
 
@@ -209,15 +243,17 @@ class ViT(nn.Module):
         The last block works out the `readers` alone: (B, R, D).
         """
         x = self.patch_embed(x)  # (B, L, D)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # (B, N, D)
-        x = self.pos_drop(x + self.pos_embed)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1) + self.pos_embed
+        if self.reg_token is not None:  # registers have no place in the image
+            x = torch.cat([x[:, :1], self.reg_token.expand(x.shape[0], -1, -1).to(x.dtype), x[:, 1:]], dim=1)
+        x = self.pos_drop(x)  # (B, N, D)
         for i, block in enumerate(self.blocks, 1):
             x = block(x, keep, readers if i == len(self.blocks) else ALL)
         return self.norm(x)  # (B, R, D)
 
     def forward_head(self, x: Tensor) -> Tensor:
         """Tokens (B, N, D) -> logits (B, K)."""
-        x = x[:, 0] if self.pool == "cls" else x[:, 1:].mean(dim=1)  # (B, D)
+        x = x[:, 0] if self.pool == "cls" else x[:, 1 + self.registers :].mean(dim=1)  # (B, D)
         return self.head(self.fc_norm(x))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -240,6 +276,8 @@ class ViT(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
         nn.init.normal_(self.cls_token, std=1e-6)
+        if self.reg_token is not None:
+            nn.init.normal_(self.reg_token, std=1e-6)
         if positions == "learned":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
@@ -303,6 +341,9 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
         stem="patch" if config.stem == "auto" else config.stem,
         positions=config.positions,
         pool="cls" if config.pool == "auto" else config.pool,
+        registers=config.registers,
+        layer_scale=config.layer_scale,
+        norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         drop_path=config.drop_path,

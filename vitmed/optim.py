@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+TOKENS = ("cls_token", "reg_token", "pos_embed")  # what is added to or beside the patches
+
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float, low: float) -> float:
     """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983).
@@ -35,12 +37,12 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        plain = parameter.ndim <= 1 or name in ("cls_token", "pos_embed")
+        plain = parameter.ndim <= 1 or name in TOKENS
         match = re.match(r"blocks\.(\d+)\.", name)
         if match:
             depth = blocks - int(match.group(1))
         else:
-            depth = blocks + 1 if name.startswith(("patch_embed", "cls_token", "pos_embed")) else 0
+            depth = blocks + 1 if name.startswith(("patch_embed", *TOKENS)) else 0
         groups.setdefault((0.0 if plain else weight_decay, layer_decay**depth), []).append(parameter)
     return [{"params": p, "weight_decay": decay, "scale": scale} for (decay, scale), p in groups.items()]
 

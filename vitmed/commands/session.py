@@ -32,26 +32,33 @@ from vitmed.plots import contact_sheet, png, training_curves
 from vitmed.run import RunFolder, write_bytes, write_json, write_text
 from vitmed.splits import Splits
 from vitmed.ui import Ui
-from vitmed.weights import load_pretrained
+from vitmed.weights import Weights, load_pretrained
 from vitmed.world import describe, pick_precision
 
 
 class Session:
     """One run under way: what `train` and `--resume` share."""
 
-    def __init__(self, config: Config, splits: Splits, device: torch.device, ui: Ui, resumed: bool = False):
+    def __init__(
+        self,
+        config: Config,
+        splits: Splits,
+        device: torch.device,
+        ui: Ui,
+        weights: Weights | None = None,
+        start: str = "from random weights",
+    ):
         self.config, self.splits, self.device, self.ui = config, splits, device, ui
         self.precision = pick_precision(config.train.precision, device)
         torch.manual_seed(config.train.seed)
         model = build_vit(config.model, len(splits.classes))
-        start = None if resumed else config.model.weights  # last.pt has all weights: the first file may be gone
-        self.report = load_pretrained(model, start) if start else None
+        self.report = load_pretrained(model, weights) if weights is not None else None
         self.model = model.to(device)
         preprocessing = Preprocessing.of(config)
         self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
         self.hashes: dict[str, list[str]] = {}
         self.warned = False
-        self._announce("from last.pt" if resumed else "from random weights")
+        self._announce(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
     def _announce(self, start: str) -> None:
         config, splits = self.config, self.splits
@@ -73,7 +80,7 @@ class Session:
             )
         model = config.model
         parameters = sum(p.numel() for p in self.model.parameters())
-        self.ui.say(f"model {describe_model(model)}, {parameters / 1e6:.2f} M parameters, {self.report or start}")
+        self.ui.say(f"model {describe_model(model)}, {parameters / 1e6:.2f} M parameters, {start}")
         self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
         if config.train.balance != "none":
             self.ui.warn(

@@ -11,20 +11,28 @@ from vitmed.checkpoint import load_checkpoint
 from vitmed.config import ModelConfig, build_config, load_config, recipes
 from vitmed.errors import UsageError, unknown_key
 from vitmed.model import SIZES, ViT, build_vit
-from vitmed.weights import load_pretrained
+from vitmed.weights import fitted, load_pretrained, read_weights
 
 
-def build_model(model: str = "vit_tiny", num_classes: int = 1000, **fields: Any) -> ViT:
-    """A ViT of a named size; any field of `ModelConfig` can be set (image_size=32, patch_size=4, weights=FILE).
+def build_model(model: str | None = None, num_classes: int | None = None, **fields: Any) -> ViT:
+    """A ViT of a named size, or that of a weight file; any field of `ModelConfig` can be set (image_size=32).
+
+    Args:
+        model: default vit_tiny, or what `weights` holds.
+        num_classes: K; default that of the head in `weights`, else 1000. A head of K classes is kept.
 
     Raises:
-        UsageError: an unknown name or field, or sizes that do not divide.
-        CheckpointError: weights that do not fit.
+        UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.
+        CheckpointError: weights that cannot be used.
     """
-    config = build_config({"model": {"name": model, **fields}}).model
-    network = build_vit(config, num_classes)
-    if config.weights is not None:
-        load_pretrained(network, config.weights)
+    name = {} if model is None else {"name": model}
+    config = build_config({"model": {**name, **fields}}).model
+    if config.weights is None:
+        return build_vit(config, num_classes or 1000)
+    weights = read_weights(config.weights)
+    head = weights.state.get("head.bias")
+    network = build_vit(fitted(config, weights), num_classes or (1000 if head is None else len(head)))
+    load_pretrained(network, weights)
     return network
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.augment import POLICIES, refuse_flips
-from vitmed.checkpoint import load_checkpoint, resolve_model
+from vitmed.checkpoint import from_scratch, load_checkpoint
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.session import Session
 from vitmed.config import Config, build_config, check_names, load_config
@@ -19,6 +19,7 @@ from vitmed.model import SIZES
 from vitmed.run import RunFolder, refuse_inside
 from vitmed.splits import Splits, data_folder, make_splits
 from vitmed.ui import Ui
+from vitmed.weights import Weights, fitted, read_weights
 from vitmed.world import pick_device
 
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
@@ -141,18 +142,29 @@ def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
 
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Session:
     check_names(config, SIZES, POLICIES, METRICS)
-    config = config.model_copy(update={"model": resolve_model(config.model)})
+    weights = read_weights(config.model.weights) if config.model.weights is not None else None
+    config = start_from(config, weights)
     splits = make_splits(config.data)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     device = pick_device(config.train.device)
-    session = Session(config, splits, device, ui)  # builds the network: sizes that do not fit end here
+    session = Session(config, splits, device, ui, weights)  # builds the network: sizes that do not fit end here
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     session.check_images()
     session.open(RunFolder.create(output, name or default_name(splits.root, config)))
     return session
+
+
+def start_from(config: Config, weights: Weights | None) -> Config:
+    """What the weights decide where nothing else was said: the network, and how images are normalised."""
+    if weights is None:
+        return config.model_copy(update={"model": from_scratch(config.model)})
+    data = config.data
+    if "normalize" not in data.model_fields_set:
+        data = data.model_copy(update={"normalize": weights.normalize[0]})
+    return config.model_copy(update={"model": fitted(config.model, weights), "data": data})
 
 
 def _resumed(
@@ -184,7 +196,7 @@ def _resumed(
         ui.warn(f"{tree['train']['epochs']} epochs instead of {epochs}: the learning rate follows the new schedule")
     resumed = build_config(tree)
     splits = Splits(Path(tree["data"]["root"]), checkpoint.classes, checkpoint.splits.samples, checkpoint.splits.made)
-    session = Session(resumed, splits, pick_device(resumed.train.device), ui, resumed=True)
+    session = Session(resumed, splits, pick_device(resumed.train.device), ui, start="from last.pt")
     session.check_images()
     changed = [name for name, hashes in checkpoint.hashes.items() if hashes != session.hashes[name]]
     if changed:

@@ -1,0 +1,220 @@
+"""Random small models of timm, torchvision and transformers give the same numbers as ours through the loader."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitmed.config import ModelConfig
+from vitmed.model import ViT, build_vit
+from vitmed.weights import fitted, load_pretrained, read_weights
+
+timm = pytest.importorskip("timm", reason="pip install '.[reference]'")
+torchvision = pytest.importorskip("torchvision")
+transformers = pytest.importorskip("transformers", reason="pip install '.[reference]'")
+
+K, SIZE, WIDTH, DEPTH, HEADS = 5, 32, 48, 3, 4
+
+
+def restless(model: nn.Module) -> nn.Module:
+    """Random numbers in every parameter, so that nothing is right by being zero or one."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model.eval()
+
+
+def load(file: Path, classes: int = K, **fields: Any) -> ViT:
+    weights = read_weights(file)
+    config = fitted(ModelConfig(heads=HEADS, **fields), weights)
+    model = build_vit(config, classes)
+    load_pretrained(model, weights)
+    return model.eval()
+
+
+def compare(
+    theirs: Callable[[Tensor], Tensor], ours: Callable[[Tensor], Tensor], size: int = SIZE, channels: int = 3
+) -> None:
+    x = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted, got = theirs(x), ours(x)
+    assert wanted.shape == got.shape and wanted.abs().max() > 0.1  # not a comparison of zeros
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+TIMM: dict[str, dict[str, Any]] = {
+    "AugReg, DeiT, MAE, DINO": {},
+    "mean of the patches (MAE fine-tuned)": {"global_pool": "avg"},
+    "UNI: LayerScale": {"init_values": 0.1},
+    "patch 4": {"patch_size": 4},
+    "DINOv2: patch 14": {"img_size": 56, "patch_size": 14, "init_values": 0.1},
+    "DINOv2 with registers": {
+        "img_size": 56, "patch_size": 14, "init_values": 0.1, "reg_tokens": 4, "no_embed_class": True
+    },
+    "registers with places": {"reg_tokens": 4},
+    "one channel": {"in_chans": 1},
+}  # fmt: skip
+
+
+def of_timm(**fields: Any) -> nn.Module:
+    module = importlib.import_module("timm.models.vision_transformer")
+    defaults = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
+    return restless(module.VisionTransformer(**(defaults | {"num_classes": K} | fields)))
+
+
+@pytest.mark.parametrize("variant", TIMM)
+def test_timm(tmp_path: Path, variant: str) -> None:
+    fields = TIMM[variant]
+    theirs = of_timm(**fields)
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    ours = load(tmp_path / "w.pth")
+    size = fields.get("img_size", SIZE)
+    compare(theirs, ours, size, fields.get("in_chans", 3))
+    if fields.get("global_pool") != "avg":  # timm's tokens have no norm then, ours neither
+        compare(theirs.forward_features, ours.forward_features, size, fields.get("in_chans", 3))
+
+
+def test_deit_with_its_second_token(tmp_path: Path) -> None:
+    module = importlib.import_module("timm.models.deit")
+    theirs = restless(
+        module.VisionTransformerDistilled(
+            img_size=SIZE, patch_size=8, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, num_classes=K
+        )
+    )
+    torch.save({"model": theirs.state_dict()}, tmp_path / "w.pth")
+    compare(theirs.forward_features, load(tmp_path / "w.pth").forward_features)
+
+
+@pytest.mark.parametrize("variant", ["AugReg, DeiT, MAE, DINO", "DINOv2 with registers"])
+@pytest.mark.parametrize("size", [16, 64])
+def test_timm_at_another_image_size(tmp_path: Path, variant: str, size: int) -> None:
+    """timm resamples positions on loading; both then see images of the new size."""
+    fields = {**TIMM[variant], "img_size": SIZE, "patch_size": 8}
+    theirs = of_timm(**fields)
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    resize = importlib.import_module("timm.models.vision_transformer").checkpoint_filter_fn
+    resized = of_timm(**{**fields, "img_size": size})
+    resized.load_state_dict(resize(theirs.state_dict(), resized))
+    compare(resized, load(tmp_path / "w.pth", image_size=size), size)
+
+
+def test_timm_at_another_patch_size(tmp_path: Path) -> None:
+    theirs = of_timm()
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    resize = importlib.import_module("timm.models.vision_transformer").checkpoint_filter_fn
+    resized = of_timm(patch_size=16)
+    resized.load_state_dict(resize(theirs.state_dict(), resized))
+    compare(resized, load(tmp_path / "w.pth", patch_size=16, image_size=SIZE))
+
+
+def test_torchvision(tmp_path: Path) -> None:
+    theirs = restless(
+        torchvision.models.VisionTransformer(
+            image_size=SIZE, patch_size=8, num_layers=DEPTH, num_heads=HEADS, hidden_dim=WIDTH,
+            mlp_dim=2 * WIDTH, num_classes=K,
+        )
+    )  # fmt: skip
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    compare(theirs, load(tmp_path / "w.pth"))
+
+
+HF = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": DEPTH,
+    "num_attention_heads": HEADS,
+    "image_size": SIZE,
+    "patch_size": 8,
+    "num_labels": K,
+}
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+def test_hugging_face_classifier(tmp_path: Path, how: str) -> None:
+    config = transformers.ViTConfig(**HF, intermediate_size=2 * WIDTH)
+    theirs = restless(transformers.ViTForImageClassification(config))
+    compare(lambda x: theirs(x).logits, load(save(theirs, tmp_path, how)))
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "Dinov2WithRegisters"])
+def test_hugging_face_backbones(tmp_path: Path, kind: str, how: str) -> None:
+    extra = {"intermediate_size": 2 * WIDTH} if kind == "ViT" else {"mlp_ratio": 2}
+    theirs = restless(getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**HF, **extra)))
+    compare(lambda x: theirs(x).last_hidden_state, load(save(theirs, tmp_path, how)).forward_features)
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+def test_hugging_face_mae(tmp_path: Path, how: str) -> None:
+    decoder = {
+        "decoder_hidden_size": 16,
+        "decoder_num_hidden_layers": 1,
+        "decoder_num_attention_heads": 2,
+        "decoder_intermediate_size": 16,
+    }
+    theirs = restless(transformers.ViTMAEForPreTraining(
+        transformers.ViTMAEConfig(**HF, intermediate_size=2 * WIDTH, mask_ratio=0.0, **decoder)))  # fmt: skip
+    ours = load(save(theirs, tmp_path, how))
+    noise = torch.arange(16.0).expand(2, -1)  # keeps the patches in their order
+    compare(lambda x: theirs.vit(x, noise=noise).last_hidden_state, ours.forward_features)
+
+
+def save(model: Any, folder: Path, how: str) -> Path:
+    """As somebody has it: a state dict by torch.save, or the hub's model.safetensors."""
+    if how == "state_dict":
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        return folder / "pytorch_model.bin"
+    model.save_pretrained(folder)
+    return folder / "model.safetensors"
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_google_npz(tmp_path: Path, stacked: bool) -> None:
+    """Against timm's own reader of such files."""
+    generator = np.random.default_rng(0)
+    number, mlp, second = (0, 0, 1) if stacked else (1, 3, 2)
+    heads, qkv = (HEADS, WIDTH // HEADS), ("query", "key", "value")
+    attention, dense = f"MultiHeadDotProductAttention_{number}", f"MlpBlock_{mlp}/Dense"
+    block: dict[str, tuple[int, ...]] = {
+        "LayerNorm_0/scale": (WIDTH,), "LayerNorm_0/bias": (WIDTH,),
+        f"LayerNorm_{second}/scale": (WIDTH,), f"LayerNorm_{second}/bias": (WIDTH,),
+        **{f"{attention}/{n}/kernel": (WIDTH, *heads) for n in qkv}, **{f"{attention}/{n}/bias": heads for n in qkv},
+        f"{attention}/out/kernel": (*heads, WIDTH), f"{attention}/out/bias": (WIDTH,),
+        f"{dense}_0/kernel": (WIDTH, 4 * WIDTH), f"{dense}_0/bias": (4 * WIDTH,),
+        f"{dense}_1/kernel": (4 * WIDTH, WIDTH), f"{dense}_1/bias": (WIDTH,),
+    }  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding/kernel": (8, 8, 3, WIDTH), "embedding/bias": (WIDTH,), "cls": (1, 1, WIDTH),
+        "Transformer/encoder_norm/scale": (WIDTH,), "Transformer/encoder_norm/bias": (WIDTH,),
+        "head/kernel": (WIDTH, K), "head/bias": (K,),
+    }  # fmt: skip
+    if stacked:
+        shapes |= {"pos_embedding": (1, 17, WIDTH)}
+        shapes |= {f"Transformer/encoderblock/{name}": (DEPTH, *shape) for name, shape in block.items()}
+        shapes = {f"params/{name}": shape for name, shape in shapes.items()}
+    else:
+        shapes |= {"Transformer/posembed_input/pos_embedding": (1, 17, WIDTH)}
+        shapes |= {f"Transformer/encoderblock_{i}/{n}": shape for i in range(DEPTH) for n, shape in block.items()}
+    np.savez(tmp_path / "w.npz", **{n: 0.2 * generator.normal(size=s).astype(np.float32) for n, s in shapes.items()})
+    theirs: Any = of_timm()
+    theirs.load_pretrained(str(tmp_path / "w.npz"))
+    compare(theirs, load(tmp_path / "w.npz"))
+
+
+def test_a_grey_image_gives_what_its_copy_in_three_channels_gives(tmp_path: Path) -> None:
+    theirs = of_timm()
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    x = torch.randn(2, 1, SIZE, SIZE)
+    grey = load(tmp_path / "w.pth", channels=1)
+    with torch.no_grad():
+        torch.testing.assert_close(grey(x), theirs(x.expand(-1, 3, -1, -1)), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            load(tmp_path / "w.pth", channels=4)(torch.cat([x] * 4, 1)), grey(x), atol=1e-5, rtol=1e-5
+        )

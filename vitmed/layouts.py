@@ -1,0 +1,176 @@
+"""Whose parameter names are which: the layouts of public ViT weights, and how each becomes timm's.
+
+A converter takes a state dict and gives one with timm's names, or None where the layout is not its own. What it
+does not know keeps its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+HEAD = ("head.weight", "head.bias")
+
+PLAIN = re.compile(  # every tensor of a plain ViT, in timm's names
+    r"cls_token|reg_token|pos_embed|patch_embed\.(proj\.(weight|bias)|stem\..+)|(norm|fc_norm|head)\.(weight|bias)|"
+    r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.fc[12])\.(weight|bias)|ls[12]\.gamma)"
+)
+
+OTHERS = (
+    # pattern of a tensor's name, what such a network has, that a plain ViT has not
+    (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (Swin, BEiT)"),
+    (r".*\brope.*|.*freqs_cis.*", "rotary positions (EVA-02, DINOv3)"),
+    (r".*mlp\.(w12|w3|weights_in|weights_out|fc1_g|gate_proj)\b.*", "a SwiGLU MLP (DINOv2 giant, UNI2, Virchow)"),
+    (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
+    (r".*(norm_pre|pre_layrnorm|ln_pre)\..*", "a norm before the blocks (CLIP)"),
+    (r".*(attn_pool|MAPHead).*", "attention pooling (SigLIP, big_vision MAP)"),
+    (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
+)
+
+Rules = tuple[tuple[str, str], ...]  # pattern of a whole name, and what it becomes
+
+_TIMM: Rules = (
+    (r"blocks\.\d+\.(\d+)\.(.*)", r"blocks.\1.\2"),  # DINOv2 keeps its blocks in chunks
+    (r"register_tokens", r"reg_token"),
+)
+_TORCHVISION: Rules = (
+    (r"class_token", "cls_token"),
+    (r"encoder\.pos_embedding", "pos_embed"),
+    (r"conv_proj\.(\w+)", r"patch_embed.proj.\1"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.ln_([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.in_proj_(\w+)", r"blocks.\1.attn.qkv.\2"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:0|linear_1)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:3|linear_2)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (r"encoder\.ln\.(\w+)", r"norm.\1"),
+    (r"heads\.head\.(\w+)", r"head.\1"),
+)
+_HF = r"(?:vit\.|dinov2\.|dinov2_with_registers\.)?"
+_HF_BLOCK = _HF + r"(?:encoder\.layer|layers)\.(\d+)\."
+_HUGGING_FACE: Rules = (
+    (_HF + r"embeddings\.cls_token", "cls_token"),
+    (_HF + r"embeddings\.position_embeddings", "pos_embed"),
+    (_HF + r"embeddings\.register_tokens", "reg_token"),
+    (_HF + r"embeddings\.patch_embeddings\.projection\.(\w+)", r"patch_embed.proj.\1"),
+    (_HF_BLOCK + r"attention\.(?:attention\.(query|key|value)|([qkv])_proj)\.(\w+)", r"blocks.\1.attn.\2\3.\4"),
+    (_HF_BLOCK + r"attention\.(?:output\.dense|o_proj)\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_HF_BLOCK + r"(?:layernorm_before|norm1)\.(\w+)", r"blocks.\1.norm1.\2"),
+    (_HF_BLOCK + r"(?:layernorm_after|norm2)\.(\w+)", r"blocks.\1.norm2.\2"),
+    (_HF_BLOCK + r"(?:intermediate\.dense|mlp\.fc1)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_HF_BLOCK + r"(?:output\.dense|mlp\.fc2)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_HF_BLOCK + r"layer_scale([12])\.lambda1", r"blocks.\1.ls\2.gamma"),
+    (_HF + r"layernorm\.(\w+)", r"norm.\1"),
+    (r"classifier\.(\w+)", r"head.\1"),
+)
+
+
+def _rename(state: State, rules: Rules) -> State:
+    """Names by the first rule that matches the whole name; others stay."""
+    renamed: State = {}
+    for name, value in state.items():
+        for pattern, becomes in rules:
+            match = re.fullmatch(pattern, name)
+            if match:
+                name = match.expand(becomes)
+                break
+        renamed[name] = value
+    return renamed
+
+
+def _timm(state: State) -> State | None:
+    """timm, DeiT, MAE, DINO, DINOv2, iBOT, UNI and vitmed's own."""
+    if "patch_embed.proj.weight" not in state:
+        return None
+    state = _rename(state, _TIMM)
+    if "dist_token" in state:  # DeiT's second token is a register that has a place; its head is left out
+        places = state["pos_embed"]
+        state["reg_token"] = state.pop("dist_token") + places[:, 1:2]
+        state["pos_embed"] = torch.cat([places[:, :1], places[:, 2:]], dim=1)
+    if any(name.startswith("pre_logits.") for name in state):  # a layer between norm and head: without it no head
+        state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
+    return state
+
+
+def _torchvision(state: State) -> State | None:
+    return _rename(state, _TORCHVISION) if "conv_proj.weight" in state and "class_token" in state else None
+
+
+def _hugging_face(state: State) -> State | None:
+    if not any(re.fullmatch(_HUGGING_FACE[0][0], name) for name in state):
+        return None
+    state = _rename(state, _HUGGING_FACE)
+    for part in ("weight", "bias"):
+        blocks = [m[1] for name in state if (m := re.fullmatch(rf"(blocks\.\d+\.attn)\.q(?:uery)?\.{part}", name))]
+        for block in blocks:
+            names = [next(n for n in (f"{block}.{x}.{part}", f"{block}.{x[0]}.{part}") if n in state)
+                     for x in ("query", "key", "value")]  # fmt: skip
+            state[f"{block}.qkv.{part}"] = torch.cat([state.pop(name) for name in names])
+    if "head.weight" in state and state["head.weight"].shape[1] != state["cls_token"].shape[-1]:
+        # Dinov2ForImageClassification: its head reads class token and mean together
+        state = {f"of_two_tokens.{name}" if name in HEAD else name: value for name, value in state.items()}
+    return state
+
+
+def _google(state: State) -> State | None:
+    """JAX: kernels are (in, out), convolutions (P, P, C, D), attention (D, A, D/A) and (A, D/A, D)."""
+    root = next((r for r in ("", "opt/target/", "params/", "params/img/") if f"{r}embedding/kernel" in state), None)
+    if root is None:
+        return None
+    state = {name.removeprefix(root): value for name, value in state.items()}
+    stacked = {name: value for name, value in state.items() if name.startswith("Transformer/encoderblock/")}
+    for name, value in stacked.items():  # big_vision keeps all blocks in one tensor
+        del state[name]
+        state |= {name.replace("encoderblock", f"encoderblock_{i}"): one for i, one in enumerate(value)}
+    new: State = {}
+    for name, value in state.items():
+        if name == "embedding/kernel":
+            new["patch_embed.proj.weight"] = value.permute(3, 2, 0, 1)
+        elif name in _GOOGLE:
+            new[_GOOGLE[name]] = value.reshape(1, -1, value.shape[-1]) if name == "pos_embedding" else value
+        elif name == "head/kernel":
+            new["head.weight"] = value.T
+        elif match := re.fullmatch(r"Transformer/encoderblock_(\d+)/(\w+?)_\d+/(?:(\w+)/)?(\w+)", name):
+            block, layer, inner, part = match.groups()
+            _google_block(new, f"blocks.{block}", name, layer, inner, part, value)
+        else:
+            new[name] = value
+    for name in [name for name in new if re.fullmatch(r"blocks\.\d+\.attn\.query\.\w+", name)]:
+        parts = [new.pop(name.replace("query", x)) for x in ("query", "key", "value")]
+        new[name.replace("query", "qkv")] = torch.cat(parts)
+    return new
+
+
+_GOOGLE = {
+    "embedding/bias": "patch_embed.proj.bias",
+    "cls": "cls_token",
+    "Transformer/posembed_input/pos_embedding": "pos_embed",
+    "pos_embedding": "pos_embed",
+    "Transformer/encoder_norm/scale": "norm.weight",
+    "Transformer/encoder_norm/bias": "norm.bias",
+    "head/bias": "head.bias",
+}
+
+
+def _google_block(new: State, block: str, name: str, layer: str, inner: str | None, part: str, value: Tensor) -> None:
+    """One tensor of a block, under timm's name."""
+    ours = {"kernel": "weight", "scale": "weight", "bias": "bias"}[part]
+    if layer == "LayerNorm":  # the second of a block is number 1 in big_vision, 2 in the older code
+        new[f"{block}.norm{1 if '/LayerNorm_0/' in name else 2}.{ours}"] = value
+    elif layer == "MlpBlock":
+        new[f"{block}.mlp.fc{1 if inner == 'Dense_0' else 2}.{ours}"] = value.T if part == "kernel" else value
+    elif inner == "out":
+        new[f"{block}.attn.proj.{ours}"] = value.flatten(0, 1).T if part == "kernel" else value
+    else:
+        new[f"{block}.attn.{inner}.{ours}"] = value.flatten(1).T if part == "kernel" else value.flatten()
+
+
+LAYOUTS: dict[str, Callable[[State], State | None]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "Hugging Face": _hugging_face,
+    "Google npz": _google,
+}
