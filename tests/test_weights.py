@@ -9,6 +9,7 @@ import torch
 from conftest import TINY, Recorder, Trained, draw_splits
 from timm.models.vision_transformer import VisionTransformer
 
+import vitmed
 from vitmed import build_model, train
 from vitmed.config import ModelConfig
 from vitmed.errors import CheckpointError, UsageError
@@ -226,15 +227,34 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_training_starts_from_them_and_says_so(tmp_path: Path, ui: Recorder) -> None:
+def test_training_starts_from_a_file_alone_and_says_so(tmp_path: Path, ui: Recorder) -> None:
     data = draw_splits(tmp_path / "data")
-    donor = theirs(classes=7).state_dict()
+    torch.manual_seed(0)
+    donor = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=2, num_heads=1, num_classes=7).state_dict()
     torch.save(donor, tmp_path / "w.pt")
-    sets = ("model.width=16", "model.depth=2", "model.heads=2", "train.min_lr=0")
-    settings = TINY | {"epochs": 1, "lr": 1e-30}  # so small that nothing moves
-    result = train(data, weights=str(tmp_path / "w.pt"), output=tmp_path / "runs", sets=sets, ui=ui, **settings)
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
+    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    settings |= {"epochs": 1, "lr": 1e-30}  # so small that nothing moves
+    result = train(
+        data, weights=str(tmp_path / "w.pt"), output=tmp_path / "runs", sets=["train.min_lr=0"], ui=ui, **settings
+    )
     saved = torch.load(result.checkpoint, weights_only=True)
     assert torch.equal(saved["weights"]["blocks.0.attn.qkv.weight"], donor["blocks.0.attn.qkv.weight"])
-    assert (saved["config"]["model"]["stem"], saved["config"]["model"]["pool"]) == ("patch", "cls")
-    assert any("weights w.pt" in line and "fresh: head.weight" in line for line in ui.said)
+    model, data_config = saved["config"]["model"], saved["config"]["data"]
+    assert (model["stem"], model["pool"], model["width"], model["depth"]) == ("patch", "cls", 64, 2)
+    assert (model["image_size"], model["patch_size"], data_config["normalize"]) == (16, 8, "half")
+    assert any("weights w.pt (timm)" in line and "fresh: head.weight" in line and "half" in line for line in ui.said)
     assert (result.folder / "weights.json").is_file()
+    assert len(vitmed.predict(next((data / "test").rglob("*.png")), checkpoint=result.checkpoint)) == 1
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, ui: Recorder) -> None:
+    """Network and normalisation are the first run's, though nothing but its file was named."""
+    data = draw_splits(tmp_path / "data")
+    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    result = train(data, weights=str(trained.best), output=tmp_path / "runs", ui=ui, **(settings | {"epochs": 1}))
+    first, second = (torch.load(file, weights_only=True)["config"] for file in (trained.best, result.checkpoint))
+    for name in ("image_size", "patch_size", "width", "depth", "heads", "stem", "pool", "positions"):
+        assert first["model"][name] == second["model"][name], name
+    assert first["data"]["normalize"] == second["data"]["normalize"]
