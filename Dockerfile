@@ -7,7 +7,9 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/vitmed
 ENV PATH=/opt/vitmed/bin:$PATH
-# Before the sources are copied, so that a change of the code does not download torch again.
+# Before the sources are copied, so that a change of the code does not download torch again. Floors, not pins: as
+# pyproject.toml has them.
+# hadolint ignore=DL3013
 RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} "torch>=2.10" "torchvision>=0.25"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
