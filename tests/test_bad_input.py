@@ -180,7 +180,7 @@ def test_an_output_inside_the_data(trained: Trained, vitmed: RUN, tmp_path: Path
     data = draw_splits(tmp_path / "data", 4, 2, 2)
     before = sorted(data.rglob("*"))
     clean(vitmed("train", data, "-o", data / "runs", *TINY_ARGS), 2, "lies in the data folder")
-    answer = vitmed("evaluate", trained.best, "--data", data, "-o", data / "report")
+    answer = vitmed("evaluate", trained.best, "--data", data, "-o", data / "new" / "report")
     assert answer.code == 2 and "lies in the data folder" in answer.err
     assert sorted(data.rglob("*")) == before
 

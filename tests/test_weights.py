@@ -258,3 +258,21 @@ def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, 
     for name in ("image_size", "patch_size", "width", "depth", "heads", "stem", "pool", "positions"):
         assert first["model"][name] == second["model"][name], name
     assert first["data"]["normalize"] == second["data"]["normalize"]
+
+
+def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained: Trained) -> None:
+    """Its config leaves width, depth and heads to the name; its image size is taken over, however large."""
+    content = torch.load(trained.best, weights_only=True)
+    content["config"]["model"] |= {"width": None, "depth": None, "heads": None, "image_size": 512}
+    torch.save(content, tmp_path / "best.pt")
+    config = fitted(ModelConfig(), read_weights(tmp_path / "best.pt"))
+    assert (config.width, config.depth, config.heads, config.image_size) == (192, 12, 3, 512)
+
+
+@pytest.mark.parametrize("part", ["config", "weights"])
+def test_a_damaged_checkpoint_is_no_weight_file(tmp_path: Path, trained: Trained, part: str) -> None:
+    content = torch.load(trained.best, weights_only=True)
+    for wrong in (None, 3, {"model": 1, "data": 2}, {"a": "b"}):
+        torch.save(content | {part: wrong}, tmp_path / "best.pt")
+        with pytest.raises(CheckpointError, match=r"best\.pt"):
+            read_weights(tmp_path / "best.pt")

@@ -96,8 +96,7 @@ def safe_load(path: Path) -> Any:
             "use a file that vitmed wrote, or a plain state dict",
         ) from None
     except Exception as error:  # torch raises many kinds for damaged files
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{path}: not a readable checkpoint ({reason})", "copy it again") from None
+        raise CheckpointError(f"{path}: not a readable checkpoint ({_first_line(error)})", "copy it again") from None
 
 
 def read_weights(file: str | Path) -> Weights:
@@ -163,7 +162,7 @@ def fitted(config: ModelConfig, weights: Weights) -> ModelConfig:
                 f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}", f"leave model.{name} out"
             )
     patch = config.patch_size if "patch_size" in given else decided["patch_size"]
-    if "image_size" not in given:
+    if "image_size" not in given and weights.layout != "vitmed":
         decided["image_size"] = _size_for(decided["image_size"], patch)
     if "heads" not in given and decided["heads"] is None:
         raise UsageError(
@@ -260,12 +259,16 @@ FORMAT = "vitmed checkpoint"
 def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
     """A checkpoint of vitmed tells its network itself."""
     try:
-        config = checkpoint["config"]
-        model = {name: config["model"][name] for name in ARCHITECTURE if name in config["model"]}
-        normalize = (config["data"]["normalize"], "the checkpoint")
-        return Weights(path, "vitmed", checkpoint["weights"], model, normalize, ())
-    except (KeyError, TypeError):
+        config, state = checkpoint["config"], checkpoint["weights"]
+        model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
+        if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
+            raise TypeError("weights")
+        normalize, size = str(config["data"]["normalize"]), SIZES[model.name]
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
+    decided = {name: getattr(model, name) for name in ARCHITECTURE}
+    decided |= {name: decided[name] or getattr(size, name) for name in ("width", "depth", "heads")}
+    return Weights(path, "vitmed", state, decided, (normalize, "the checkpoint"), ())
 
 
 ARCHITECTURE = (

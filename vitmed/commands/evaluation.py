@@ -75,8 +75,8 @@ def evaluate(
         ui.warn(note)
     what, name = describe_images(saved, root, samples, split)
     run = RunFolder(saved.path.parent)
+    refuse_inside(root, output or run.path / name)
     folder = _new_folder(output, run.path / name)
-    refuse_inside(root, folder)
     where = pick_device(device)
     model = saved.model().to(where)
 
