@@ -1,0 +1,11 @@
+"""The command line: parse, call one command, print, exit code. No logic.
+
+The commands are imported inside their functions, so that `vitmed --help` loads no torch.
+"""
+
+from vitmed.cli.app import app
+from vitmed.cli.entry import main
+from vitmed.cli.judging import evaluate, predict, summary
+from vitmed.cli.training import demo, train
+
+__all__ = ["app", "demo", "evaluate", "main", "predict", "summary", "train"]

@@ -1,0 +1,59 @@
+"""The door: run the command line and end with an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import typer
+
+from vitmed.cli.app import app
+from vitmed.errors import Interrupted, VitmedError
+from vitmed.tuning import tune_process
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line; every problem of a user's becomes a message and an exit code."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # albumentations would ask the network at import
+    tune_process()
+    sys.exit(_exit_code(lambda: _run(sys.argv[1:] if args is None else args)))
+
+
+def _run(args: list[str]) -> None:
+    # Not `app(args)`: that turns Ctrl-C and a closed pipe into exit codes of its own, in silence.
+    command = typer.main.get_command(app)
+    with command.make_context("vitmed", list(args)) as context:
+        command.invoke(context)
+
+
+def _exit_code(run: Callable[[], None]) -> int:
+    try:
+        run()
+        return 0
+    except typer.Exit as error:
+        return error.exit_code
+    except VitmedError as error:
+        _stderr(f"{'stopped' if isinstance(error, Interrupted) else 'error'}: {error}")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        _stderr("stopped: interrupted before there was anything to save")
+        return Interrupted.exit_code
+    except BrokenPipeError:  # `vitmed predict ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        _stderr("error: no memory left\nFix: --batch-size with a smaller number, or --set data.cache_mb=0")
+        return 5
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # a wrong flag: click's, or typer's copy of it
+            error.show()
+            return int(error.exit_code)
+        traceback.print_exc()
+        _stderr("error: this is a bug in vitmed; please report it with the lines above")
+        return 1
+
+
+def _stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,88 @@
+"""`vitmed evaluate`, `vitmed predict` and `vitmed summary`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitmed.cli.app import AsJson, Device, Fail, app
+from vitmed.cli.terminal import judged, print_json, print_table, ui
+from vitmed.errors import DataError, UsageError
+
+
+@app.command()
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="best.pt of a run, or a predictions.csv.")],
+    data: Annotated[Path | None, typer.Option(help="Another labelled folder; classes matched by name.")] = None,
+    split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report.")] = None,
+    device: Device = "auto",
+    group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a path of --data.")] = None,
+    fail_under: Fail = None,
+    allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
+    from vitmed import commands
+
+    options = {"data": data, "split": split, "output": output, "device": device, "group_regex": group_regex}
+    judged(
+        lambda: commands.evaluate(
+            checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options
+        ),  # type: ignore[arg-type]
+        as_json,
+        lambda result: {"folder": str(result.folder), **result.metrics},
+    )
+
+
+@app.command()
+def predict(
+    images: Annotated[list[str], typer.Argument(help="Image files, folders or patterns.")],
+    checkpoint: Annotated[Path | None, typer.Option(help="Default: best.pt of the newest run in --runs.")] = None,
+    runs: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
+    top_k: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Classify images: the class, its probability and the runners-up."""
+    from vitmed.commands import predict as run
+    from vitmed.commands import prediction
+    from vitmed.run import check_writable, write_bytes, write_text
+
+    for file in (csv, plot):
+        if file is not None:
+            check_writable(file)  # now, not after all images
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
+    found = run(images, checkpoint=checkpoint, runs=runs, device=device, ui=ui())
+    if csv is not None:
+        write_text(csv, found.to_csv(errors=True))
+    if as_json:
+        print_json(prediction.predictions_json(found, top_k))
+    else:
+        print_table(found, top_k)
+    if plot is not None and len(found):
+        write_bytes(plot, prediction.prediction_picture(found))
+    if found.errors:
+        problems = "\n".join(problem for _, problem in found.errors[:20])
+        raise DataError(f"{len(found.errors):,} of {len(found) + len(found.errors):,} images not read:\n{problems}")
+
+
+@app.command()
+def summary(
+    model: Annotated[str, typer.Argument(help="A size (vit_tiny), a recipe (mnist), or a checkpoint.")] = "vit_tiny",
+    num_classes: Annotated[int | None, typer.Option(help="Default 1000, or the checkpoint's.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of the input, px.")] = None,
+    patch_size: Annotated[int | None, typer.Option(help="Side of a patch, px.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Input channels.")] = None,
+) -> None:
+    """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
+    from vitmed import commands
+
+    fields = {"image_size": image_size, "patch_size": patch_size, "channels": channels}
+    fields = {key: value for key, value in fields.items() if value is not None}
+    typer.echo(commands.summary(model, num_classes, **fields))

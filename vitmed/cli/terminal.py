@@ -1,0 +1,107 @@
+"""What the terminal shows: lines, progress bars, tables, JSON; and the answer of a gate."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vitmed.cli.app import RESEARCH
+from vitmed.errors import GateError
+from vitmed.ui import Advance, Ui
+
+
+def ui() -> Ui:
+    class Terminal(Ui):
+        """Rich progress bars on stderr where it is a terminal; plain lines elsewhere."""
+
+        def __init__(self) -> None:
+            from rich.console import Console
+
+            self.console = Console(stderr=True, highlight=False)
+
+        def say(self, text: str) -> None:
+            self.console.print(plain(text), soft_wrap=True)
+
+        def warn(self, text: str) -> None:
+            self.console.print(f"[yellow]warning:[/yellow] {plain(text)}", soft_wrap=True)
+
+        @contextlib.contextmanager
+        def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            if not self.console.is_terminal:
+                with super().bar(title, unit) as advance:
+                    yield advance
+                return
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+            with Progress(
+                *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True
+            ) as progress:
+                task = progress.add_task(title, total=None, text="")
+
+                def advance_bar(done: int, total: int, text: str = "") -> None:
+                    speed = progress.tasks[0].speed
+                    shown = text or f"{done:,}/{total:,} {unit}" + (f"  {speed:,.0f} {unit}/s" if speed else "")
+                    progress.update(task, completed=done, total=total, text=shown)
+
+                yield advance_bar
+
+    return Terminal()
+
+
+def judged(run: Callable[[], Any], as_json: bool, content: Callable[[Any], dict[str, Any]]) -> None:
+    """Run a command that ends in an evaluation; its JSON is printed also where a gate is not met."""
+    try:
+        result = run()
+    except GateError as error:
+        if as_json:
+            print_json(content(error.result))
+        raise
+    if as_json:
+        print_json(content(result))
+
+
+def print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(found: Any, top_k: int, rows: int = 50) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from vitmed.commands.prediction import ranking
+
+    table = Table(caption=RESEARCH)
+    table.add_column("image", overflow="fold")
+    table.add_column("class")
+    table.add_column("probability", justify="right")
+    table.add_column("next", overflow="fold")
+    for row in range(min(rows, len(found))):
+        first, *others = ranking(found, row, top_k)
+        table.add_row(
+            plain(found.paths[row]),
+            plain(first[0]),
+            f"{first[1]:.3f}",
+            ", ".join(f"{plain(c)} {p:.3f}" for c, p in others),
+        )
+    for path, _ in found.errors[: rows - min(rows, len(found))]:
+        table.add_row(plain(path), "not read", "", "")
+    width = None if sys.stdout.isatty() else 10_000  # a file or a pipe wants every path on one line
+    console = Console(width=width)
+    with console.capture() as text:  # not printed by rich, which answers a closed pipe with exit code 1
+        console.print(table)
+    sys.stdout.write(text.get())
+    hidden = len(found) + len(found.errors) - table.row_count
+    if hidden > 0:
+        sys.stdout.write(f"... and {hidden:,} more; --csv FILE writes all\n")
+    sys.stdout.flush()
+
+
+def plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text.encode("utf-8", "replace").decode())
