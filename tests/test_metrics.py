@@ -3,6 +3,7 @@
 import itertools
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from vitmed.metrics import (
     PER_CLASS,
     _Scorer,
     bootstrap_weights,
+    compare_predictions,
     evaluate_predictions,
     group_index,
     metric_values,
@@ -296,3 +298,48 @@ def test_threshold_counts_are_sklearns_curve() -> None:
 def test_percentile_interval() -> None:
     assert percentile_interval(np.array([np.nan, *np.arange(101.0)])) == pytest.approx((2.5, 97.5))
     assert np.isnan(percentile_interval(np.array([np.nan]))).all()
+
+
+def two_models(seed: int = 0, count: int = 60) -> tuple[Predictions, Predictions]:
+    """Two models of unlike skill on the same images, three images a patient."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % 2
+    truth = np.stack([-labels, labels], axis=1).astype(np.float32)
+    paths, groups = tuple(f"{i}.png" for i in range(count)), tuple(str(i // 3) for i in range(count))
+    made = [
+        Predictions(
+            ("a", "b"), paths, groups, labels, (truth + noise * rng.normal(size=truth.shape)).astype(np.float32)
+        )
+        for noise in (0.5, 2.0)
+    ]
+    return made[0], made[1]
+
+
+def test_two_models_are_compared_in_the_same_resamples() -> None:
+    good, poor = two_models()
+    result = compare_predictions(good, poor, resamples=500)
+    separate = [evaluate_predictions(p, resamples=500)["overall"] for p in (good, poor)]
+    for name, entry in result["difference"].items():
+        assert entry["value"] == pytest.approx(separate[0][name]["value"] - separate[1][name]["value"]), name
+        assert result["overall"][name] == separate[1][name], name  # the same draws: the same interval
+    # By hand: draw patients, judge both, subtract.
+    rng_weights = next(bootstrap_weights(np.repeat(np.arange(20), 3), 500, 0))
+    hits = [p.predicted == p.labels for p in (good, poor)]
+    drawn = [(w @ hits[0] - w @ hits[1]) / w.sum() for w in rng_weights]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    accuracy = result["difference"]["accuracy"]
+    assert (accuracy["low"], accuracy["high"]) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_a_model_is_not_different_from_itself() -> None:
+    good, _ = two_models()
+    entries = compare_predictions(good, good, resamples=50)["difference"].values()
+    assert all((e["value"], e["low"], e["high"]) == (0, 0, 0) for e in entries)
+
+
+def test_models_of_other_images_are_not_compared() -> None:
+    good, poor = two_models()
+    with pytest.raises(DataError, match="not of the same images"):
+        compare_predictions(good, replace(poor, paths=poor.paths[::-1]))
+    with pytest.raises(DataError, match="different labels"):
+        compare_predictions(good, replace(poor, labels=1 - good.labels))

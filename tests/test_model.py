@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import timm
@@ -254,3 +255,23 @@ def test_every_number_can_be_set() -> None:
     assert len(model.blocks) == 3 and model.blocks[0].attn.heads == 5
     assert model.blocks[0].mlp.fc1.weight.shape == (50, 20)
     assert model(torch.zeros(1, 2, 24, 24)).shape == (1, 7)
+
+
+def test_frozen_blocks_neither_learn_nor_drop_out() -> None:
+    torch.manual_seed(0)
+    model = ViT(2, 16, 8, width=16, depth=3, heads=2, stem="conv", dropout=0.5, drop_path=0.5)
+    model.freeze(2)
+    model.train()
+    learning = {
+        re.sub(r"(blocks\.\d+|\w+)\..*", r"\1", name) for name, p in model.named_parameters() if p.requires_grad
+    }
+    assert learning == {"blocks.2", "norm", "head"}
+    x = torch.randn(2, 3, 16, 16)
+    seen: list[torch.Tensor] = []
+    model.blocks[2].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    for _ in range(2):
+        model(x)
+    torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
+    assert not torch.equal(model(x), model(x))  # the last block still drops
+    with pytest.raises(UsageError, match="the network has 3"):
+        model.freeze(4)

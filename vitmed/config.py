@@ -113,6 +113,22 @@ class TrainConfig(Section):
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="Learning rate factor per block from the head down; 1 is off."
     )
+    freeze: bool = Field(
+        False,
+        description="Keep the pretrained network and fit a logistic regression on its features (linear probe).",
+    )
+    probe_first: bool = Field(
+        False, description="Start the head from that logistic regression instead of random numbers, then train all."
+    )
+    freeze_blocks: int | None = Field(
+        None, ge=0, description="Keep the embedding and the first N blocks as they are; null trains everything."
+    )
+    lora: int | None = Field(
+        None, ge=1, description="Train additions of this rank to the matrices of the blocks, and the head (LoRA)."
+    )
+    baseline: bool = Field(
+        True, description="Fit what needs no training first, and say at the end whether training beat it."
+    )
     clip_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this norm; null is off.")
     smoothing: float = Field(0.05, ge=0, lt=1, description="Label smoothing.")
     balance: Literal["none", "loss", "sampler"] = Field(
@@ -153,6 +169,15 @@ class Config(Section):
         if data.val_fraction + data.test_fraction >= 1:
             raise ValueError("data.val_fraction + data.test_fraction leave nothing to train on")
         return data
+
+    @field_validator("train")
+    @classmethod
+    def _one_way_to_tune(cls, train: TrainConfig) -> TrainConfig:
+        if train.freeze and (train.probe_first or train.lora or train.freeze_blocks is not None):
+            raise ValueError("train.freeze trains nothing, so it goes with no other way of fine-tuning")
+        if train.lora and train.freeze_blocks is not None:
+            raise ValueError("train.lora keeps all blocks, so train.freeze_blocks has nothing to say")
+        return train
 
     @field_validator("train")
     @classmethod

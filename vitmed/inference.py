@@ -59,11 +59,13 @@ def predict_logits(
     device: torch.device,
     precision: Precision = FP32,
     progress: Callable[[int, int], None] | None = None,
+    forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> tuple[list[int], np.ndarray, dict[int, str]]:
     """Logits of `count` images.
 
     Args:
         read: index -> (S, S, C) uint8; may raise DataError.
+        forward: what to run instead of the whole model, such as its `features`.
 
     Returns:
         the indices that were read, their logits (S, K) float32, and index -> problem of the unreadable.
@@ -78,7 +80,7 @@ def predict_logits(
         problems.update(bad)
         indices += good
         if good:
-            logits.append(_forward(model, preprocessing, images, device, precision))
+            logits.append(_forward(forward or model, preprocessing, images, device, precision))
         if progress is not None:
             progress(len(indices) + len(problems), count)
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
@@ -92,7 +94,11 @@ def check_finite(logits: np.ndarray, source: object) -> None:
 
 @torch.inference_mode()
 def _forward(
-    model: nn.Module, preprocessing: Preprocessing, images: np.ndarray, device: torch.device, precision: Precision
+    model: Callable[[torch.Tensor], torch.Tensor],
+    preprocessing: Preprocessing,
+    images: np.ndarray,
+    device: torch.device,
+    precision: Precision,
 ) -> np.ndarray:
     x = preprocessing.normalise(torch.from_numpy(images).to(device))  # (B, C, S, S)
     with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):

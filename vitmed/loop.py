@@ -28,6 +28,7 @@ from vitmed.metrics import METRICS, metric_values
 from vitmed.model import ViT
 from vitmed.optim import adamw, averaged, ema_decay, learning_rate, set_learning_rate
 from vitmed.predictions import Predictions
+from vitmed.splits import labelled
 from vitmed.world import Precision
 
 PARTS = ("model", "optimiser", "scaler", "ema")
@@ -252,10 +253,7 @@ def validate(
     indices, logits, problems = predict_logits(model, val.preprocessing, val.read, len(val), device, precision)
     if problems:
         raise DataError("\n".join(problems.values()), "the files were readable when the run began")
-    samples = [val.samples[i] for i in indices]
-    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
-    paths = tuple(s.path for s in samples)
-    return Predictions(classes, paths, groups, val.labels[indices], logits, positive=positive)
+    return labelled(classes, [val.samples[i] for i in indices], logits, positive)
 
 
 def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> dict[str, Any]:

@@ -114,9 +114,7 @@ def evaluate_predictions(
                 draws_classes[name].append(values)
 
     def entry(value: float, drawn: list[np.ndarray]) -> dict[str, float | None]:
-        low, high = percentile_interval(np.concatenate(drawn) if drawn else np.empty(0), level)
-        defined = np.isfinite(value)
-        return {"value": _json(value), "low": _json(low) if defined else None, "high": _json(high) if defined else None}
+        return _entry(value, np.concatenate(drawn) if drawn else np.empty(0), level)
 
     grouped = predictions.groups is not None
     support = confusion[0].sum(axis=1)
@@ -141,6 +139,49 @@ def evaluate_predictions(
     result["undefined"] = _undefined(result)
     result["notes"] = _notes(result, labels, units, predictions.groups)
     return result
+
+
+def compare_predictions(
+    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
+) -> dict[str, Any]:
+    """Two models on the same images: the numbers of the other, and by how much the first is above it.
+
+    Both are judged in the same resamples (paired bootstrap), so the interval of a difference is that of the
+    difference, narrower than those of the two numbers suggest.
+
+    Returns:
+        overall {name: {value, low, high}} of `other`, and difference {name: {value, low, high}}, first - other.
+
+    Raises:
+        DataError: not the same images, labels or classes in the same order; or no labels.
+    """
+    labels = known_labels(predictions)
+    if predictions.paths != other.paths or predictions.classes != other.classes:
+        raise DataError("the two predictions are not of the same images and classes", "predict the same images")
+    if not np.array_equal(labels, known_labels(other)):
+        raise DataError("the two predictions have different labels for the same images", "predict the same images")
+    scorers = [_Scorer(labels, predictions), _Scorer(labels, other)]
+    units = group_index(predictions.groups, len(labels))
+    whole = [scorer.values(np.ones((1, len(labels))))[0] for scorer in scorers]
+    draws: list[list[dict[str, np.ndarray]]] = [[], []]
+    if len(labels) and units.max() > 0:
+        for weights in bootstrap_weights(units, resamples, seed):
+            for scorer, drawn in zip(scorers, draws, strict=True):
+                drawn.append(scorer.values(weights)[0])
+    result: dict[str, Any] = {"overall": {}, "difference": {}}
+    for name in whole[0]:
+        first, second = (np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0) for drawn in draws)
+        values = float(whole[0][name][0]), float(whole[1][name][0])
+        result["overall"][name] = _entry(values[1], second, level)
+        result["difference"][name] = _entry(values[0] - values[1], first - second, level)
+    return result
+
+
+def _entry(value: float, drawn: np.ndarray, level: float) -> dict[str, float | None]:
+    """A number and its interval, for JSON; null where it is undefined."""
+    low, high = percentile_interval(drawn, level)
+    defined = np.isfinite(value)
+    return {"value": _json(value), "low": _json(low) if defined else None, "high": _json(high) if defined else None}
 
 
 def bootstrap_weights(units: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:

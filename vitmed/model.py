@@ -235,7 +235,31 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(width, eps=norm_eps) if pool == "cls" else nn.Identity()
         self.fc_norm = nn.LayerNorm(width, eps=norm_eps) if pool == "mean" else nn.Identity()
         self.head = nn.Linear(width, num_classes)
+        self.frozen: int | None = None  # blocks that do not learn; None: everything learns
         self._initialise(positions, grid)
+
+    def freeze(self, blocks: int) -> None:
+        """Let the embedding and the first `blocks` blocks stay as they are: no gradient, no dropout, no drop path.
+
+        Raises:
+            UsageError: there are not so many blocks.
+        """
+        if blocks > len(self.blocks):
+            raise UsageError(f"{blocks} blocks to freeze: the network has {len(self.blocks)}", "freeze fewer")
+        self.frozen = blocks
+        for name, parameter in self.named_parameters():
+            if not name.startswith(("blocks.", "norm.", "fc_norm.", "head.")):
+                parameter.requires_grad_(False)
+        for block in self.blocks[:blocks]:
+            block.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> ViT:
+        super().train(mode)
+        if self.frozen is not None:
+            for part in (self.patch_embed, self.pos_drop, *self.blocks[: self.frozen]):
+                part.eval()
+        return self
 
     def forward_features(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
         """(B, C, H, W) -> tokens (B, N, D) after the last block; `keep` collects attention (B, A, N, N).
@@ -251,15 +275,22 @@ class ViT(nn.Module):
             x = block(x, keep, readers if i == len(self.blocks) else ALL)
         return self.norm(x)  # (B, R, D)
 
+    def forward_pool(self, x: Tensor) -> Tensor:
+        """Tokens (B, N, D) -> features of the image (B, D): what the head sees."""
+        return self.fc_norm(x[:, 0] if self.pool == "cls" else x[:, 1 + self.registers :].mean(dim=1))
+
     def forward_head(self, x: Tensor) -> Tensor:
         """Tokens (B, N, D) -> logits (B, K)."""
-        x = x[:, 0] if self.pool == "cls" else x[:, 1 + self.registers :].mean(dim=1)  # (B, D)
-        return self.head(self.fc_norm(x))
+        return self.head(self.forward_pool(x))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> features of the image (B, D): what the head sees."""
         # The class token is all that its head sees: what the last block would make of the others is not computed.
         readers = slice(0, 1) if self.pool == "cls" else ALL
-        return self.forward_head(self.forward_features(x, readers=readers))
+        return self.forward_pool(self.forward_features(x, readers=readers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
 
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each."""

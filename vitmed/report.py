@@ -13,13 +13,19 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from vitmed.metrics import METRICS, PER_CLASS, evaluate_predictions
+from vitmed.metrics import METRICS, PER_CLASS, compare_predictions, evaluate_predictions
 from vitmed.plots import PLOTS, Read, png, training_curves
 from vitmed.predictions import Predictions
 from vitmed.run import make_folder, write_bytes, write_json, write_text
 
-PREDICTIONS, NUMBERS, REPORT = "predictions.csv", "metrics.json", "report.html"
+PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
+BASELINES = {
+    # key in metrics.json and file name -> what it is, in the words of the report
+    "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
+    "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
+    "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
+}
 CLASS_TITLES = {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
@@ -41,6 +47,7 @@ def write_report(
     records: Sequence[Mapping[str, Any]] | None = None,
     resamples: int = 2000,
     notes: Sequence[str] = (),
+    baselines: Mapping[str, Predictions] | None = None,
 ) -> dict[str, Any]:
     """Write predictions.csv, metrics.json, the figures as PNG, and report.html; each whole or not at all.
 
@@ -56,9 +63,11 @@ def write_report(
         records: of metrics.jsonl, for the training curves; None or empty leaves them out.
         resamples: of the bootstrap.
         notes: what must be known before the numbers are believed; shown above them.
+        baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
 
     Returns:
-        what metrics.json holds: `evaluate_predictions` with all notes, and `report`: title, facts, notes as given.
+        what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`}, and
+        `report`: title, facts, notes as given.
 
     Raises:
         DataError: the predictions have no labels.
@@ -66,6 +75,10 @@ def write_report(
     """
     folder = Path(folder)
     metrics = evaluate_predictions(predictions, resamples=resamples)
+    metrics["baselines"] = {
+        key: {"text": BASELINES[key], **compare_predictions(predictions, other, resamples)}
+        for key, other in (baselines or {}).items()
+    }
     metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}  # so that it can be made again
     metrics["notes"] = [*notes, *metrics["notes"]]
     if predictions.errors:
@@ -82,6 +95,8 @@ def write_report(
 
     make_folder(folder)
     write_text(folder / PREDICTIONS, predictions.to_csv())
+    for key, other in (baselines or {}).items():
+        write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
     write_json(folder / NUMBERS, metrics)
     for name, data in figures.items():
         write_bytes(folder / f"{name}.png", data)
@@ -121,9 +136,17 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         overall=[(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
         class_titles=[(name, CLASS_TITLES[name]) for name in PER_CLASS],
         figures=shown,
+        compared=[(name, METRICS[name].title) for name in HEADLINE[:3]],
+        signed=lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
         value=lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:.3f}",
         interval=lambda entry: "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}",
     )
+
+
+def read_baselines(folder: Path) -> dict[str, Predictions]:
+    """The baselines that stand beside a predictions.csv."""
+    files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
+    return {key: Predictions.from_csv(file) for key, file in files.items() if file.is_file()}
 
 
 def _sampling(metrics: Mapping[str, Any]) -> str:

@@ -88,6 +88,7 @@ class RunFolder:
         self.training_curves = self.path / "training_curves.png"
         self.best = self.path / "best.pt"
         self.last = self.path / "last.pt"
+        self.baseline = self.path / "baseline.pt"
 
     def epoch(self, number: int) -> Path:
         """The checkpoint that `--save-every` keeps of an epoch (1-based)."""

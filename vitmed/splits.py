@@ -9,6 +9,7 @@ import os
 import re
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 from vitmed.config import DataConfig
 from vitmed.errors import DataError, UsageError
 from vitmed.images import READERS
+from vitmed.predictions import Predictions
 
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {
@@ -113,6 +115,15 @@ def make_splits(config: DataConfig) -> Splits:
         made["train"] += f", a stratified sample of {len(found['train']):,}"
     membership = {name: tuple(found[name]) for name in SPLITS}
     return Splits(root, tuple(classes), membership, {name: made[name] for name in SPLITS})
+
+
+def labelled(
+    classes: tuple[str, ...], samples: Sequence[Sample], logits: np.ndarray, positive: str | None = None
+) -> Predictions:
+    """Logits (S, K) of the samples as predictions with labels; with patients only where every image has one."""
+    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
+    labels = np.array([s.label for s in samples], dtype=np.int64)
+    return Predictions(classes, tuple(s.path for s in samples), groups, labels, logits, positive=positive)
 
 
 def data_folder(root: str | Path | None) -> Path:

@@ -44,6 +44,15 @@ def train(
     warmup_epochs: Annotated[float | None, typer.Option(help="Linear warm-up.")] = None,
     smoothing: Annotated[float | None, typer.Option(help="Label smoothing.")] = None,
     balance: Annotated[str | None, typer.Option(help="none, loss or sampler; ruins calibration.")] = None,
+    freeze: Annotated[bool | None, typer.Option("--freeze", help="Keep the weights; fit the head alone.")] = None,
+    probe_first: Annotated[
+        bool | None, typer.Option("--probe-first/--no-probe-first", help="Fit the head, then train everything.")
+    ] = None,
+    freeze_blocks: Annotated[int | None, typer.Option(help="Keep the embedding and the first N blocks.")] = None,
+    lora: Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")] = None,
+    baseline: Annotated[
+        bool | None, typer.Option("--baseline/--no-baseline", help="Also fit what needs no training, to compare.")
+    ] = None,
     ema: Annotated[bool | None, typer.Option("--ema/--no-ema", help="Average the weights.")] = None,
     monitor: Annotated[str | None, typer.Option(help="Validation metric that picks the best epoch.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better one.")] = None,
@@ -65,6 +74,32 @@ def train(
 
 
 _NOT_FLAGS = {"data", "config", "sets", "output", "name", "resume", "fail_under", "as_json"}
+
+
+@app.command()
+def probe(
+    data: Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Weight file whose features are judged.")] = None,
+    config: Annotated[str | None, typer.Option("--config", "-c", help="YAML file or the name of a recipe.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder that run folders are made in.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of the run folder.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of the input, px.")] = None,
+    resize: Annotated[str | None, typer.Option(help="pad, squash or crop.")] = None,
+    normalize: Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")] = None,
+    max_train: Annotated[int | None, typer.Option(help="Use a stratified sample of so many to train on.")] = None,
+    group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
+    positive: Annotated[str | None, typer.Option(help="Of two classes the finding.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    sets: Sets = None,
+    fail_under: Fail = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge without training a network: frozen features, or without --weights colours and size alone."""
+    flags = {k: v for k, v in locals().items() if k not in _NOT_FLAGS}
+    from vitmed import commands
+
+    options = {"config": config, "sets": sets or (), "output": output, "name": name}
+    judged(lambda: commands.probe(data, fail_under=fail_under or (), ui=ui(), **options, **flags), as_json, train_json)
 
 
 @app.command()

@@ -12,6 +12,7 @@ MODULES = {
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
     "predict": "prediction",
+    "probe": "probing",
     "build_model": "summaries",
     "summary": "summaries",
     "demo": "demonstration",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
 from vitmed.commands.membership import choose_samples
-from vitmed.config import ModelConfig
+from vitmed.config import ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import read_image
 from vitmed.inference import check_finite, predict_logits
 from vitmed.metrics import METRICS
 from vitmed.predictions import Predictions
-from vitmed.report import write_report
+from vitmed.report import read_baselines, write_report
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
-from vitmed.splits import SPLITS, Sample, split_folders
+from vitmed.splits import SPLITS, Sample, labelled, split_folders
 from vitmed.ui import Ui
 from vitmed.world import describe, pick_device
 
@@ -45,6 +45,7 @@ def evaluate(
     fail_under: Sequence[str] = (),
     allow_leakage: bool = False,
     resamples: int = 2000,
+    baselines: Callable[[], Mapping[str, Predictions]] | None = None,
     ui: Ui | None = None,
 ) -> Evaluation:
     """Judge a checkpoint on a labelled split and write the report.
@@ -59,6 +60,7 @@ def evaluate(
         fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
         allow_leakage: judge `data` although some of it was trained on.
         resamples: bootstrap resamples for the intervals.
+        baselines: gives, when the model has been judged, what baselines say of the same images; see `BASELINES`.
 
     Raises:
         CheckpointError, DataError, UsageError: what cannot be used. GateError: a gate not met.
@@ -91,7 +93,9 @@ def evaluate(
     if problems:
         raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
     check_finite(logits, saved.path)
-    predictions = to_predictions(saved, [samples[i] for i in indices], logits)
+    judged = [samples[i] for i in indices]
+    predictions = labelled(saved.classes, judged, logits, saved.config.data.positive)
+    others = baselines() if baselines is not None else {}
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
@@ -102,8 +106,9 @@ def evaluate(
             records=read_json_lines(run.metrics) or None,
             resamples=resamples,
             notes=notes,
+            baselines=others,
         )
-    return _finish(Evaluation(predictions, metrics, folder), gates, ui)
+    return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
 
 def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], resamples: int, ui: Ui) -> Evaluation:
@@ -122,8 +127,9 @@ def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], res
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
     records = read_json_lines(RunFolder(file.parent.parent).metrics) or None
-    metrics = write_report(folder, predictions, records=records, resamples=resamples, **said)
-    return _finish(Evaluation(predictions, metrics, folder), gates, ui)
+    others = read_baselines(file.parent)
+    metrics = write_report(folder, predictions, records=records, resamples=resamples, baselines=others, **said)
+    return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
 
 def _new_folder(output: str | Path | None, default: Path) -> Path:
@@ -135,19 +141,14 @@ def _new_folder(output: str | Path | None, default: Path) -> Path:
     return folder
 
 
-def _finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
+def finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
+    """Say the first numbers, how they stand beside the baselines, and where the report lies; then the gates."""
     ui.say(headline(evaluation.metrics))
+    for baseline in evaluation.metrics["baselines"].values():
+        ui.say(verdict(baseline))
     ui.say(f"report: {evaluation.folder / 'report.html'}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
-
-
-def to_predictions(saved: Checkpoint, samples: Sequence[Sample], logits: np.ndarray) -> Predictions:
-    """Labelled predictions; patients only where every image has one."""
-    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
-    labels = np.array([s.label for s in samples], dtype=np.int64)
-    paths = tuple(s.path for s in samples)
-    return Predictions(saved.classes, paths, groups, labels, logits, positive=saved.config.data.positive)
 
 
 def picture(path: Path, side: int = 320) -> np.ndarray:
@@ -178,16 +179,39 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Started from": Path(model.weights).name if model.weights else "random weights",
         "Preprocessing": f"resize {config.data.resize}, normalize {config.data.normalize}, channels {model.channels}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
-        "Optimisation": f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}, batch {train.batch_size} x "
-        f"{train.accumulate}, at most {train.epochs} epochs, label smoothing {train.smoothing:g}, "
-        f"balance {train.balance}",
-        "Model choice": f"epoch {saved.record.get('epoch')}, the "
-        + (f"best by validation {train.monitor}" if train.choose == "best" else "last")
-        + "; the test took no part",
+        "Optimisation": optimisation(train),
+        "Model choice": model_choice(saved),
         "Seed": str(train.seed),
         "Device of this evaluation": f"{device}, fp32",
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
     }
+
+
+def optimisation(train: TrainConfig) -> str:
+    """How the network was trained, in words."""
+    if train.freeze:
+        return "the network kept as it was; logistic regression with an L2 penalty on its features"
+    ways = [f"layer decay {train.layer_decay:g}"] if train.layer_decay < 1 else []
+    ways += [f"additions of rank {train.lora} to frozen matrices (LoRA)"] if train.lora is not None else []
+    ways += [f"embedding and first {train.freeze_blocks} blocks kept"] if train.freeze_blocks is not None else []
+    ways += ["head started from a logistic regression"] if train.probe_first else []
+    return ", ".join(
+        [
+            f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}",
+            f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs",
+            f"label smoothing {train.smoothing:g}, balance {train.balance}",
+            *ways,
+        ]
+    )
+
+
+def model_choice(saved: Checkpoint) -> str:
+    """How this checkpoint came to be the one that is judged, in words."""
+    train, record = saved.config.train, saved.record
+    if "C" in record:
+        return f"penalty C = {record['C']:g}, by log loss on validation; the test took no part"
+    how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
+    return f"epoch {record.get('epoch')}, {how}; the test took no part"
 
 
 def describe_model(model: ModelConfig) -> str:
@@ -207,6 +231,20 @@ def headline(metrics: dict[str, Any]) -> str:
         parts.append(f"{name.replace('_', ' ')} {entry['value']:.3f}{interval}")
     intervals = f"; 95 % intervals, bootstrap {metrics['resampling']}" if metrics["resamples"] else "; no intervals"
     return ", ".join(parts) + intervals
+
+
+def verdict(baseline: dict[str, Any], metric: str = "auroc") -> str:
+    """Whether the model beat a baseline, in a line; `baseline` is one of metrics["baselines"]."""
+    name, other, difference = METRICS[metric].title, baseline["overall"][metric], baseline["difference"][metric]
+    told = f"{baseline['text']}: {name} " + ("undefined" if other["value"] is None else f"{other['value']:.3f}")
+    if difference["low"] is None:
+        return f"baseline, {told}; no interval for the difference"
+    gap = f"{difference['value']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
+    if difference["low"] > 0:
+        return f"baseline, {told}; the model is better: {gap}"
+    if difference["high"] < 0:
+        return f"baseline, {told}; the model is WORSE than what needs no training: {gap}"
+    return f"baseline, {told}; the model is not shown to be better: {gap}"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vitmed.augment import Augmenter
+from vitmed.baselines import LinearHead
 from vitmed.checkpoint import Checkpoint, portable, save_checkpoint
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
@@ -26,6 +27,7 @@ from vitmed.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.health import stuck
 from vitmed.images import Preprocessing
 from vitmed.loop import Epoch, TrainState, fit, new_state, out_of_patience
+from vitmed.lora import add_low_rank, merged
 from vitmed.metrics import positive_class
 from vitmed.model import build_vit
 from vitmed.plots import contact_sheet, png, training_curves
@@ -53,9 +55,12 @@ class Session:
         torch.manual_seed(config.train.seed)
         model = build_vit(config.model, len(splits.classes))
         self.report = load_pretrained(model, weights) if weights is not None else None
+        if config.train.lora is not None:
+            add_low_rank(model, config.train.lora)
+        elif config.train.freeze_blocks is not None:
+            model.freeze(config.train.freeze_blocks)
         self.model = model.to(device)
-        preprocessing = Preprocessing.of(config)
-        self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
+        self.images = images_of(splits, Preprocessing.of(config))
         self.hashes: dict[str, list[str]] = {}
         self.warned = False
         self._announce(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
@@ -79,8 +84,8 @@ class Session:
                 "patients are unknown: a patient may be in two splits, which flatters the result (--group-regex)"
             )
         model = config.model
-        parameters = sum(p.numel() for p in self.model.parameters())
-        self.ui.say(f"model {describe_model(model)}, {parameters / 1e6:.2f} M parameters, {start}")
+        self.ui.say(f"model {describe_model(model)}, {start}")
+        self.ui.say(f"training {self._learning()}")
         self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
         if config.train.balance != "none":
             self.ui.warn(
@@ -89,25 +94,24 @@ class Session:
         if config.augment.mixup or config.augment.cutmix:
             self.ui.warn("mixup and cutmix change calibration: look at the log loss and Brier score")
 
+    def _learning(self) -> str:
+        """Which of the parameters will learn, in words."""
+        parameters = list(self.model.parameters())
+        total, train = sum(p.numel() for p in parameters) / 1e6, self.config.train
+        if train.freeze:
+            return f"a logistic regression on the features of the frozen network of {total:.2f} M parameters"
+        learning = sum(p.numel() for p in parameters if p.requires_grad) / 1e6
+        if train.lora is not None:
+            return f"additions of rank {train.lora} and the head: {learning:.2f} of {total:.2f} M parameters"
+        if train.freeze_blocks is not None:
+            return (
+                f"what lies behind the first {train.freeze_blocks} blocks: {learning:.2f} of {total:.2f} M parameters"
+            )
+        return f"all {total:.2f} M parameters"
+
     def check_images(self) -> None:
         """Decode every file once; keep those of train and val in memory where they fit."""
-        room, bad = self.config.data.cache_mb, []
-        for name, images in self.images.items():
-            keep = name != "test" and images.megabytes <= room
-            room -= int(images.megabytes) if keep else 0
-            with self.ui.bar(f"reading {name}") as advance:
-                self.hashes[name], problems = images.check(keep, advance)
-            bad += problems
-        if bad:
-            raise unusable(bad, sum(len(images) for images in self.images.values()))
-        seen = dict.fromkeys(self.hashes["train"], "train")
-        for name in ("val", "test"):
-            copies = sum(digest in seen for digest in self.hashes[name])
-            if copies:
-                self.ui.warn(
-                    f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered"
-                )
-            seen |= dict.fromkeys(self.hashes[name], name)
+        self.hashes = check_images(self.splits, self.images, self.config.data.cache_mb, self.ui)
 
     def open(self, folder: RunFolder) -> None:
         """Write what is known before the first batch, and make a new state."""
@@ -202,15 +206,47 @@ class Session:
         if event.stop and state.epoch < self.config.train.epochs:
             self.ui.say(f"stopped early: no better {monitor} for {self.config.train.patience} epochs")
 
-    def _save(self, path: Path, training: bool) -> None:
+    def save_head(self, path: Path, head: LinearHead) -> None:
+        """A checkpoint of the network as it is now, with this head."""
+        record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
+        weights = {**merged(self.model), "head.weight": torch.from_numpy(head.weight)}
+        weights["head.bias"] = torch.from_numpy(head.bias)
         save_checkpoint(
             path,
             config=self.config,
             splits=self.splits,
             hashes=self.hashes,
-            weights=self.state.judged.state_dict(),
-            record=self.state.history[-1] if self.state.history else {},
-            training=self.state.state_dict() if training else None,
+            weights=weights,
+            record=record,
+            training=None,
+        )
+
+    def start_head(self, head: LinearHead) -> None:
+        """Begin training with this head; the moving average begins with it too."""
+        with torch.no_grad():
+            for network in {id(n): n for n in (self.state.model, self.state.judged)}.values():
+                network.head.weight.copy_(torch.from_numpy(head.weight))
+                network.head.bias.copy_(torch.from_numpy(head.bias))
+
+    def _save(self, path: Path, training: bool) -> None:
+        record = self.state.history[-1] if self.state.history else {}
+        self._write(path, merged(self.state.judged), record, self.state.state_dict() if training else None)
+
+    def _write(
+        self,
+        path: Path,
+        weights: dict[str, torch.Tensor],
+        record: dict[str, Any],
+        training: dict[str, Any] | None = None,
+    ) -> None:
+        save_checkpoint(
+            path,
+            config=self.config,
+            splits=self.splits,
+            hashes=self.hashes,
+            weights=weights,
+            record=record,
+            training=training,
         )
 
     def sheet(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
@@ -224,6 +260,38 @@ class Session:
             preprocessing = images.preprocessing
             shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
         return shown
+
+
+def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:
+    """The images of every split."""
+    return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
+
+
+def check_images(splits: Splits, images: dict[str, Images], cache_mb: int, ui: Ui) -> dict[str, list[str]]:
+    """Decode every file once; keep those of train and val in memory where they fit.
+
+    Returns:
+        split -> sha256 of its files, in the order of the samples.
+
+    Raises:
+        DataError: files that cannot be used.
+    """
+    room, bad, hashes = cache_mb, list[str](), dict[str, list[str]]()
+    for name, part in images.items():
+        keep = name != "test" and part.megabytes <= room
+        room -= int(part.megabytes) if keep else 0
+        with ui.bar(f"reading {name}") as advance:
+            hashes[name], problems = part.check(keep, advance)
+        bad += problems
+    if bad:
+        raise unusable(bad, sum(len(part) for part in images.values()))
+    seen = dict.fromkeys(hashes["train"], "train")
+    for name in ("val", "test"):
+        copies = sum(digest in seen for digest in hashes[name])
+        if copies:
+            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered")
+        seen |= dict.fromkeys(hashes[name], name)
+    return hashes
 
 
 def json_line(record: dict[str, Any]) -> str:

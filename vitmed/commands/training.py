@@ -10,6 +10,7 @@ from typing import Any
 
 from vitmed.augment import POLICIES, refuse_flips
 from vitmed.checkpoint import from_scratch, load_checkpoint
+from vitmed.commands.comparison import Baselines
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.session import Session
 from vitmed.config import Config, build_config, check_names, load_config
@@ -50,6 +51,11 @@ FLAGS = {
     "warmup_epochs": "train.warmup_epochs",
     "smoothing": "train.smoothing",
     "balance": "train.balance",
+    "freeze": "train.freeze",
+    "probe_first": "train.probe_first",
+    "freeze_blocks": "train.freeze_blocks",
+    "lora": "train.lora",
+    "baseline": "train.baseline",
     "ema": "train.ema",
     "monitor": "train.monitor",
     "patience": "train.patience",
@@ -66,10 +72,10 @@ RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers"}
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What training gave: the run folder, and the evaluations of its best checkpoint."""
+    """What training gave: the run folder, and the evaluations of its best checkpoint (None: no network)."""
 
     folder: Path
-    checkpoint: Path
+    checkpoint: Path | None
     val: Evaluation
     test: Evaluation
 
@@ -114,9 +120,11 @@ def train(
         session = _fresh(load_config(config, overrides, sets), output, name, ui)
     best, device = session.folder.best, session.device.type
     try:
-        session.run()
-        val = evaluate(best, split="val", device=device, ui=ui)
-        test = evaluate(best, split="test", device=device, ui=ui)
+        baselines = Baselines(session)
+        if not session.config.train.freeze:
+            session.run()
+        val = evaluate(best, split="val", device=device, baselines=lambda: baselines.of("val"), ui=ui)
+        test = evaluate(best, split="test", device=device, baselines=lambda: baselines.of("test"), ui=ui)
     except KeyboardInterrupt:
         if not session.folder.last.is_file():
             raise
@@ -144,6 +152,7 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Sess
     check_names(config, SIZES, POLICIES, METRICS)
     weights = read_weights(config.model.weights) if config.model.weights is not None else None
     config = start_from(config, weights)
+    needs_weights(config)
     splits = make_splits(config.data)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
@@ -165,6 +174,22 @@ def start_from(config: Config, weights: Weights | None) -> Config:
     if "normalize" not in data.model_fields_set:
         data = data.model_copy(update={"normalize": weights.normalize[0]})
     return config.model_copy(update={"model": fitted(config.model, weights), "data": data})
+
+
+def needs_weights(config: Config) -> None:
+    """Raise UsageError where random weights would be kept as they are."""
+    train = config.train
+    for flag, given in (
+        ("--freeze", train.freeze),
+        ("--probe-first", train.probe_first),
+        ("--freeze-blocks", train.freeze_blocks is not None),
+        ("--lora", train.lora is not None),
+    ):
+        if given and config.model.weights is None:
+            raise UsageError(
+                f"{flag} keeps what a network has learned, and this one starts from random numbers",
+                "add --weights FILE, or leave it out",
+            )
 
 
 def _resumed(

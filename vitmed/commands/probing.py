@@ -1,0 +1,91 @@
+"""`vitmed probe`: what can be told from the images without training a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitmed.augment import POLICIES
+from vitmed.checkpoint import portable
+from vitmed.commands.comparison import fit_colours
+from vitmed.commands.evaluation import Evaluation, check_gates, finish, parse_gates, picture
+from vitmed.commands.session import check_images, images_of, splits_csv
+from vitmed.commands.training import TrainResult, default_name, flag_overrides, train
+from vitmed.config import Config, check_names, load_config
+from vitmed.images import Preprocessing
+from vitmed.metrics import METRICS
+from vitmed.model import SIZES
+from vitmed.report import BASELINES, write_report
+from vitmed.run import RunFolder, refuse_inside, write_text
+from vitmed.splits import labelled, make_splits
+from vitmed.ui import Ui
+
+
+def probe(
+    data: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    sets: Sequence[str] = (),
+    output: str | Path = "runs",
+    name: str | None = None,
+    fail_under: Sequence[str] = (),
+    ui: Ui | None = None,
+    **flags: Any,
+) -> TrainResult:
+    """The honest baseline, in minutes: no network is trained.
+
+    With `weights`: logistic regression and nearest neighbours on the features of the frozen network, as
+    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images, which sees no
+    shapes; what it can tell, a shortcut can tell.
+
+    Args:
+        data, config, sets, output, name, fail_under, flags: as of `train`.
+
+    Returns:
+        as `train`; `checkpoint` is None without weights.
+
+    Raises:
+        VitmedError: as `train`.
+    """
+    ui = ui or Ui()
+    overrides = flag_overrides(flags)
+    if data is not None:
+        overrides["data.root"] = str(data)
+    settings = load_config(config, overrides, sets)
+    if settings.model.weights is not None:
+        flags["freeze"] = True
+        return train(data, config=config, sets=sets, output=output, name=name, fail_under=fail_under, ui=ui, **flags)
+    check_names(settings, SIZES, POLICIES, METRICS)
+    return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
+
+
+def _colours_alone(
+    config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
+) -> TrainResult:
+    """Train and val fit and choose; val and test are judged, with a report each."""
+    splits = make_splits(config.data)
+    refuse_inside(splits.root, output)
+    RunFolder.probe(output)
+    images = images_of(splits, Preprocessing.of(config))
+    hashes = check_images(splits, images, config.data.cache_mb, ui)
+    folder = RunFolder.create(output, name or default_name(splits.root, config))
+    write_text(folder.config, portable(config, folder.path).to_yaml())
+    write_text(folder.splits, splits_csv(splits, hashes))
+    judge = fit_colours(splits, images, ui)
+    results = {}
+    for split in ("val", "test"):
+        predictions = labelled(splits.classes, splits.samples[split], judge(split), config.data.positive)
+        what = f"{split} of {splits.root.resolve().name}"
+        metrics = write_report(
+            folder.path / split,
+            predictions,
+            title=f"{what}: colours and size alone",
+            facts={"Model": BASELINES["colour_and_size"], "Images": f"{what}: {len(predictions):,} judged"},
+            read=lambda path: picture(splits.root / path),
+            notes=["No network: this tells what stain, light, format and size give away."],
+        )
+        results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
+    result = TrainResult(folder.path, None, results["val"], results["test"])
+    check_gates(gates, results["test"].metrics, result)
+    return result
