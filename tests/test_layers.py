@@ -14,7 +14,7 @@ LAYERS = [  # low to high; a module imports from lower lines only
     ["errors", "tuning", "ui"],
     ["world"],
     ["config"],
-    ["model", "health", "layouts"],
+    ["model", "health", "layouts", "rules"],
     ["images", "augment", "weights", "predictions", "synthetic"],
     ["splits"],
     ["data", "optim", "inference", "run", "lora"],

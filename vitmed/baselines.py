@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from vitmed.data import Images, Progress
 from vitmed.errors import DataError
+from vitmed.images import read_size
 from vitmed.inference import check_finite, predict_logits
 from vitmed.model import ViT
 from vitmed.world import cores
@@ -79,7 +78,7 @@ def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndar
             mean = float(counts @ LEVELS) / len(pixels)
             spread = float(counts @ (LEVELS - mean) ** 2) / len(pixels)
             numbers += [mean, spread**0.5, *np.searchsorted(share, QUANTILES)]
-        return np.array([*numbers, *_size(images.root / images.samples[index].path)], dtype=np.float32)
+        return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
 
     rows = []
     with ThreadPoolExecutor(cores()) as pool:
@@ -91,11 +90,6 @@ def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndar
 
 
 LEVELS = np.arange(256, dtype=np.float64)
-
-
-def _size(path: Path) -> tuple[int, int]:
-    with Image.open(path) as image:  # reads the head of the file alone
-        return image.size
 
 
 def fit_head(

@@ -61,6 +61,15 @@ def read_image(path: str | Path, channels: int = 3) -> Image.Image:
         raise DataError(f"{path}: cannot be decoded ({reason})", "copy it again, or remove it") from None
 
 
+def read_size(path: str | Path) -> tuple[int, int]:
+    """Width and height, px, from the head of the file alone. Raises DataError where it is no image."""
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: not a readable image ({error})", "copy it again, or remove it") from None
+
+
 def _read_raster(path: Path) -> Image.Image:
     with path.open("rb") as stream:
         head = stream.read(132)

@@ -166,12 +166,12 @@ def check_writable(file: Path) -> None:
         raise UsageError(f"{file}: cannot be written ({error.strerror})", "choose another place") from None
 
 
-def free_name(path: Path) -> Path:
-    """The path itself, or with -2, -3, ... where something of that name is there."""
+def free_name(path: Path, suffix: str = "") -> Path:
+    """The path itself, or with -2, -3, ... (before a file's `suffix`) where something of that name is there."""
     number, free = 1, path
     while free.exists() or free.is_symlink():
         number += 1
-        free = path.with_name(f"{path.name}-{number}")
+        free = path.with_name(f"{path.name.removesuffix(suffix)}-{number}{suffix}")
     return free
 
 

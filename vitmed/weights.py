@@ -78,6 +78,18 @@ class Weights:
     normalize: tuple[str, str]
     unused: tuple[str, ...]
 
+    @property
+    def kind(self) -> str:
+        """How they were made, as far as the tensors tell: "vitmed", "masked image", "self-distilled", "supervised".
+
+        What has no head was trained without labels; of that, only masked autoencoders leave a decoder behind.
+        """
+        if self.layout == "vitmed":
+            return "vitmed"
+        if any("decoder" in name for name in self.unused):
+            return "masked image"
+        return "supervised" if "head.weight" in self.state else "self-distilled"
+
 
 def safe_load(path: Path) -> Any:
     """Read a torch file with `weights_only=True`: tensors and plain types, nothing that could run.

@@ -6,6 +6,6 @@ The commands are imported inside their functions, so that `vitmed --help` loads 
 from vitmed.cli.app import app
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
-from vitmed.cli.training import demo, probe, train
+from vitmed.cli.training import demo, plan, probe, train
 
-__all__ = ["app", "demo", "evaluate", "main", "predict", "probe", "summary", "train"]
+__all__ = ["app", "demo", "evaluate", "main", "plan", "predict", "probe", "summary", "train"]

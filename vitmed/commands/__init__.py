@@ -13,6 +13,7 @@ MODULES = {
     "Evaluation": "evaluation",
     "predict": "prediction",
     "probe": "probing",
+    "plan": "planning",
     "build_model": "summaries",
     "summary": "summaries",
     "demo": "demonstration",

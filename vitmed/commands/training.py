@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitmed.augment import POLICIES, refuse_flips
-from vitmed.checkpoint import from_scratch, load_checkpoint
+from vitmed.checkpoint import load_checkpoint
 from vitmed.commands.comparison import Baselines
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
+from vitmed.commands.planning import get_ready
 from vitmed.commands.session import Session
-from vitmed.config import Config, build_config, check_names, load_config
-from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
-from vitmed.metrics import METRICS
-from vitmed.model import SIZES
+from vitmed.config import Config, build_config, load_config
+from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.rules import describe
 from vitmed.run import RunFolder, refuse_inside
-from vitmed.splits import Splits, data_folder, make_splits
+from vitmed.splits import Splits, data_folder
 from vitmed.ui import Ui
-from vitmed.weights import Weights, fitted, read_weights
 from vitmed.world import pick_device
 
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
@@ -117,7 +115,7 @@ def train(
     else:
         if data is not None:
             overrides["data.root"] = str(data)
-        session = _fresh(load_config(config, overrides, sets), output, name, ui)
+        session = _fresh(load_config(config, overrides, sets), output, name, ui, plans=config is None)
     best, device = session.folder.best, session.device.type
     try:
         baselines = Baselines(session)
@@ -148,48 +146,19 @@ def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
     return {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
 
 
-def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Session:
-    check_names(config, SIZES, POLICIES, METRICS)
-    weights = read_weights(config.model.weights) if config.model.weights is not None else None
-    config = start_from(config, weights)
-    needs_weights(config)
-    splits = make_splits(config.data)
-    if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
-        raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
-    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
-    device = pick_device(config.train.device)
-    session = Session(config, splits, device, ui, weights)  # builds the network: sizes that do not fit end here
+def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool) -> Session:
+    ready = get_ready(config, plans)
+    config, splits = ready.config, ready.splits
+    session = Session(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
+    if ready.decisions:
+        ui.say(f"plan for {ready.situation}; flags go over it, --config replaces it:")
+        for line in describe(ready.decisions):
+            ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     session.check_images()
     session.open(RunFolder.create(output, name or default_name(splits.root, config)))
     return session
-
-
-def start_from(config: Config, weights: Weights | None) -> Config:
-    """What the weights decide where nothing else was said: the network, and how images are normalised."""
-    if weights is None:
-        return config.model_copy(update={"model": from_scratch(config.model)})
-    data = config.data
-    if "normalize" not in data.model_fields_set:
-        data = data.model_copy(update={"normalize": weights.normalize[0]})
-    return config.model_copy(update={"model": fitted(config.model, weights), "data": data})
-
-
-def needs_weights(config: Config) -> None:
-    """Raise UsageError where random weights would be kept as they are."""
-    train = config.train
-    for flag, given in (
-        ("--freeze", train.freeze),
-        ("--probe-first", train.probe_first),
-        ("--freeze-blocks", train.freeze_blocks is not None),
-        ("--lora", train.lora is not None),
-    ):
-        if given and config.model.weights is None:
-            raise UsageError(
-                f"{flag} keeps what a network has learned, and this one starts from random numbers",
-                "add --weights FILE, or leave it out",
-            )
 
 
 def _resumed(

@@ -1,0 +1,93 @@
+"""The learning rate range test (Smith 2017, arXiv 1506.01186): train while the rate rises, and look at the loss.
+
+Two suggestions as in fastai's `lr_find`: the steepest descent, and the valley, a place well inside the longest descent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+SMOOTHING = 0.9  # memory of the running mean of the loss
+DIVERGED = 4.0  # times the best loss at which the test ends
+SKIPPED = 5  # first steps that the suggestions pass over: their mean is not yet settled
+
+
+@dataclass(frozen=True)
+class Range:
+    """What the test saw.
+
+    Attributes:
+        rates: (N,) learning rate of every step, rising evenly in its logarithm.
+        losses: (N,) running mean of the training loss after that step.
+        diverged: whether it ended because the loss rose.
+        steepest, valley: suggested learning rates; None where the loss never fell.
+    """
+
+    rates: tuple[float, ...]
+    losses: tuple[float, ...]
+    diverged: bool
+    steepest: float | None
+    valley: float | None
+
+
+def rising(low: float, high: float, steps: int) -> list[float]:
+    """`steps` learning rates from `low` to `high`, each the same multiple of the one before."""
+    return [low * (high / low) ** (i / (steps - 1)) for i in range(steps)]
+
+
+def smoothed(losses: Iterator[float] | Sequence[float]) -> Iterator[float]:
+    """The running mean of a loss, corrected for its start at nothing (as Adam's moments are)."""
+    mean = 0.0
+    for step, loss in enumerate(losses, 1):
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
+        yield mean / (1 - SMOOTHING**step)
+
+
+def watch(rates: Sequence[float], losses: Iterator[float]) -> Range:
+    """Take losses until they diverge or end, and suggest.
+
+    Args:
+        rates: of the steps.
+        losses: of the steps, raw; asked for one by one, so that a diverging test ends early.
+    """
+    means: list[float] = []
+    best, diverged = math.inf, False
+    for mean in smoothed(losses):
+        if not math.isfinite(mean) or mean > DIVERGED * best:
+            diverged = True
+            break
+        means.append(mean)
+        best = min(best, mean)
+    taken = tuple(rates[: len(means)])
+    return Range(taken, tuple(means), diverged, *suggest(taken, means))
+
+
+def suggest(rates: Sequence[float], losses: Sequence[float]) -> tuple[float | None, float | None]:
+    """Steepest and valley: where the loss falls fastest by the logarithm of the rate, and two thirds into the longest
+    descent; (None, None) where it never falls."""
+    y = np.asarray(losses, dtype=np.float64)[SKIPPED:]
+    if len(y) < 3:
+        return None, None
+    slope = np.gradient(y)
+    start, end = _longest_descent(y)
+    if slope.min() >= 0 or end == start:
+        return None, None
+    valley = start + round((end - start) * 2 / 3)
+    return float(rates[SKIPPED + int(slope.argmin())]), float(rates[SKIPPED + valley])
+
+
+def _longest_descent(y: np.ndarray) -> tuple[int, int]:
+    """First and last index of the longest falling subsequence: places need not be next to each other."""
+    length, before = np.ones(len(y), dtype=int), np.arange(len(y))
+    for i in range(1, len(y)):
+        for j in range(i):
+            if y[j] > y[i] and length[j] + 1 > length[i]:
+                length[i], before[i] = length[j] + 1, j
+    end = start = int(length.argmax())
+    while before[start] != start:
+        start = int(before[start])
+    return start, end
