@@ -129,9 +129,9 @@ def test_it_learns() -> None:
 def test_what_cannot_be_masked_is_told() -> None:
     with pytest.raises(UsageError, match="plain stem"):
         network(stem="conv")
-    with pytest.raises(UsageError, match="patches stay visible"):
+    with pytest.raises(UsageError, match="patches are visible"):
         network(0.99)
-    with pytest.raises(UsageError, match="patches stay visible"):
+    with pytest.raises(UsageError, match="patches are visible"):
         network(0.01)
     with pytest.raises(UsageError, match="heads"):
         MAE(ViT(1, SIZE, P, 3, D, 1, 2), decoder_width=36, decoder_heads=16)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from vitmed.errors import UsageError
 from vitmed.model import Block, PatchEmbed, ViT, sincos_2d
 
-
 EPS = 1e-6  # of the decoder's layer norms
 
 
@@ -68,7 +67,7 @@ class MAE(nn.Module):
         self.visible = round(L * (1 - mask_ratio))  # V
         if not 0 < self.visible < L:
             raise UsageError(
-                f"with mask ratio {mask_ratio:g}, {self.visible} of {L} patches stay visible; some must be and some not",
+                f"with mask ratio {mask_ratio:g}, {self.visible} of {L} patches are visible, expected some but not all",
                 "a smaller --patch-size, or another --mask-ratio",
             )
         if decoder_width % decoder_heads or decoder_width % 4:
@@ -190,7 +189,7 @@ def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
 def decoder_size(width: int) -> tuple[int, int, int]:
     """Width, depth and heads of the decoder for an encoder of that width.
 
-    The paper's (512 wide, 8 deep, heads 32 wide) belongs to encoders of 768 and more. A smaller encoder gets half its own
+    The paper's (512 wide, 8 deep, heads 32 wide) belongs to encoders of 768 and more. A smaller one gets half its own
     width and 4 blocks: the decoder sees four times as many tokens, and must not cost more than the encoder.
     """
     half = max(32, round(width / 64) * 32)
