@@ -6,7 +6,7 @@ Research use only; not a medical device.
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["VitmedError", "build_model", "demo", "evaluate", "predict", "summary", "train"]
+__all__ = ["VitmedError", "build_model", "demo", "evaluate", "predict", "pretrain", "summary", "train"]
 
 
 def __getattr__(name: str) -> Any:  # PEP 562: `vitmed --help` and `import vitmed` load no torch

@@ -88,6 +88,8 @@ class RunFolder:
         self.training_curves = self.path / "training_curves.png"
         self.best = self.path / "best.pt"
         self.last = self.path / "last.pt"
+        self.encoder = self.path / "encoder.pt"
+        self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:
         """The checkpoint that `--save-every` keeps of an epoch (1-based)."""

@@ -19,19 +19,20 @@ from vitmed.augment import Augmenter
 from vitmed.checkpoint import Checkpoint, portable, save_checkpoint
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
+from vitmed.commands.membership import seen_before
 from vitmed.commands.summaries import summarise
-from vitmed.config import Config
+from vitmed.config import Config, PretrainConfig
 from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader, unusable
 from vitmed.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.health import stuck
 from vitmed.images import Preprocessing
-from vitmed.loop import Epoch, TrainState, fit, new_state, out_of_patience
+from vitmed.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
 from vitmed.metrics import positive_class
 from vitmed.model import build_vit
 from vitmed.plots import contact_sheet, png, training_curves
 from vitmed.run import RunFolder, write_bytes, write_json, write_text
 from vitmed.splits import Splits
-from vitmed.ui import Ui
+from vitmed.ui import Advance, Ui
 from vitmed.weights import Weights, load_pretrained
 from vitmed.world import describe, pick_precision
 
@@ -53,6 +54,7 @@ class Session:
         torch.manual_seed(config.train.seed)
         model = build_vit(config.model, len(splits.classes))
         self.report = load_pretrained(model, weights) if weights is not None else None
+        self.seen = weights.seen if weights is not None else ()
         self.model = model.to(device)
         preprocessing = Preprocessing.of(config)
         self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
@@ -91,15 +93,10 @@ class Session:
 
     def check_images(self) -> None:
         """Decode every file once; keep those of train and val in memory where they fit."""
-        room, bad = self.config.data.cache_mb, []
-        for name, images in self.images.items():
-            keep = name != "test" and images.megabytes <= room
-            room -= int(images.megabytes) if keep else 0
-            with self.ui.bar(f"reading {name}") as advance:
-                self.hashes[name], problems = images.check(keep, advance)
-            bad += problems
-        if bad:
-            raise unusable(bad, sum(len(images) for images in self.images.values()))
+        self.hashes = read_all(self.images, self.config.data.cache_mb, self.ui)
+        before = seen_before(self.seen, self.hashes["test"])
+        if before:
+            self.ui.warn(f"{before:,} images of test were used to make the weights: the result is flattered")
         seen = dict.fromkeys(self.hashes["train"], "train")
         for name in ("val", "test"):
             copies = sum(digest in seen for digest in self.hashes[name])
@@ -125,7 +122,7 @@ class Session:
     def reopen(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Go back to the state of a last.pt."""
         assert checkpoint.training is not None
-        self.folder = folder
+        self.folder, self.seen = folder, checkpoint.seen
         self._prepare()
         try:
             self.state.load_state_dict(checkpoint.training)
@@ -157,17 +154,8 @@ class Session:
                 state, self.loader, self.batches, self.images["val"], self.splits.classes, config, self.device,
                 self.precision, stop,
             )  # fmt: skip
-            try:
-                for event in events:
-                    if isinstance(event, Epoch):
-                        self._end_of_epoch(event)
-                    else:
-                        text = f"epoch {event.epoch}/{config.train.epochs}  loss {event.loss:.4f}"
-                        text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
-                        done = (event.epoch - 1) * event.batches + event.batch
-                        advance(done, config.train.epochs * event.batches, text)
-            except RuntimeError as error:
-                raise memory_error(error, config) from None
+            for epoch in epochs_of(events, config, advance):
+                self._end_of_epoch(epoch)
             if state.history:
                 write_bytes(self.folder.training_curves, png(training_curves(state.history)))
             if stop():
@@ -211,6 +199,7 @@ class Session:
             weights=self.state.judged.state_dict(),
             record=self.state.history[-1] if self.state.history else {},
             training=self.state.state_dict() if training else None,
+            seen=self.seen,
         )
 
     def sheet(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
@@ -226,12 +215,48 @@ class Session:
         return shown
 
 
+def read_all(images: dict[str, Images], cache_mb: float, ui: Ui) -> dict[str, list[str]]:
+    """Decode every file once; keep those of train and val in memory where they fit.
+
+    Returns:
+        split -> the sha256 of its files.
+
+    Raises:
+        DataError: files that cannot be used; names them.
+    """
+    room, bad, hashes = cache_mb, [], {}
+    for name, part in images.items():
+        keep = name != "test" and part.megabytes <= room
+        room -= int(part.megabytes) if keep else 0
+        with ui.bar(f"reading {name}") as advance:
+            hashes[name], problems = part.check(keep, advance)
+        bad += problems
+    if bad:
+        raise unusable(bad, sum(len(part) for part in images.values()))
+    return hashes
+
+
+def epochs_of(events: Iterator[Step | Epoch], config: Config | PretrainConfig, advance: Advance) -> Iterator[Epoch]:
+    """Show the steps and give on the epochs. Raises OutOfMemoryError where a step found no memory."""
+    epochs = config.train.epochs
+    try:
+        for event in events:
+            if isinstance(event, Epoch):
+                yield event
+                continue
+            text = f"epoch {event.epoch}/{epochs}  loss {event.loss:.4f}"
+            text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
+            advance((event.epoch - 1) * event.batches + event.batch, epochs * event.batches, text)
+    except RuntimeError as error:
+        raise memory_error(error, config) from None
+
+
 def json_line(record: dict[str, Any]) -> str:
     """A line of metrics.jsonl."""
     return json.dumps(record, allow_nan=False) + "\n"
 
 
-def memory_error(error: RuntimeError, config: Config) -> RuntimeError | OutOfMemoryError:
+def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:
     """Our error for a lack of memory, on the device or between the loader's processes; else the error itself."""
     text, train = str(error), config.train
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:

@@ -12,7 +12,7 @@ from vitmed.augment import POLICIES, refuse_flips
 from vitmed.checkpoint import from_scratch, load_checkpoint
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.session import Session
-from vitmed.config import Config, build_config, check_names, load_config
+from vitmed.config import Config, PretrainConfig, build_config, check_names, load_config
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES
@@ -103,7 +103,7 @@ def train(
     """
     ui = ui or Ui()
     gates = parse_gates(fail_under)  # a wrong gate ends here, not after the night
-    overrides = flag_overrides(flags)
+    overrides = read_overrides(flags, FLAGS, "train")
     if resume is not None:
         if name is not None:
             raise UsageError("--resume goes on in the run's own folder", "leave --name out")
@@ -130,14 +130,14 @@ def train(
     return result
 
 
-def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
+def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
     """{"epochs": 5} -> {"train.epochs": 5}; None is a flag that was not given. Raises UsageError."""
-    unknown = set(flags) - set(FLAGS)
+    unknown = set(flags) - set(known)
     if unknown:
         raise UsageError(
-            f"train has no option {', '.join(sorted(unknown))}", f"it has {', '.join(FLAGS)}, config, sets"
+            f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
         )
-    return {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
+    return {known[flag]: value for flag, value in flags.items() if value is not None}
 
 
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Session:
@@ -211,7 +211,7 @@ def _resumed(
     return session
 
 
-def default_name(root: Path, config: Config) -> str:
+def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Date, data and model: 2026-11-20_malaria_vit-tiny."""
     data = "".join(c if c.isalnum() or c in "-." else "-" for c in root.resolve().name)[:60] or "data"
     return f"{datetime.date.today().isoformat()}_{data}_{config.model.name.replace('_', '-')}"
