@@ -137,7 +137,8 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
         raise UsageError(
             f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
         )
-    return {known[flag]: value for flag, value in flags.items() if value is not None}
+    given = {known[flag]: value for flag, value in flags.items() if value is not None}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 
 
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Session:
