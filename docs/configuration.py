@@ -44,26 +44,12 @@ repeats the run.
 def text() -> str:
     """The whole page."""
     from vitmed.augment import POLICIES
-    from vitmed.config import Config
+    from vitmed.commands import flags
+    from vitmed.config import Config, DataConfig, PretrainConfig
     from vitmed.metrics import METRICS
     from vitmed.model import SIZES
 
-    flags = flag_of_field()
-    parts = [INTRODUCTION]
-    for section, holder in Config.model_fields.items():
-        config: Any = holder.annotation
-        rows = [
-            (
-                f"`{name}`",
-                flags.get(f"{section}.{name}", ""),
-                accepted(field),
-                f"`{shown(field.default)}`",
-                field.description or "",
-            )
-            for name, field in config.model_fields.items()
-        ]
-        parts.append(f"## {section}\n\n{config.__doc__.strip()}\n\n")
-        parts.append(table(("field", "flag", "accepted", "default", "what it is"), rows))
+    parts = [INTRODUCTION, *sections(Config, flag_of_field("train", flags.FLAGS))]
     parts.append("## Models\n\nValues of `model.name`.\n\n")
     sizes = [(f"`{name}`", str(s.width), str(s.depth), str(s.heads)) for name, s in SIZES.items()]
     parts.append(table(("name", "width", "blocks", "heads"), sizes))
@@ -75,20 +61,51 @@ def text() -> str:
     parts.append("## Metrics\n\nValues of `train.monitor`, and names for `--fail-under`.\n\n")
     metrics = [(f"`{name}`", "higher" if m.higher_is_better else "lower", m.text) for name, m in METRICS.items()]
     parts.append(table(("metric", "better", "what it is"), metrics))
+    parts.append(
+        "## Pretraining\n\nWhat configures `vitmed pretrain`. Its `model` section is that above; its `data` section "
+        "has one field more.\n\n"
+    )
+    own = flag_of_field("pretrain", preflags.FLAGS)
+    parts += sections(PretrainConfig, own, known={"model": None, "data": DataConfig}, title="### Pretraining: {}")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def flag_of_field() -> dict[str, str]:
-    """`train.batch_size` -> `--batch-size`, `-b`, as the command line has them."""
+def sections(
+    config: Any, flags: dict[str, str], known: dict[str, Any] | None = None, title: str = "## {}"
+) -> list[str]:
+    """A heading and a table for each section of a configuration; without sections and fields `known` from above."""
+    parts, known = [], known or {}
+    for section, holder in config.model_fields.items():
+        fields: Any = holder.annotation
+        above = known[section].model_fields if known.get(section) else {}
+        if section in known and not above:
+            continue
+        rows = [
+            (
+                f"`{name}`",
+                flags.get(f"{section}.{name}", ""),
+                accepted(field),
+                f"`{shown(field.default)}`",
+                field.description or "",
+            )
+            for name, field in fields.model_fields.items()
+            if name not in above
+        ]
+        parts.append(f"{title.format(section)}\n\n{fields.__doc__.strip()}\n\n")
+        parts.append(table(("field", "flag", "accepted", "default", "what it is"), rows))
+    return parts
+
+
+def flag_of_field(command: str, fields: dict[str, str]) -> dict[str, str]:
+    """`train.batch_size` -> `--batch-size`, `-b`, as a command has them."""
     from typer.main import get_command  # noqa: TID251  reads the flags, makes none
 
     from vitmed.cli import app
-    from vitmed.commands.training import FLAGS
 
     options: Any = get_command(app)
-    parameters = options.commands["train"].params
+    parameters = options.commands[command].params
     spelled = {p.name: ", ".join(f"`{flag}`" for flag in (*p.opts, *p.secondary_opts)) for p in parameters}
-    return {field: spelled[flag] for flag, field in FLAGS.items()}
+    return {field: spelled[flag] for flag, field in fields.items()}
 
 
 def accepted(field: FieldInfo) -> str:

@@ -149,12 +149,15 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
     from vitmed import report
-    from vitmed.commands import session
+    from vitmed.commands import pretraining, session
 
     monkeypatch.setattr(report, "PLOTS", {})
-    for module in (report, session):
+    for module in (report, session, pretraining):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
+    for module in (report, session):
         monkeypatch.setattr(module, "training_curves", lambda records: None)
+    monkeypatch.setattr(pretraining, "loss_curves", lambda records: None)
+    monkeypatch.setattr(pretraining, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(session, "contact_sheet", lambda images: None)
 
 

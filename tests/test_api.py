@@ -11,10 +11,10 @@ import torch
 from conftest import TINY, TINY_SETS, Recorder, Trained, python
 
 import vitmed
-from vitmed.commands.training import FLAGS
+from vitmed.commands.flags import FLAGS
 from vitmed.errors import UsageError
 
-PUBLIC = ["VitmedError", "build_model", "demo", "evaluate", "predict", "summary", "train"]
+PUBLIC = ["VitmedError", "build_model", "demo", "evaluate", "predict", "pretrain", "summary", "train"]
 
 
 def test_the_public_names() -> None:
@@ -41,7 +41,7 @@ sys.exit(f"loaded {heavy}" if heavy else 0)
 
 
 def test_the_commands_are_documented_to_their_parameters() -> None:
-    for name in ("train", "evaluate", "predict", "demo"):
+    for name in ("train", "pretrain", "evaluate", "predict", "demo"):
         command = getattr(vitmed, name)
         text = inspect.getdoc(command) or ""
         for parameter in inspect.signature(command).parameters:

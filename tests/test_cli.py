@@ -15,11 +15,11 @@ import pytest
 from conftest import TINY_ARGS, Answer, Trained, python
 
 import vitmed as package
-from vitmed.commands.training import FLAGS
+from vitmed.commands.flags import FLAGS
 from vitmed.config import Config, load_config
 
 RUN = Callable[..., Answer]
-COMMANDS = ("train", "evaluate", "predict", "summary", "demo")
+COMMANDS = ("train", "pretrain", "evaluate", "predict", "summary", "demo")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -51,7 +51,13 @@ def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None
     hidden = {"as_json": "--json", "sets": "--set", "fail_under": "--fail-under"}
     for parameter in inspect.signature(getattr(cli, name)).parameters:
         shown = hidden.get(parameter, f"--{parameter.replace('_', '-')}")
-        positional = {"train": "data", "evaluate": "checkpoint", "predict": "images", "summary": "model"}.get(name)
+        positional = {
+            "train": "data",
+            "pretrain": "data",
+            "evaluate": "checkpoint",
+            "predict": "images",
+            "summary": "model",
+        }.get(name)
         if parameter != positional:
             assert shown in answer.out, parameter
 

@@ -6,7 +6,9 @@ Research use only; not a medical device.
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["VitmedError", "build_model", "demo", "evaluate", "plan", "predict", "probe", "summary", "train"]
+__all__ = [
+    "VitmedError", "build_model", "demo", "evaluate", "plan", "predict", "pretrain", "probe", "summary", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:  # PEP 562: `vitmed --help` and `import vitmed` load no torch

@@ -5,7 +5,7 @@ image comes in as (S, S, C) uint8 and leaves as (S, S, C) uint8.
 
 What each policy does and leaves out is in `POLICIES`, with its source. The names in brackets there:
 Tellez 2019, arXiv 1902.06543 (stain in histology); Elgendi 2021, Front Med 8:629134 (chest X-ray);
-DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound).
+DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound); He 2021, arXiv 2111.06377 (MAE).
 """
 
 from __future__ import annotations
@@ -276,6 +276,12 @@ def _ct_mri(size: int, flips: bool, colour: bool) -> list[Any]:
     ]
 
 
+def _mae(size: int, flips: bool, colour: bool) -> list[Any]:
+    A = _albumentations()
+    crop = A.RandomResizedCrop((size, size), scale=(0.2, 1.0), ratio=(3 / 4, 4 / 3), interpolation=2)  # bicubic
+    return [crop, *_mirror(flips)]
+
+
 SIDES = {
     "left": "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda "
     "izquierdo",
@@ -328,5 +334,8 @@ POLICIES: dict[str, Policy] = {
     ),
     "ct_mri": Policy(
         _ct_mri, False, "Small turn, scale, weak bending, weak gamma, noise; no flip: organs have sides (OrganMNIST)."
+    ),
+    "mae": Policy(
+        _mae, True, "For `vitmed pretrain`: crops of 20 to 100 % of the area and mirrors left-right (He 2021)."
     ),
 }

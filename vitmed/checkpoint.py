@@ -7,21 +7,23 @@ training state, from which `--resume` goes on.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitmed.config import Config, ModelConfig, build_config
+from vitmed.config import AnyConfig, Config, ModelConfig, PretrainConfig, build_config
 from vitmed.errors import CheckpointError, DataError, VitmedError
 from vitmed.images import Preprocessing
 from vitmed.model import ViT, build_vit
 from vitmed.run import whole_file
 from vitmed.splits import Sample, Splits
-from vitmed.weights import FORMAT, safe_load
+from vitmed.weights import ENCODER, FORMAT, safe_load
 
 VERSION = 1
+PRETRAINING = "vitmed pretraining"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Checkpoint:
         record: the epoch record of these weights.
         training: the training state (last.pt only).
         versions: of vitmed and torch, when written.
+        seen: sha256 of the images that the weights which the run started from had been made with.
     """
 
     path: Path
@@ -51,6 +54,7 @@ class Checkpoint:
     record: dict[str, Any]
     versions: dict[str, str]
     training: dict[str, Any] | None = field(default=None, repr=False)
+    seen: tuple[str, ...] = field(default=(), repr=False)
 
     def model(self) -> ViT:
         """The network with its weights, on the CPU, ready to judge. Raises CheckpointError where they do not fit."""
@@ -81,10 +85,96 @@ def save_checkpoint(
     weights: dict[str, torch.Tensor],
     record: dict[str, Any],
     training: dict[str, Any] | None = None,
+    seen: Sequence[str] = (),
 ) -> None:
     """Write a checkpoint whole or not at all. Paths are stored relative to its folder."""
+    content = {
+        **_head(FORMAT, config, path),
+        "classes": list(splits.classes),
+        "preprocessing": Preprocessing.of(config).to_dict(),
+        "data": {**_membership(splits, hashes, path), "seen": list(seen)},
+        "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
+        "record": record,
+        "training": training,
+    }
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+def save_encoder(
+    path: Path,
+    *,
+    config: PretrainConfig,
+    hashes: dict[str, list[str]],
+    weights: dict[str, torch.Tensor],
+    record: dict[str, Any],
+) -> None:
+    """Write what pretraining made as a weight file, whole or not at all: `weights.read_weights` reads it.
+
+    It also holds the sha256 of every image that pretraining used, so that a test image among them is noticed later.
+    """
+    content = {
+        **_head(ENCODER, config, path),
+        "preprocessing": Preprocessing.of(config).to_dict(),
+        "seen": [digest for name in hashes for digest in hashes[name]],
+        "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
+        "record": record,
+    }
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """The last.pt of a pretraining run: its configuration, its images, and the state from which `--resume` goes on."""
+
+    path: Path
+    config: PretrainConfig
+    splits: Splits
+    hashes: dict[str, list[str]]
+    training: dict[str, Any] = field(repr=False)
+
+
+def save_pretraining(
+    path: Path, *, config: PretrainConfig, splits: Splits, hashes: dict[str, list[str]], training: dict[str, Any]
+) -> None:
+    """Write the state of a pretraining run whole or not at all. Paths are stored relative to its folder."""
+    content = {
+        **_head(PRETRAINING, config, path),
+        "classes": list(splits.classes),
+        "data": _membership(splits, hashes, path),
+        "training": training,
+    }
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+def load_pretraining(path: Path) -> Pretraining:
+    """Read the last.pt of a pretraining run. Raises CheckpointError where it is something else, or damaged."""
+    content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
+    try:
+        splits, hashes = _read_membership(path, content)
+        config = build_config(content["config"], PretrainConfig)
+        return Pretraining(path, config, splits, hashes, dict(content["training"]))
+    except VitmedError as error:
+        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
+
+
+def _head(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
+    """What every file of ours begins with."""
     import vitmed
 
+    return {
+        "format": format,
+        "version": VERSION,
+        "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
+        "config": portable(config, path.parent).model_dump(),
+    }
+
+
+def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
     membership = {
         name: {
             "paths": [sample.path for sample in samples],
@@ -94,20 +184,29 @@ def save_checkpoint(
         }
         for name, samples in splits.samples.items()
     }
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
-        "config": portable(config, path.parent).model_dump(),
-        "classes": list(splits.classes),
-        "preprocessing": Preprocessing.of(config).to_dict(),
-        "data": {"root": relative(splits.root, path.parent), "splits": membership, "made": splits.made},
-        "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
-        "record": record,
-        "training": training,
-    }
-    with whole_file(path) as stream:
-        torch.save(content, stream)
+    return {"root": relative(splits.root, path.parent), "splits": membership, "made": splits.made}
+
+
+def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
+    data, samples, hashes = content["data"], {}, {}
+    for name, part in data["splits"].items():
+        rows = zip(part["paths"], part["labels"], part["groups"], strict=True)
+        samples[name] = tuple(Sample(*row) for row in rows)
+        hashes[name] = list(part["sha256"])
+    root = Path(os.path.normpath(path.parent / data["root"]))
+    return Splits(root, tuple(content["classes"]), samples, dict(data["made"])), hashes
+
+
+def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
+    content = safe_load(path)
+    if not isinstance(content, dict) or content.get("format") != format:
+        raise CheckpointError(f"{path}: not {what}", fix)
+    if content.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: checkpoint version {content.get('version')}, this vitmed reads {VERSION}",
+            "use the vitmed that wrote it",
+        )
+    return content
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -119,14 +218,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if (path / "best.pt").is_file():
         path = path / "best.pt"  # a run folder stands for its best checkpoint
-    content = safe_load(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: not a vitmed checkpoint", "to start training from a weight file: --weights")
-    if content.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path}: checkpoint version {content.get('version')}, this vitmed reads {VERSION}",
-            "use the vitmed that wrote it",
-        )
+    content = _load(path, FORMAT, "a vitmed checkpoint", "to start training from a weight file: --weights")
     try:
         return _parse(path, content)
     except VitmedError as error:
@@ -136,30 +228,25 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
-    data = content["data"]
-    samples, hashes = {}, {}
-    for name, part in data["splits"].items():
-        rows = zip(part["paths"], part["labels"], part["groups"], strict=True)
-        samples[name] = tuple(Sample(*row) for row in rows)
-        hashes[name] = list(part["sha256"])
-    classes = tuple(content["classes"])
+    splits, hashes = _read_membership(path, content)
+    classes = splits.classes
     config = build_config(content["config"])
     if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"classes {classes}")
     if content["preprocessing"] != Preprocessing.of(config).to_dict():
         raise ValueError(f"preprocessing {content['preprocessing']}")
-    root = Path(os.path.normpath(path.parent / data["root"]))
     return Checkpoint(
         path=path,
         config=config,
         classes=classes,
         preprocessing=Preprocessing.of(config),
         weights=dict(content["weights"]),
-        splits=Splits(root, classes, samples, dict(data["made"])),
+        splits=splits,
         hashes=hashes,
         record=dict(content["record"]),
         versions=dict(content["versions"]),
         training=content["training"],
+        seen=tuple(content["data"].get("seen", ())),
     )
 
 
@@ -168,7 +255,7 @@ def relative(path: str | Path, folder: Path) -> str:
     return Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
 
 
-def portable(config: Config, folder: Path) -> Config:
+def portable(config: AnyConfig, folder: Path) -> AnyConfig:
     """The configuration with its paths relative to a folder."""
     data, model = config.data, config.model
     if data.root is not None:

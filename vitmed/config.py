@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -155,20 +155,35 @@ class TrainConfig(Section):
     workers: int | None = Field(None, ge=0, description="Processes that load images; default from the number of cores.")
 
 
-class Config(Section):
+class RunConfig(Section):
+    """What the configurations of training and of pretraining share."""
+
+    @field_validator("data", check_fields=False)
+    @classmethod
+    def _something_left_to_train_on(cls, data: DataConfig) -> DataConfig:
+        if data.val_fraction + data.test_fraction >= 1:
+            raise ValueError("data.val_fraction + data.test_fraction leave nothing to train on")
+        return data
+
+    @field_validator("train", check_fields=False)
+    @classmethod
+    def _min_lr_below_lr(cls, train: Any) -> Any:
+        if train.min_lr > train.lr:
+            raise ValueError(f"train.min_lr {train.min_lr:g} is above train.lr {train.lr:g}")
+        return train
+
+    def to_yaml(self) -> str:
+        """All fields, resolved, in the order of the docs."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False)
+
+
+class Config(RunConfig):
     """One training run, completely."""
 
     data: DataConfig = DataConfig()  # type: ignore[call-arg]
     model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
     augment: AugmentConfig = AugmentConfig()  # type: ignore[call-arg]
     train: TrainConfig = TrainConfig()  # type: ignore[call-arg]
-
-    @field_validator("data")
-    @classmethod
-    def _something_left_to_train_on(cls, data: DataConfig) -> DataConfig:
-        if data.val_fraction + data.test_fraction >= 1:
-            raise ValueError("data.val_fraction + data.test_fraction leave nothing to train on")
-        return data
 
     @field_validator("train")
     @classmethod
@@ -179,27 +194,85 @@ class Config(Section):
             raise ValueError("train.lora keeps all blocks, so train.freeze_blocks has nothing to say")
         return train
 
-    @field_validator("train")
-    @classmethod
-    def _min_lr_below_lr(cls, train: TrainConfig) -> TrainConfig:
-        if train.min_lr > train.lr:
-            raise ValueError(f"train.min_lr {train.min_lr:g} is above train.lr {train.lr:g}")
-        return train
 
-    def to_yaml(self) -> str:
-        """All fields, resolved, in the order of the docs."""
-        return yaml.safe_dump(self.model_dump(), sort_keys=False)
+class PretrainDataConfig(DataConfig):
+    """Which images are learned from: the same as training would take, or all of them."""
+
+    unlabelled: bool = Field(
+        False,
+        description="Folders are no classes: take every image but those of a test folder. False splits as training "
+        "does, and leaves its test images out.",
+    )
+
+
+class PretrainAugmentConfig(Section):
+    """Random changes of the images, before patches are hidden."""
+
+    policy: str = Field("mae", description="Name of the policy.")
+    flips: bool = Field(True, description="Allow the policy's mirror flips.")
+
+
+class MaeConfig(Section):
+    """The masked autoencoder around the encoder."""
+
+    mask_ratio: float = Field(0.75, gt=0, lt=1, description="Share of patches that is hidden.")
+    normalise_patches: bool = Field(
+        True, description="Guess each patch at mean 0 and standard deviation 1, which the paper found better."
+    )
+    decoder_width: int | None = Field(
+        None, ge=4, description="Default 512 for encoders of 768 and more, else about half the encoder's."
+    )
+    decoder_depth: int | None = Field(None, ge=1, description="Default 8 for encoders of 768 and more, else 4.")
+    decoder_heads: int | None = Field(None, ge=1, description="Default the decoder's width / 32.")
+
+
+class PretrainTrainConfig(Section):
+    """The optimisation of pretraining."""
+
+    epochs: int = Field(200, ge=1, description="Passes over the images; the paper has 800 and gains up to 1,600.")
+    batch_size: int = Field(128, ge=1, description="Images per forward pass; the paper has 4,096.")
+    accumulate: int = Field(
+        1, ge=1, description="Batches per optimiser step; effective batch = batch_size x accumulate."
+    )
+    lr: float = Field(
+        5e-4, gt=0, description="Peak learning rate of AdamW; the paper has 2.4e-3 for its batch of 4,096."
+    )
+    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end of the cosine.")
+    warmup_epochs: float = Field(10.0, ge=0, description="Linear warm-up, in epochs (at most a third of the run).")
+    weight_decay: float = Field(0.05, ge=0, description="Not applied to biases, norms, tokens and positions.")
+    clip_norm: float | None = Field(None, gt=0, description="Clip the gradient to this norm; null is off.")
+    seed: int = Field(0, ge=0, description="Seed of weights, order, augmentation and masks.")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="Arithmetic of training.")
+    workers: int | None = Field(None, ge=0, description="Processes that load images; default from the number of cores.")
+
+
+class PretrainConfig(RunConfig):
+    """One pretraining run, completely."""
+
+    data: PretrainDataConfig = PretrainDataConfig()  # type: ignore[call-arg]
+    model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
+    augment: PretrainAugmentConfig = PretrainAugmentConfig()  # type: ignore[call-arg]
+    mae: MaeConfig = MaeConfig()  # type: ignore[call-arg]
+    train: PretrainTrainConfig = PretrainTrainConfig()  # type: ignore[call-arg]
+
+
+AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 
 
 def load_config(
-    file: str | Path | None = None, overrides: dict[str, Any] | None = None, sets: Sequence[str] = ()
-) -> Config:
+    file: str | Path | None = None,
+    overrides: dict[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    kind: type[AnyConfig] = Config,  # type: ignore[assignment]
+) -> AnyConfig:
     """Build the configuration: defaults < YAML file < `sets` < `overrides`.
 
     Args:
         file: a YAML file, or the name of a recipe that travels with vitmed (`malaria`).
         overrides: {"section.field": value}; None values are skipped (a flag that was not given).
         sets: "section.field=value" texts, the value parsed as YAML.
+        kind: what to build, `Config` or `PretrainConfig`.
 
     Raises:
         UsageError: an unknown key, a wrong type or a value out of range; says what is accepted.
@@ -217,28 +290,28 @@ def load_config(
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
         try:
-            _put(tree, key.strip(), _number(yaml.safe_load(value)))
+            _put(tree, key.strip(), _number(yaml.safe_load(value)), kind)
         except yaml.YAMLError:
             raise UsageError(f"--set {text}: the value is not valid YAML", "quote it") from None
     for key, value in (overrides or {}).items():
         if value is not None:
-            _put(tree, key, value)
-    return build_config(tree)
+            _put(tree, key, value, kind)
+    return build_config(tree, kind)
 
 
-def build_config(tree: dict[str, Any]) -> Config:
+def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyConfig:  # type: ignore[assignment]
     """Check a plain tree of values. Raises UsageError that names the key and what is accepted."""
     for section, fields in tree.items():
-        if section not in Config.model_fields:
-            raise unknown_key("config section", str(section), Config.model_fields)
+        if section not in kind.model_fields:
+            raise unknown_key("config section", str(section), kind.model_fields)
         if not isinstance(fields, dict):
             raise UsageError(f"config section '{section}' holds {fields!r}, expected fields", f"write {section}.field")
-        known = Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+        known = kind.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
         for key in fields:
             if key not in known:
                 raise unknown_key(f"config key in '{section}'", str(key), known)
     try:
-        return Config.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -292,10 +365,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+def _put(tree: dict[str, Any], key: str, value: Any, kind: type[RunConfig]) -> None:
     section, _, field = key.partition(".")
     if not field:
-        raise UsageError(f"--set {key}: expected section.field", f"sections are {', '.join(Config.model_fields)}")
+        raise UsageError(f"--set {key}: expected section.field", f"sections are {', '.join(kind.model_fields)}")
     fields = tree.setdefault(section, {})
     if isinstance(fields, dict):
         fields[field] = value

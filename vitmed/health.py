@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vitmed.config import Config
+from vitmed.config import Config, PretrainConfig
 
 WINDOW = 3  # epochs that must agree
 ONE_CLASS = 0.95  # share of validation images given to one class
@@ -77,7 +77,7 @@ def _cause(steps: int, config: Config) -> str:
     )
 
 
-def not_finite(what: str, files: Sequence[str], epoch: int, config: Config) -> tuple[str, str]:
+def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | PretrainConfig) -> tuple[str, str]:
     """Problem and fix for a loss or gradient that is NaN or infinite; names the batch's files."""
     listed = "\n  ".join(files)
     problem = f"the {what} became NaN or infinite in epoch {epoch}, at the batch of these files:\n  {listed}"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from vitmed.config import Config
+from vitmed.config import Config, PretrainConfig
 from vitmed.errors import DataError
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -123,7 +123,7 @@ class Preprocessing:
     normalize: str
 
     @classmethod
-    def of(cls, config: Config) -> Preprocessing:
+    def of(cls, config: Config | PretrainConfig) -> Preprocessing:
         """What a configuration asks for."""
         return cls(config.model.image_size, config.model.channels, config.data.resize, config.data.normalize)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
-from vitmed.config import Config
+from vitmed.config import Config, PretrainConfig
 from vitmed.data import EpochBatches, Images, seed_of
 from vitmed.errors import DataError, VitmedError
 from vitmed.health import not_finite
@@ -47,7 +47,7 @@ class TrainState:
         running: sums of the epoch under way: loss, images, seconds, waited.
     """
 
-    model: ViT
+    model: nn.Module
     optimiser: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: AveragedModel | None
@@ -63,7 +63,7 @@ class TrainState:
     @property
     def judged(self) -> ViT:
         """The network that validation judges and best.pt keeps."""
-        return self.model if self.ema is None else cast(ViT, self.ema.module)
+        return cast(ViT, self.model if self.ema is None else self.ema.module)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types, for last.pt."""
@@ -104,7 +104,7 @@ class Epoch:
 class LossWatch:
     """Sums the loss and looks whether it is finite; one batch late, so that a GPU is never waited for."""
 
-    def __init__(self, state: TrainState, loader: DataLoader, config: Config):
+    def __init__(self, state: TrainState, loader: DataLoader, config: Config | PretrainConfig):
         self.state, self.config = state, config
         self.images: Images = loader.dataset.images  # type: ignore[attr-defined]
         self.pending: tuple[Tensor, Tensor, Tensor] | None = None
@@ -162,39 +162,68 @@ def fit(
     train, preprocessing = config.train, val.preprocessing
     weights = class_weights(batches.labels, len(classes), device) if train.balance == "loss" else None
     mix = mixer(config, len(classes))
-    watch = LossWatch(state, loader, config)
+
+    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+        x, y = mix(preprocessing.normalise(images), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
+        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+            return F.cross_entropy(state.model(x), y, weights, label_smoothing=train.smoothing)
+
     while state.epoch < train.epochs and not out_of_patience(state, config) and not stop():
-        batches.epoch, batches.start = state.epoch, state.batch
-        state.model.train()
-        clock = time.perf_counter()
-        for images, labels, indices in loader:
-            state.running["waited"] += time.perf_counter() - clock
-            torch.manual_seed(seed_of(train.seed, state.epoch, state.batch))  # dropout, drop path, mixing
-            x = preprocessing.normalise(images.to(device, non_blocking=True))  # (B, C, S, S)
-            x, y = mix(x, labels.to(device, non_blocking=True))  # y: (B,) int64 or (B, K) float
-            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                loss = F.cross_entropy(state.model(x), y, weights, label_smoothing=train.smoothing)
-            first = state.batch - state.batch % train.accumulate
-            state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
-            state.batch += 1
-            norm = loss.detach()
-            complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
-            if complete:
-                norm = optimiser_step(state, scheduled_lr(state.step, batches.batches, config), train.clip_norm)
-            watch.add(loss.detach(), norm, indices)
-            state.running["images"] += len(labels)
-            state.running["seconds"] += time.perf_counter() - clock
-            clock = time.perf_counter()
-            yield step_event(state, batches.batches)
-            if complete and stop():
-                watch.flush()
-                return
-        watch.flush()
+        complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
+        if not complete:
+            return
         predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
         record = epoch_record(state, batches.batches, predictions, config)
-        state.history.append(record)
-        state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
+        end_epoch(state, record)
         yield Epoch(record, record["best"], out_of_patience(state, config))
+
+
+def rest_of_epoch(
+    state: TrainState,
+    loader: DataLoader,
+    batches: EpochBatches,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    config: Config | PretrainConfig,
+    device: torch.device,
+    stop: Callable[[], bool],
+) -> Generator[Step, None, bool]:
+    """Train on the batches of the epoch that are still to come; False where `stop()` ended it before the last.
+
+    Args:
+        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). The global random
+            generator is seeded for the batch before each call.
+    """
+    train, watch = config.train, LossWatch(state, loader, config)
+    batches.epoch, batches.start = state.epoch, state.batch
+    state.model.train()
+    clock = time.perf_counter()
+    for images, labels, indices in loader:
+        state.running["waited"] += time.perf_counter() - clock
+        torch.manual_seed(seed_of(train.seed, state.epoch, state.batch))  # dropout, drop path, mixing, masks
+        loss = loss_of(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        first = state.batch - state.batch % train.accumulate
+        state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
+        state.batch += 1
+        norm = loss.detach()
+        complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
+        if complete:
+            norm = optimiser_step(state, scheduled_lr(state.step, batches.batches, config), train.clip_norm)
+        watch.add(loss.detach(), norm, indices)
+        state.running["images"] += len(labels)
+        state.running["seconds"] += time.perf_counter() - clock
+        clock = time.perf_counter()
+        yield step_event(state, batches.batches)
+        if complete and stop():
+            watch.flush()
+            return False
+    watch.flush()
+    return True
+
+
+def end_epoch(state: TrainState, record: dict[str, Any]) -> None:
+    """Keep the record, and stand before the first batch of the next epoch."""
+    state.history.append(record)
+    state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
 
 
 def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Tensor:
@@ -211,7 +240,7 @@ def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Ten
     return norm
 
 
-def scheduled_lr(step: int, batches: int, config: Config) -> float:
+def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig) -> float:
     """The learning rate of a step; warm-up takes at most a third of the run."""
     train = config.train
     per_epoch = steps_per_epoch(batches, train.accumulate)

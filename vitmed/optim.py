@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-TOKENS = ("cls_token", "reg_token", "pos_embed")  # what is added to or beside the patches
+TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token")  # what is added to, beside or instead of the patches
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float, low: float) -> float:
@@ -30,14 +30,14 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
     """Groups for AdamW: no decay on biases, norms, class token and positions; `scale` per block.
 
     Layer decay (Clark et al. 2020, as in BEiT and MAE): block i of n learns at layer_decay^(n - i), what lies
-    before the blocks at layer_decay^(n + 1), what lies behind at 1.
+    before the blocks at layer_decay^(n + 1), what lies behind at 1. A network that holds a ViT inside learns at 1.
     """
-    blocks = len(model.blocks)  # type: ignore[arg-type]
+    blocks = len(getattr(model, "blocks", ()))
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        plain = parameter.ndim <= 1 or name in TOKENS
+        plain = parameter.ndim <= 1 or name.rpartition(".")[2] in TOKENS
         match = re.match(r"blocks\.(\d+)\.", name)
         if match:
             depth = blocks - int(match.group(1))
@@ -47,9 +47,11 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
     return [{"params": p, "weight_decay": decay, "scale": scale} for (decay, scale), p in groups.items()]
 
 
-def adamw(model: nn.Module, lr: float, weight_decay: float, layer_decay: float) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101), betas 0.9 and 0.999, fused."""
-    return torch.optim.AdamW(parameter_groups(model, weight_decay, layer_decay), lr=lr, fused=True)
+def adamw(
+    model: nn.Module, lr: float, weight_decay: float, layer_decay: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101), fused."""
+    return torch.optim.AdamW(parameter_groups(model, weight_decay, layer_decay), lr=lr, betas=betas, fused=True)
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:

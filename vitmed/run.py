@@ -89,6 +89,8 @@ class RunFolder:
         self.best = self.path / "best.pt"
         self.last = self.path / "last.pt"
         self.baseline = self.path / "baseline.pt"
+        self.encoder = self.path / "encoder.pt"
+        self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:
         """The checkpoint that `--save-every` keeps of an epoch (1-based)."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.config import DataConfig
+from vitmed.config import DataConfig, PretrainDataConfig
 from vitmed.errors import DataError, UsageError
 from vitmed.images import READERS
 from vitmed.predictions import Predictions
@@ -126,6 +126,51 @@ def labelled(
     return Predictions(classes, tuple(s.path for s in samples), groups, labels, logits, positive=positive)
 
 
+def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
+    """The images to pretrain on: never those of the test.
+
+    The training and validation part of `make_splits`, so that the test of the training to come is left out. With
+    `unlabelled` all images but those below a test folder; validation is the val folder, or `val_fraction` of the
+    images, by patient where they are known.
+
+    Returns:
+        splits `train` and `val`, and the number of test images left out.
+
+    Raises:
+        DataError, UsageError: as `make_splits`.
+    """
+    root = data_folder(config.root)
+    if not config.unlabelled:
+        try:
+            splits = make_splits(config)
+        except DataError as error:
+            raise DataError(error.problem, f"{error.fix}; or, if the folders are no classes, --unlabelled") from None
+        kept = {name: splits.samples[name] for name in ("train", "val")}
+        return Splits(root, splits.classes, kept, {n: splits.made[n] for n in kept}), len(splits.samples["test"])
+    pattern, folders = compile_group(config.group_regex), split_folders(root)
+    found: dict[str, list[Sample]] = {name: [] for name in SPLITS}
+    for path in image_files(root):
+        name = next(
+            (name for name in ("val", "test") if name in folders and path.is_relative_to(folders[name])), "train"
+        )
+        relative = path.relative_to(root).as_posix()
+        found[name].append(Sample(relative, 0, group_of(relative, pattern)))
+    for samples in found.values():
+        _need_patients(root, samples, pattern)
+    if not found["train"]:
+        raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
+    made = {"train": "all other images", "val": f"folder {folders['val'].name}/" if "val" in folders else ""}
+    if "val" not in folders:
+        share = config.val_fraction
+        found["val"], found["train"] = split_off(found["train"], 1, share, config.split_seed, "val", root)
+        made["val"] = f"{share:.0%} split off {'by patient' if pattern else 'by image'}, seed {config.split_seed}"
+    if config.max_train is not None and config.max_train < len(found["train"]):
+        found["train"] = stratified_sample(found["train"], 1, config.max_train, config.split_seed)
+        made["train"] = f"a sample of {len(found['train']):,} of the others"
+    _check_disjoint(found, pattern)
+    return Splits(root, ("image",), {name: tuple(found[name]) for name in ("train", "val")}, made), len(found["test"])
+
+
 def data_folder(root: str | Path | None) -> Path:
     """The folder, checked. Raises DataError where there is none."""
     if root is None:
@@ -149,6 +194,12 @@ def split_folders(root: Path) -> dict[str, Path]:
                     )
                 found[name] = folder
     return {name: found[name] for name in SPLITS if name in found}
+
+
+def has_classes(root: Path) -> bool:
+    """Whether the images lie in two or more folders that training would take as classes."""
+    folders = split_folders(root)
+    return len(_folders(folders.get("train", root))) > 1 and (not folders or "train" in folders)
 
 
 def class_names(folder: Path) -> list[str]:
@@ -178,13 +229,7 @@ def scan(root: Path, folder: Path, classes: list[str], pattern: re.Pattern[str] 
         for path in image_files(folder / name):
             relative = path.relative_to(root).as_posix()
             samples.append(Sample(relative, label, group_of(relative, pattern)))
-    missed = [sample.path for sample in samples if sample.group is None]
-    if pattern is not None and missed:
-        raise DataError(
-            f"{folder}: --group-regex {pattern.pattern!r} finds no patient in {len(missed):,} of {len(samples):,} "
-            "paths:\n" + "\n".join(missed[:5]),
-            "widen the expression, or move these files away",
-        )
+    _need_patients(folder, samples, pattern)
     return samples
 
 
@@ -319,6 +364,16 @@ def _need_two(folder: Path, classes: list[str]) -> None:
         inner = class_names(folder / classes[0]) if any(_folders(folder / classes[0])) else []
         fix = f"point at {folder / classes[0]}" if len(inner) > 1 else "add a folder for each other class"
         raise DataError(f"{folder}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
+
+
+def _need_patients(folder: Path, samples: list[Sample], pattern: re.Pattern[str] | None) -> None:
+    missed = [sample.path for sample in samples if sample.group is None]
+    if pattern is not None and missed:
+        raise DataError(
+            f"{folder}: --group-regex {pattern.pattern!r} finds no patient in {len(missed):,} of {len(samples):,} "
+            "paths:\n" + "\n".join(missed[:5]),
+            "widen the expression, or move these files away",
+        )
 
 
 def _check_classes(folder: Path, split: str, samples: list[Sample], classes: list[str]) -> None:

@@ -69,6 +69,7 @@ class Weights:
         model: the fields of `ModelConfig` that the tensors decide.
         normalize: how the weights want images, a value of `DataConfig.normalize`; and where that is known from.
         unused: names in the file that no plain ViT has.
+        seen: sha256 of the images that they were made with, where the file tells.
     """
 
     path: Path
@@ -77,6 +78,7 @@ class Weights:
     model: dict[str, Any]
     normalize: tuple[str, str]
     unused: tuple[str, ...]
+    seen: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -129,7 +131,7 @@ def read_weights(file: str | Path) -> Weights:
         found = _read_safetensors(path)
     else:
         found = safe_load(path)
-    if isinstance(found, dict) and found.get("format") == FORMAT:
+    if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
         return _own(found, path)
     state, left_out = _unwrap(found, path)
     _refuse_others(state, path)
@@ -265,22 +267,27 @@ def fold_channels(kernel: Tensor, channels: int) -> Tensor:
     return torch.cat([colour, *alpha], dim=1)
 
 
-FORMAT = "vitmed checkpoint"
+FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
 
 
 def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
-    """A checkpoint of vitmed tells its network itself."""
+    """A checkpoint or encoder of vitmed tells its network itself, and which images it was made with."""
     try:
         config, state = checkpoint["config"], checkpoint["weights"]
         model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise TypeError("weights")
         normalize, size = str(config["data"]["normalize"]), SIZES[model.name]
+        if checkpoint["format"] == ENCODER:
+            seen = list(checkpoint["seen"])
+        else:
+            data = checkpoint["data"]
+            seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
     decided = {name: getattr(model, name) for name in ARCHITECTURE}
     decided |= {name: decided[name] or getattr(size, name) for name in ("width", "depth", "heads")}
-    return Weights(path, "vitmed", state, decided, (normalize, "the checkpoint"), ())
+    return Weights(path, "vitmed", state, decided, (normalize, "the checkpoint"), (), tuple(seen))
 
 
 ARCHITECTURE = (

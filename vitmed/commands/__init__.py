@@ -9,6 +9,8 @@ from typing import Any
 MODULES = {
     "train": "training",
     "TrainResult": "training",
+    "pretrain": "pretraining",
+    "PretrainResult": "pretraining",
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
     "predict": "prediction",

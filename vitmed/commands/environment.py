@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from vitmed.config import Config
+from vitmed.config import Config, PretrainConfig
 from vitmed.world import Precision, describe
 
 PACKAGES = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
 
 
 def environment(
-    config: Config, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
+    config: Config | PretrainConfig, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
 ) -> dict[str, Any]:
     """What a run depended on, without host name, user or absolute path."""
     program = Path(sys.argv[0]).name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from vitmed.checkpoint import Checkpoint
@@ -56,7 +57,19 @@ def own_notes(saved: Checkpoint, split: str, now: list[str | None]) -> list[str]
         notes.append(
             f"Leakage: {copies:,} of these images are byte for byte in another split; the result is flattered."
         )
+    before = seen_before(saved.seen, saved.hashes[split]) if split == "test" else 0
+    if before:
+        notes.append(
+            f"Leakage: {before:,} of these images were used to make the weights that the run started from; the result "
+            "is flattered."
+        )
     return notes
+
+
+def seen_before(seen: Sequence[str], hashes: Sequence[str]) -> int:
+    """How many of the images (by sha256) the starting weights had been made with."""
+    known = set(seen)
+    return sum(digest in known for digest in hashes)
 
 
 def foreign_samples(
@@ -93,10 +106,10 @@ def leakage_notes(saved: Checkpoint, root: Path, samples: list[Sample], allow: b
     """Notes on images and patients that the model was made with. Raises DataError for images, unless allowed."""
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.splits.samples]
-    known = {digest for name in made_with for digest in saved.hashes[name]}
+    known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
     seen = [root / sample.path for sample in samples if sha256(root / sample.path) in known]
     if seen:
-        text = f"{len(seen):,} of {len(samples):,} images were used to make this model (train or val)"
+        text = f"{len(seen):,} of {len(samples):,} images were used to make this model (train, val or pretraining)"
         if not allow:
             raise DataError(f"{root}: {text}, the first is {seen[0]}", "judge it on others, or say --allow-leakage")
         notes.append(f"Leakage: {text}; the result is flattered.")

@@ -16,6 +16,7 @@ import yaml
 
 from vitmed.augment import POLICIES, refuse_flips
 from vitmed.checkpoint import from_scratch, relative
+from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.config import Config, build_config, check_names, load_config
 from vitmed.errors import DataError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_size
@@ -154,10 +155,8 @@ def plan(
     Raises:
         VitmedError: as `train`.
     """
-    from vitmed.commands.training import flag_overrides
-
     ui = ui or Ui()
-    overrides = flag_overrides(flags)
+    overrides = read_overrides(flags, FLAGS, "plan")
     if data is not None:
         overrides["data.root"] = str(data)
     file = Path(output)

@@ -10,8 +10,9 @@ from vitmed.augment import POLICIES
 from vitmed.checkpoint import portable
 from vitmed.commands.comparison import fit_colours
 from vitmed.commands.evaluation import Evaluation, check_gates, finish, parse_gates, picture
+from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.session import check_images, images_of, splits_csv
-from vitmed.commands.training import TrainResult, default_name, flag_overrides, train
+from vitmed.commands.training import TrainResult, default_name, train
 from vitmed.config import Config, check_names, load_config
 from vitmed.images import Preprocessing
 from vitmed.metrics import METRICS
@@ -49,7 +50,7 @@ def probe(
         VitmedError: as `train`.
     """
     ui = ui or Ui()
-    overrides = flag_overrides(flags)
+    overrides = read_overrides(flags, FLAGS, "probe")
     if data is not None:
         overrides["data.root"] = str(data)
     settings = load_config(config, overrides, sets)
@@ -68,7 +69,7 @@ def _colours_alone(
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     images = images_of(splits, Preprocessing.of(config))
-    hashes = check_images(splits, images, config.data.cache_mb, ui)
+    hashes = check_images(images, config.data.cache_mb, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, portable(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))

@@ -20,20 +20,21 @@ from vitmed.baselines import LinearHead
 from vitmed.checkpoint import Checkpoint, portable, save_checkpoint
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
+from vitmed.commands.membership import seen_before
 from vitmed.commands.summaries import summarise
-from vitmed.config import Config
+from vitmed.config import Config, PretrainConfig
 from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader, unusable
 from vitmed.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.health import stuck
 from vitmed.images import Preprocessing
-from vitmed.loop import Epoch, TrainState, fit, new_state, out_of_patience
+from vitmed.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
 from vitmed.lora import add_low_rank, merged
 from vitmed.metrics import positive_class
 from vitmed.model import build_vit
 from vitmed.plots import contact_sheet, png, training_curves
 from vitmed.run import RunFolder, write_bytes, write_json, write_text
 from vitmed.splits import Splits
-from vitmed.ui import Ui
+from vitmed.ui import Advance, Ui
 from vitmed.weights import Weights, load_pretrained
 from vitmed.world import describe, pick_precision
 
@@ -59,6 +60,7 @@ class Session:
             add_low_rank(model, config.train.lora)
         elif config.train.freeze_blocks is not None:
             model.freeze(config.train.freeze_blocks)
+        self.seen = weights.seen if weights is not None else ()
         self.model = model.to(device)
         self.images = images_of(splits, Preprocessing.of(config))
         self.hashes: dict[str, list[str]] = {}
@@ -111,7 +113,10 @@ class Session:
 
     def check_images(self) -> None:
         """Decode every file once; keep those of train and val in memory where they fit."""
-        self.hashes = check_images(self.splits, self.images, self.config.data.cache_mb, self.ui)
+        self.hashes = check_images(self.images, self.config.data.cache_mb, self.ui)
+        before = seen_before(self.seen, self.hashes["test"])
+        if before:
+            self.ui.warn(f"{before:,} images of test were used to make the weights: the result is flattered")
 
     def open(self, folder: RunFolder) -> None:
         """Write what is known before the first batch, and make a new state."""
@@ -129,7 +134,7 @@ class Session:
     def reopen(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Go back to the state of a last.pt."""
         assert checkpoint.training is not None
-        self.folder = folder
+        self.folder, self.seen = folder, checkpoint.seen
         self._prepare()
         try:
             self.state.load_state_dict(checkpoint.training)
@@ -161,17 +166,8 @@ class Session:
                 state, self.loader, self.batches, self.images["val"], self.splits.classes, config, self.device,
                 self.precision, stop,
             )  # fmt: skip
-            try:
-                for event in events:
-                    if isinstance(event, Epoch):
-                        self._end_of_epoch(event)
-                    else:
-                        text = f"epoch {event.epoch}/{config.train.epochs}  loss {event.loss:.4f}"
-                        text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
-                        done = (event.epoch - 1) * event.batches + event.batch
-                        advance(done, config.train.epochs * event.batches, text)
-            except RuntimeError as error:
-                raise memory_error(error, config) from None
+            for epoch in epochs_of(events, config, advance):
+                self._end_of_epoch(epoch)
             if state.history:
                 write_bytes(self.folder.training_curves, png(training_curves(state.history)))
             if stop():
@@ -211,20 +207,12 @@ class Session:
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
         weights = {**merged(self.model), "head.weight": torch.from_numpy(head.weight)}
         weights["head.bias"] = torch.from_numpy(head.bias)
-        save_checkpoint(
-            path,
-            config=self.config,
-            splits=self.splits,
-            hashes=self.hashes,
-            weights=weights,
-            record=record,
-            training=None,
-        )
+        self._write(path, weights, record)
 
     def start_head(self, head: LinearHead) -> None:
         """Begin training with this head; the moving average begins with it too."""
         with torch.no_grad():
-            for network in {id(n): n for n in (self.state.model, self.state.judged)}.values():
+            for network in {id(n): n for n in (self.model, self.state.judged)}.values():
                 network.head.weight.copy_(torch.from_numpy(head.weight))
                 network.head.bias.copy_(torch.from_numpy(head.bias))
 
@@ -247,6 +235,7 @@ class Session:
             weights=weights,
             record=record,
             training=training,
+            seen=self.seen,
         )
 
     def sheet(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
@@ -267,14 +256,26 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
     return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
 
 
-def check_images(splits: Splits, images: dict[str, Images], cache_mb: int, ui: Ui) -> dict[str, list[str]]:
+def check_images(images: dict[str, Images], cache_mb: int, ui: Ui) -> dict[str, list[str]]:
+    """As `read_all`; and warn where an image of val or test is in another split too."""
+    hashes = read_all(images, cache_mb, ui)
+    seen = dict.fromkeys(hashes["train"], "train")
+    for name in ("val", "test"):
+        copies = sum(digest in seen for digest in hashes[name])
+        if copies:
+            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered")
+        seen |= dict.fromkeys(hashes[name], name)
+    return hashes
+
+
+def read_all(images: dict[str, Images], cache_mb: int, ui: Ui) -> dict[str, list[str]]:
     """Decode every file once; keep those of train and val in memory where they fit.
 
     Returns:
         split -> sha256 of its files, in the order of the samples.
 
     Raises:
-        DataError: files that cannot be used.
+        DataError: files that cannot be used; names them.
     """
     room, bad, hashes = cache_mb, list[str](), dict[str, list[str]]()
     for name, part in images.items():
@@ -285,13 +286,22 @@ def check_images(splits: Splits, images: dict[str, Images], cache_mb: int, ui: U
         bad += problems
     if bad:
         raise unusable(bad, sum(len(part) for part in images.values()))
-    seen = dict.fromkeys(hashes["train"], "train")
-    for name in ("val", "test"):
-        copies = sum(digest in seen for digest in hashes[name])
-        if copies:
-            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered")
-        seen |= dict.fromkeys(hashes[name], name)
     return hashes
+
+
+def epochs_of(events: Iterator[Step | Epoch], config: Config | PretrainConfig, advance: Advance) -> Iterator[Epoch]:
+    """Show the steps and give on the epochs. Raises OutOfMemoryError where a step found no memory."""
+    epochs = config.train.epochs
+    try:
+        for event in events:
+            if isinstance(event, Epoch):
+                yield event
+                continue
+            text = f"epoch {event.epoch}/{epochs}  loss {event.loss:.4f}"
+            text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
+            advance((event.epoch - 1) * event.batches + event.batch, epochs * event.batches, text)
+    except RuntimeError as error:
+        raise memory_error(error, config) from None
 
 
 def json_line(record: dict[str, Any]) -> str:
@@ -299,7 +309,7 @@ def json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 
-def memory_error(error: RuntimeError, config: Config) -> RuntimeError | OutOfMemoryError:
+def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:
     """Our error for a lack of memory, on the device or between the loader's processes; else the error itself."""
     text, train = str(error), config.train
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:

@@ -11,58 +11,16 @@ from typing import Any
 from vitmed.checkpoint import load_checkpoint
 from vitmed.commands.comparison import Baselines
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
+from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.planning import get_ready
 from vitmed.commands.session import Session
-from vitmed.config import Config, build_config, load_config
+from vitmed.config import Config, PretrainConfig, build_config, load_config
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.rules import describe
 from vitmed.run import RunFolder, refuse_inside
 from vitmed.splits import Splits, data_folder
 from vitmed.ui import Ui
 from vitmed.world import pick_device
-
-# Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
-FLAGS = {
-    "model": "model.name",
-    "weights": "model.weights",
-    "image_size": "model.image_size",
-    "patch_size": "model.patch_size",
-    "channels": "model.channels",
-    "stem": "model.stem",
-    "pool": "model.pool",
-    "positions": "model.positions",
-    "drop_path": "model.drop_path",
-    "resize": "data.resize",
-    "normalize": "data.normalize",
-    "max_train": "data.max_train",
-    "group_regex": "data.group_regex",
-    "positive": "data.positive",
-    "policy": "augment.policy",
-    "mixup": "augment.mixup",
-    "cutmix": "augment.cutmix",
-    "epochs": "train.epochs",
-    "batch_size": "train.batch_size",
-    "accumulate": "train.accumulate",
-    "lr": "train.lr",
-    "weight_decay": "train.weight_decay",
-    "layer_decay": "train.layer_decay",
-    "warmup_epochs": "train.warmup_epochs",
-    "smoothing": "train.smoothing",
-    "balance": "train.balance",
-    "freeze": "train.freeze",
-    "probe_first": "train.probe_first",
-    "freeze_blocks": "train.freeze_blocks",
-    "lora": "train.lora",
-    "baseline": "train.baseline",
-    "ema": "train.ema",
-    "monitor": "train.monitor",
-    "patience": "train.patience",
-    "save_every": "train.save_every",
-    "seed": "train.seed",
-    "device": "train.device",
-    "precision": "train.precision",
-    "workers": "train.workers",
-}
 
 # What may be said beside --resume: how long to go on, and what changes no result.
 RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers"}
@@ -107,7 +65,7 @@ def train(
     """
     ui = ui or Ui()
     gates = parse_gates(fail_under)  # a wrong gate ends here, not after the night
-    overrides = flag_overrides(flags)
+    overrides = read_overrides(flags, FLAGS, "train")
     if resume is not None:
         if name is not None:
             raise UsageError("--resume goes on in the run's own folder", "leave --name out")
@@ -134,16 +92,6 @@ def train(
     ui.say(f"predict with: vitmed predict IMAGE --checkpoint {session.folder.path}")
     check_gates(gates, test.metrics, result)
     return result
-
-
-def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
-    """{"epochs": 5} -> {"train.epochs": 5}; None is a flag that was not given. Raises UsageError."""
-    unknown = set(flags) - set(FLAGS)
-    if unknown:
-        raise UsageError(
-            f"train has no option {', '.join(sorted(unknown))}", f"it has {', '.join(FLAGS)}, config, sets"
-        )
-    return {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
 
 
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool) -> Session:
@@ -205,7 +153,7 @@ def _resumed(
     return session
 
 
-def default_name(root: Path, config: Config) -> str:
+def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Date, data and model: 2026-11-20_malaria_vit-tiny."""
     data = "".join(c if c.isalnum() or c in "-." else "-" for c in root.resolve().name)[:60] or "data"
     return f"{datetime.date.today().isoformat()}_{data}_{config.model.name.replace('_', '-')}"

@@ -1,0 +1,63 @@
+"""Which field of the configuration each flag of the command line sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitmed.errors import UsageError
+
+
+def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
+    """{"epochs": 5} -> {"train.epochs": 5}; None is a flag that was not given. Raises UsageError."""
+    unknown = set(flags) - set(known)
+    if unknown:
+        raise UsageError(
+            f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
+        )
+    given = {known[flag]: value for flag, value in flags.items() if value is not None}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+
+
+# Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
+FLAGS = {
+    "model": "model.name",
+    "weights": "model.weights",
+    "image_size": "model.image_size",
+    "patch_size": "model.patch_size",
+    "channels": "model.channels",
+    "stem": "model.stem",
+    "pool": "model.pool",
+    "positions": "model.positions",
+    "drop_path": "model.drop_path",
+    "resize": "data.resize",
+    "normalize": "data.normalize",
+    "max_train": "data.max_train",
+    "group_regex": "data.group_regex",
+    "positive": "data.positive",
+    "policy": "augment.policy",
+    "mixup": "augment.mixup",
+    "cutmix": "augment.cutmix",
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "accumulate": "train.accumulate",
+    "lr": "train.lr",
+    "weight_decay": "train.weight_decay",
+    "layer_decay": "train.layer_decay",
+    "warmup_epochs": "train.warmup_epochs",
+    "smoothing": "train.smoothing",
+    "balance": "train.balance",
+    "freeze": "train.freeze",
+    "probe_first": "train.probe_first",
+    "freeze_blocks": "train.freeze_blocks",
+    "lora": "train.lora",
+    "baseline": "train.baseline",
+    "ema": "train.ema",
+    "monitor": "train.monitor",
+    "patience": "train.patience",
+    "save_every": "train.save_every",
+    "seed": "train.seed",
+    "device": "train.device",
+    "precision": "train.precision",
+    "workers": "train.workers",
+}
