@@ -12,13 +12,13 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vitmed"
 LAYERS = [  # low to high; a module imports from lower lines only
     ["errors", "tuning", "ui"],
-    ["world"],
+    ["world", "catalogue"],
     ["config"],
     ["model", "health", "layouts"],
     ["images", "augment", "weights", "predictions", "synthetic"],
     ["splits"],
     ["data", "optim", "inference", "run"],
-    ["checkpoint", "metrics", "calibration"],
+    ["checkpoint", "downloads", "metrics", "calibration"],
     ["loop", "plots"],
     ["report"],
     ["commands"],

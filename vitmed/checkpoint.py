@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from vitmed.catalogue import is_name
 from vitmed.config import Config, ModelConfig, build_config
 from vitmed.errors import CheckpointError, DataError, VitmedError
 from vitmed.images import Preprocessing
@@ -169,11 +170,11 @@ def relative(path: str | Path, folder: Path) -> str:
 
 
 def portable(config: Config, folder: Path) -> Config:
-    """The configuration with its paths relative to a folder."""
+    """The configuration with its paths relative to a folder; a name of the catalogue is none."""
     data, model = config.data, config.model
     if data.root is not None:
         data = data.model_copy(update={"root": relative(data.root, folder)})
-    if model.weights is not None:
+    if model.weights is not None and not is_name(model.weights):
         model = model.model_copy(update={"weights": relative(model.weights, folder)})
     return config.model_copy(update={"data": data, "model": model})
 

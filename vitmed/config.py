@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from vitmed.catalogue import is_name
 from vitmed.errors import UsageError, unknown_key
 
 
@@ -84,8 +85,8 @@ class ModelConfig(Section):
     drop_path: float = Field(0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0.")
     weights: str | None = Field(
         None,
-        description="Weight file to start from, of vitmed, timm, torchvision, Hugging Face or Google; it decides the "
-        "network. In a YAML file, relative to that file.",
+        description="What to start from: a weight file of vitmed, timm, torchvision, Hugging Face or Google (in a YAML "
+        "file, relative to that file), or a name of `vitmed weights list`; it decides the network.",
     )
 
 
@@ -185,8 +186,10 @@ def load_config(
         tree = _number(_read_yaml(path))
         for section, field in (("data", "root"), ("model", "weights")):
             fields = tree.get(section)
-            if isinstance(fields, dict) and isinstance(fields.get(field), str):
-                fields[field] = str(Path(path.parent, fields[field]))
+            if isinstance(fields, dict) and isinstance(value := fields.get(field), str):
+                if field == "weights" and is_name(value, path.parent):
+                    continue  # public weights, which lie in no folder of the user's
+                fields[field] = str(Path(path.parent, value))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitmed.catalogue import Entry
 from vitmed.config import ModelConfig
 from vitmed.errors import CheckpointError, UsageError
 from vitmed.layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
@@ -69,6 +70,9 @@ class Weights:
         model: the fields of `ModelConfig` that the tensors decide.
         normalize: how the weights want images, a value of `DataConfig.normalize`; and where that is known from.
         unused: names in the file that no plain ViT has.
+        mean, std: per channel, of values in 0..1, as whoever made the weights told it; None where nobody did.
+        interpolation: "bilinear", "bicubic", ...: how images were resized; None where nobody told.
+        licence: SPDX identifier, or the publisher's word for it; None where nobody told.
     """
 
     path: Path
@@ -77,6 +81,10 @@ class Weights:
     model: dict[str, Any]
     normalize: tuple[str, str]
     unused: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str | None = None
+    licence: str | None = None
 
 
 def safe_load(path: Path) -> Any:
@@ -99,8 +107,12 @@ def safe_load(path: Path) -> Any:
         raise CheckpointError(f"{path}: not a readable checkpoint ({_first_line(error)})", "copy it again") from None
 
 
-def read_weights(file: str | Path) -> Weights:
+def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     """Read a weight file of any layout in `layouts.LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
+
+    Args:
+        file: its path.
+        entry: what the catalogue knows of it; else the files of a model hub that lie beside it are asked.
 
     Raises:
         CheckpointError: missing, damaged, with code in it, or not a plain ViT (says what it is).
@@ -134,7 +146,9 @@ def read_weights(file: str | Path) -> Weights:
     unused = (*left_out, *(name for name in converted if name not in plain))
     _refuse_incomplete(plain, unused, path)
     _join_positions(plain, path)
-    return Weights(path, layout, plain, _describe(plain, layout), _normalisation(path, layout), unused)
+    told, source = (_of_entry(entry), "the catalogue") if entry is not None else _beside(path)
+    normalize = _normalisation(told.get("mean"), source, layout)
+    return Weights(path, layout, plain, _describe(plain, layout), normalize, unused, **told)
 
 
 def fitted(config: ModelConfig, weights: Weights) -> ModelConfig:
@@ -277,18 +291,42 @@ ARCHITECTURE = (
 )  # fmt: skip
 
 
-def _normalisation(path: Path, layout: str) -> tuple[str, str]:
-    """How images are normalised, and how that is known: a file of the model hub beside the weights, or the habit."""
-    for name, *keys in (("preprocessor_config.json", "image_mean"), ("config.json", "pretrained_cfg", "mean")):
+def _of_entry(entry: Entry) -> dict[str, Any]:
+    """The last four fields of `Weights`, from the catalogue."""
+    return {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}
+
+
+def _beside(path: Path) -> tuple[dict[str, Any], str]:
+    """The last four fields of `Weights`, as far as a file of a model hub beside the weights tells them; its name."""
+    for name, inside, mean, std, resized in (
+        ("preprocessor_config.json", (), "image_mean", "image_std", "resample"),  # transformers
+        ("config.json", ("pretrained_cfg",), "mean", "std", "interpolation"),  # timm
+    ):
         try:
-            mean = json.loads((path.parent / name).read_text(encoding="utf-8"))
-            for key in keys:
-                mean = mean[key]
-            known = {"half": 0.5, "imagenet": 0.485}
-            return next((how, name) for how, first in known.items() if abs(mean[0] - first) < 1e-3)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, StopIteration):
-            continue  # not there, not of the hub, or a mean of its own
+            told = json.loads((path.parent / name).read_text(encoding="utf-8"))
+            for key in inside:
+                told = told[key]
+            how, licence = told.get(resized), told.get("license")
+            return {
+                "mean": tuple(float(value) for value in told[mean]),
+                "std": tuple(float(value) for value in told[std]),
+                "interpolation": PIL_RESAMPLING.get(how, how if isinstance(how, str) else None),
+                "licence": licence if isinstance(licence, str) else None,
+            }, name
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not there, or not of the hub
+    return {}, ""
+
+
+def _normalisation(mean: tuple[float, ...] | None, source: str, layout: str) -> tuple[str, str]:
+    """How images are normalised, and how that is known: from what was told, or by habit."""
+    for how, first in (("half", 0.5), ("imagenet", 0.485)):
+        if mean and abs(mean[0] - first) < 1e-3:
+            return how, source
     return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
+
+
+PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
 def _magic(path: Path) -> bytes:

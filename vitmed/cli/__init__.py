@@ -6,6 +6,7 @@ The commands are imported inside their functions, so that `vitmed --help` loads 
 from vitmed.cli.app import app
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
+from vitmed.cli.public_weights import weights
 from vitmed.cli.training import demo, train
 
-__all__ = ["app", "demo", "evaluate", "main", "predict", "summary", "train"]
+__all__ = ["app", "demo", "evaluate", "main", "predict", "summary", "train", "weights"]

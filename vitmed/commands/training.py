@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.augment import POLICIES, refuse_flips
+from vitmed.catalogue import is_name
 from vitmed.checkpoint import from_scratch, load_checkpoint
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
+from vitmed.commands.public_weights import open_weights
 from vitmed.commands.session import Session
 from vitmed.config import Config, build_config, check_names, load_config
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
@@ -19,7 +21,7 @@ from vitmed.model import SIZES
 from vitmed.run import RunFolder, refuse_inside
 from vitmed.splits import Splits, data_folder, make_splits
 from vitmed.ui import Ui
-from vitmed.weights import Weights, fitted, read_weights
+from vitmed.weights import Weights, fitted
 from vitmed.world import pick_device
 
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
@@ -83,6 +85,7 @@ def train(
     name: str | None = None,
     resume: str | Path | None = None,
     fail_under: Sequence[str] = (),
+    offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
@@ -95,6 +98,7 @@ def train(
         name: of the run folder; default date, data and model.
         resume: a run folder to go on with, to the same weights as if it had never stopped.
         fail_under: gates on the test metrics, such as "auroc=0.9".
+        offline: open no connection, also not for public weights; see docs/weights.md.
         ui: where messages and progress go.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
@@ -111,7 +115,7 @@ def train(
     else:
         if data is not None:
             overrides["data.root"] = str(data)
-        session = _fresh(load_config(config, overrides, sets), output, name, ui)
+        session = _fresh(load_config(config, overrides, sets), output, name, ui, offline)
     best, device = session.folder.best, session.device.type
     try:
         session.run()
@@ -140,9 +144,9 @@ def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
     return {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
 
 
-def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui) -> Session:
+def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, offline: bool) -> Session:
     check_names(config, SIZES, POLICIES, METRICS)
-    weights = read_weights(config.model.weights) if config.model.weights is not None else None
+    weights = open_weights(config.model.weights, ui, offline) if config.model.weights is not None else None
     config = start_from(config, weights)
     splits = make_splits(config.data)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
@@ -186,8 +190,9 @@ def _resumed(
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
     tree = checkpoint.config.model_dump()
     tree["data"]["root"] = str(data_folder(data) if data is not None else checkpoint.data_root())
-    if tree["model"]["weights"] is not None:  # stored relative to the run folder
-        tree["model"]["weights"] = str(folder.path / tree["model"]["weights"])
+    weights = tree["model"]["weights"]
+    if weights is not None and not is_name(weights, folder.path):  # stored relative to the run folder
+        tree["model"]["weights"] = str(folder.path / weights)
     epochs = checkpoint.config.train.epochs
     for key, value in overrides.items():
         section, _, field = key.partition(".")
