@@ -309,7 +309,7 @@ def _beside(path: Path) -> tuple[dict[str, Any], str]:
             how, licence = told.get(resized), told.get("license")
             return {
                 "mean": tuple(float(value) for value in told[mean]),
-                "std": tuple(float(value) for value in told[std]),
+                "std": tuple(float(value) for value in told[std]) if told.get(std) else None,
                 "interpolation": PIL_RESAMPLING.get(how, how if isinstance(how, str) else None),
                 "licence": licence if isinstance(licence, str) else None,
             }, name
@@ -323,6 +323,8 @@ def _normalisation(mean: tuple[float, ...] | None, source: str, layout: str) -> 
     for how, first in (("half", 0.5), ("imagenet", 0.485)):
         if mean and abs(mean[0] - first) < 1e-3:
             return how, source
+    if mean:
+        return "imagenet", f"the nearest to the mean that {source} tells"
     return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
 
 

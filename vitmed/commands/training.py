@@ -147,6 +147,8 @@ def flag_overrides(flags: dict[str, Any]) -> dict[str, Any]:
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, offline: bool) -> Session:
     check_names(config, SIZES, POLICIES, METRICS)
     weights = open_weights(config.model.weights, ui, offline) if config.model.weights is not None else None
+    if weights is not None and "nearest" in weights.normalize[1]:
+        ui.warn(f"the weights want mean {weights.mean} and std {weights.std}; {weights.normalize[0]} is the nearest")
     config = start_from(config, weights)
     splits = make_splits(config.data)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
