@@ -441,9 +441,9 @@ from pathlib import Path
 from vitmed.catalogue import CATALOGUE, Entry
 from vitmed.cli import main
 from vitmed.downloads import where
-def run(*args):
+def run(*args, folder=("-o", OUTPUT, "--name", "a")):
     try:
-        main(["train", "--offline", "-o", OUTPUT, "--name", "a", *args])
+        main(["train", "--offline", *folder, *args])
     except SystemExit as end:
         print(end.code)
 CATALOGUE["toy"] = Entry(*ENTRY)
@@ -453,6 +453,8 @@ where("toy").parent.mkdir(parents=True)
 shutil.copy(FILE, where("toy"))
 run(DATA, "--weights", "toy", *SETTINGS)
 run("-c", OUTPUT + "/a/config.yaml")
+where("toy").unlink()  # its last.pt holds the weights
+run("--resume", OUTPUT + "/a-2", "--epochs", "2", folder=())
 """
 
 
@@ -477,7 +479,7 @@ def put(file: Path, name: str = "toy") -> None:
 
 
 def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit: Path) -> None:
-    """The file absent, then present, then the run repeated by its config; in a process that a socket would end."""
+    """The file absent, then present, the run repeated by its config, and resumed; in a process that a socket ends."""
     entry, runs = entry_for(toy_vit), tmp_path / "runs"
     settings = [part for key in TINY for part in (f"--{key.replace('_', '-')}", str(TINY[key]))]
     settings += ["--policy", "medical", "--epochs", "1"]  # with the library of augmentations
@@ -485,14 +487,14 @@ def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit
     said = "".join(f"{name} = {value!r}\n" for name, value in {**values, "SETTINGS": settings}.items())
     done = python("-c", NO_NETWORK + NO_FIGURES + said + OFFLINE_RUNS)
     assert "NETWORK" not in done.stderr and "Traceback" not in done.stderr, done.stderr
-    assert done.stdout.split() == ["4", "False", "0", "0"], done.stderr
+    assert done.stdout.split() == ["4", "False", "0", "0", "0"], done.stderr
     refusal, _, rest = done.stderr.partition("vitmed is for research use only")
     path = tmp_path / "cache" / "weights" / "toy" / "model.pth"
     for text in (str(path), entry.url, str(entry.sha256), "licence Apache-2.0"):
         assert text in refusal
     assert "images normalised by half" in rest
-    told = (runs / "a" / "config.yaml").read_text()
-    assert "weights: toy\n" in told and str(tmp_path) not in told
+    for told in ((runs / name / "config.yaml").read_text() for name in ("a", "a-2")):
+        assert "weights: toy\n" in told and str(tmp_path) not in told
     first, second = (runs / name / "test" / "predictions.csv" for name in ("a", "a-2"))
     assert first.read_bytes() == second.read_bytes()
 
