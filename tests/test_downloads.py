@@ -44,6 +44,7 @@ class Server:
     cut: list[int] = field(default_factory=list)  # bytes after which the next answers end; whole when used up
     stall: list[float] = field(default_factory=list)  # seconds of silence in the middle of the next answers
     elsewhere: str | None = None  # redirect to
+    tells_length: bool = True
     asked: list[dict[str, str]] = field(default_factory=list)
     port: int = 0
 
@@ -81,7 +82,8 @@ def server() -> Iterator[Server]:
             self.send_response(206 if begin else 200)
             if begin:
                 self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
-            self.send_header("Content-Length", str(len(body) - begin))
+            if about.tells_length:
+                self.send_header("Content-Length", str(len(body) - begin))
             if about.etag:
                 self.send_header("ETag", about.etag)
             if about.changed:
@@ -270,6 +272,18 @@ def test_a_page_instead_of_the_file_is_seen_by_its_size(server: Server, cache: P
     with pytest.raises(CheckpointError, match="offers 26 bytes, expected about 900,000"):
         fetch("toy", Recorder())
     assert left(cache) == set()
+
+
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_a_server_that_tells_no_length(
+    listed: Callable[..., None], server: Server, cache: Path, sha256: str | None
+) -> None:
+    listed(sha256=sha256)
+    server.tells_length, server.cut = False, [300_000]
+    with pytest.raises(CheckpointError, match="300,000 bytes, expected about 900,000; what came was removed"):
+        fetch("toy", Recorder())
+    assert not {"model.pth", "model.pth.part"} & left(cache)
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("bad", [CONTENT[:-1] + b"x", CONTENT[:1000], b""])

@@ -71,7 +71,10 @@ def is_name(text: str, folder: str | Path = ".") -> bool:
 
 def is_path(text: str) -> bool:
     """Whether `text` can only mean a file: it has a folder or a suffix, which no name has."""
-    return len(Path(text).parts) > 1 or Path(text).suffix != "" or Path(text).exists()
+    try:
+        return len(Path(text).parts) > 1 or Path(text).suffix != "" or Path(text).exists()
+    except OSError:  # longer than a file's name can be
+        return False
 
 
 def entry_of(name: str) -> Entry:

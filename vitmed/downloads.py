@@ -119,7 +119,7 @@ def _checked(path: Path, name: str, entry: Entry) -> Path:
     if not _plausible(size, entry):
         raise CheckpointError(f"{path}: {size:,} bytes, expected about {entry.size:,}", fix)
     note = _digest_file(path)
-    noted = note.read_text(encoding="utf-8").split()[:1] if note.is_file() else []
+    noted = note.read_text(encoding="utf-8", errors="replace").split()[:1] if note.is_file() else []
     expected = [digest for digest in (entry.sha256, *noted) if digest]
     if expected:
         found = sha256_of(path)
@@ -160,7 +160,14 @@ def _alone(lock: Path, name: str, ui: Ui) -> Iterator[None]:
 
 
 def _accept(part: Path, path: Path, entry: Entry, expected: str | None) -> None:
-    """Give a complete file its name. Raises CheckpointError where the hash is wrong; the file is then removed."""
+    """Give a complete file its name. Raises CheckpointError where size or hash is wrong; the file is then removed."""
+    size = part.stat().st_size
+    if not _plausible(size, entry):
+        part.unlink()
+        raise CheckpointError(
+            f"{path.name} from {entry.url}: {size:,} bytes, expected about {entry.size:,}; what came was removed",
+            f"vitmed weights fetch {path.parent.name} again; if it stays so, open the address in a browser",
+        )
     found = sha256_of(part)
     if expected is not None and not found.startswith(expected):
         part.unlink()
@@ -247,7 +254,7 @@ def _stream(entry: Entry, part: Path, told: Callable[[int, int], None]) -> None:
             raise _Cut("the server did not go on where asked")
         have = have if again else 0
         length = response.headers.get("Content-Length")
-        total = have + int(length) if length else None
+        total = have + int(length) if length and length.isdigit() else None
         if total is not None and not _plausible(total, entry):
             raise CheckpointError(
                 f"{entry.url}: the server offers {total:,} bytes, expected about {entry.size:,}",
@@ -351,11 +358,6 @@ def _from_hub(name: str, entry: Entry, path: Path, ui: Ui) -> None:
         raise
     except Exception as error:  # of its own, of httpx and of the system, and they change between its versions
         raise _refused(entry, _first_line(error)) from None
-    if not _plausible(part.stat().st_size, entry):
-        raise CheckpointError(
-            f"{entry.url}: the hub gave {part.stat().st_size:,} bytes, expected about {entry.size:,}",
-            f"look at https://huggingface.co/{entry.hub}",
-        )
     # Large files have their sha256 as ETag on the hub.
     told = about.etag if about.etag and re.fullmatch("[0-9a-f]{64}", about.etag) else None
     _accept(part, path, entry, entry.sha256 or told)
