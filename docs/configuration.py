@@ -44,7 +44,7 @@ repeats the run.
 def text() -> str:
     """The whole page."""
     from vitmed.augment import POLICIES
-    from vitmed.commands import flags
+    from vitmed.commands import flags, pretraining
     from vitmed.config import Config, DataConfig, PretrainConfig
     from vitmed.metrics import METRICS
     from vitmed.model import SIZES
@@ -65,7 +65,7 @@ def text() -> str:
         "## Pretraining\n\nWhat configures `vitmed pretrain`. Its `model` section is that above; its `data` section "
         "has one field more.\n\n"
     )
-    own = flag_of_field("pretrain", preflags.FLAGS)
+    own = flag_of_field("pretrain", pretraining.FLAGS)
     parts += sections(PretrainConfig, own, known={"model": None, "data": DataConfig}, title="### Pretraining: {}")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 

@@ -75,6 +75,8 @@ def parse(args: list[str]) -> None:
         assert name in ("--help", "-h", "--version"), name
         return
     command = group.commands[name]
+    if rest and hasattr(command, "commands") and not rest[0].startswith("-"):  # vitmed weights list
+        command, rest = command.commands[rest[0]], rest[1:]
     if rest:
         command.make_context(name, [word for word in rest if word not in ("--help", "-h")])
 

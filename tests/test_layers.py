@@ -12,13 +12,13 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vitmed"
 LAYERS = [  # low to high; a module imports from lower lines only
     ["errors", "tuning", "ui"],
-    ["world"],
+    ["world", "catalogue"],
     ["config"],
-    ["model", "health", "layouts", "rules"],
-    ["images", "augment", "weights", "predictions", "synthetic", "mae"],
-    ["splits"],
+    ["model", "health", "layouts", "rules", "resampling"],
+    ["images", "augment", "predictions", "synthetic", "mae", "weight_files"],
+    ["splits", "weights"],
     ["data", "optim", "inference", "run", "lora"],
-    ["checkpoint", "metrics", "calibration"],
+    ["checkpoint", "downloads", "metrics", "calibration"],
     ["loop", "plots", "baselines", "lr_range"],
     ["pretraining", "report"],
     ["commands"],

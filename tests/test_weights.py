@@ -14,7 +14,8 @@ from vitmed import build_model, train
 from vitmed.config import ModelConfig
 from vitmed.errors import CheckpointError, UsageError
 from vitmed.model import ViT
-from vitmed.weights import HEAD, LoadReport, fitted, load_pretrained, read_weights, resample_positions
+from vitmed.resampling import resample_positions
+from vitmed.weights import HEAD, LoadReport, fitted, load_pretrained, read_weights
 
 SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
 

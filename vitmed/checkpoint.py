@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 
+from vitmed.catalogue import is_name
 from vitmed.config import AnyConfig, Config, ModelConfig, PretrainConfig, build_config
 from vitmed.errors import CheckpointError, DataError, VitmedError
 from vitmed.images import Preprocessing
 from vitmed.model import ViT, build_vit
 from vitmed.run import whole_file
 from vitmed.splits import Sample, Splits
-from vitmed.weights import ENCODER, FORMAT, safe_load
+from vitmed.weight_files import safe_load
+from vitmed.weights import ENCODER, FORMAT
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
@@ -233,7 +235,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     config = build_config(content["config"])
     if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"classes {classes}")
-    if content["preprocessing"] != Preprocessing.of(config).to_dict():
+    if Preprocessing(**content["preprocessing"]) != Preprocessing.of(config):
         raise ValueError(f"preprocessing {content['preprocessing']}")
     return Checkpoint(
         path=path,
@@ -256,11 +258,11 @@ def relative(path: str | Path, folder: Path) -> str:
 
 
 def portable(config: AnyConfig, folder: Path) -> AnyConfig:
-    """The configuration with its paths relative to a folder."""
+    """The configuration with its paths relative to a folder; a name of the catalogue is none."""
     data, model = config.data, config.model
     if data.root is not None:
         data = data.model_copy(update={"root": relative(data.root, folder)})
-    if model.weights is not None:
+    if model.weights is not None and not is_name(model.weights):
         model = model.model_copy(update={"weights": relative(model.weights, folder)})
     return config.model_copy(update={"data": data, "model": model})
 

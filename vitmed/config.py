@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from vitmed.catalogue import is_name
 from vitmed.errors import UsageError, unknown_key
 
 
@@ -28,11 +29,16 @@ class DataConfig(Section):
         "pad",
         description="How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.",
     )
-    normalize: Literal["imagenet", "half", "image"] = Field(
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] = Field(
+        "bilinear", description="How pixels are resampled, always with antialiasing but for nearest."
+    )
+    normalize: Literal["imagenet", "half", "image", "given"] = Field(
         "imagenet",
         description="imagenet: the usual mean and std; half: to -1..1; image: each channel of each image to mean 0 and "
-        "std 1, which removes differences of stain and light between slides.",
+        "std 1, which removes differences of stain and light between slides; given: data.mean and data.std.",
     )
+    mean: list[float] | None = Field(None, description="Of each channel, of values in 0..1, for normalize: given.")
+    std: list[float] | None = Field(None, description="Of each channel, of values in 0..1, for normalize: given.")
     val_fraction: float = Field(
         0.15, gt=0, lt=1, description="Share split off for validation where there is no val folder."
     )
@@ -84,8 +90,11 @@ class ModelConfig(Section):
     drop_path: float = Field(0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0.")
     weights: str | None = Field(
         None,
-        description="Weight file to start from, of vitmed, timm, torchvision, Hugging Face or Google; it decides the "
-        "network. In a YAML file, relative to that file.",
+        description="What to start from: a weight file of vitmed, timm, torchvision, Hugging Face or Google (in a YAML "
+        "file, relative to that file), or a name of `vitmed weights list`; it decides the network.",
+    )
+    licence: str | None = Field(
+        None, description="Licence of the weights, where it is known; it travels with the checkpoint into the report."
     )
 
 
@@ -164,6 +173,19 @@ class RunConfig(Section):
         if data.val_fraction + data.test_fraction >= 1:
             raise ValueError("data.val_fraction + data.test_fraction leave nothing to train on")
         return data
+
+    @model_validator(mode="after")
+    def _mean_and_std_fit(self) -> RunConfig:
+        data, channels = self.data, self.model.channels  # type: ignore[attr-defined]
+        if (data.normalize == "given") != (data.mean is not None and data.std is not None):
+            raise ValueError("data.normalize given, data.mean and data.std go together")
+        for name in ("mean", "std"):
+            values = getattr(data, name)
+            if values is not None and len(values) not in (1, 3, channels):
+                raise ValueError(f"data.{name} has {len(values)} numbers for {channels} channels")
+        if data.std is not None and min(data.std) <= 0:
+            raise ValueError("data.std holds a number that is not above 0")
+        return self
 
     @field_validator("train", check_fields=False)
     @classmethod
@@ -283,8 +305,10 @@ def load_config(
         tree = _number(_read_yaml(path))
         for section, field in (("data", "root"), ("model", "weights")):
             fields = tree.get(section)
-            if isinstance(fields, dict) and isinstance(fields.get(field), str):
-                fields[field] = str(Path(path.parent, fields[field]))
+            if isinstance(fields, dict) and isinstance(value := fields.get(field), str):
+                if field == "weights" and is_name(value, path.parent):
+                    continue  # public weights, which lie in no folder of the user's
+                fields[field] = str(Path(path.parent, value))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:

@@ -113,19 +113,26 @@ class Preprocessing:
     Attributes:
         image_size: side S of the square, px.
         channels: C.
-        resize: "pad", "squash" or "crop"; always antialiased (Pillow's bilinear).
-        normalize: "imagenet", "half" or "image"; see `DataConfig.normalize`.
+        resize: "pad", "squash" or "crop"; antialiased by Pillow.
+        normalize: "imagenet", "half", "image" or "given"; see `DataConfig.normalize`.
+        mean, std: of the channels, for "given": one number, one for each of R, G, B, or one a channel.
+        interpolation: a key of `RESAMPLING`.
     """
 
     image_size: int
     channels: int
     resize: str
     normalize: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str = "bilinear"
 
     @classmethod
     def of(cls, config: Config | PretrainConfig) -> Preprocessing:
         """What a configuration asks for."""
-        return cls(config.model.image_size, config.model.channels, config.data.resize, config.data.normalize)
+        data, model = config.data, config.model
+        mean, std = (None if values is None else tuple(values) for values in (data.mean, data.std))
+        return cls(model.image_size, model.channels, data.resize, data.normalize, mean, std, data.interpolation)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for the checkpoint."""
@@ -150,7 +157,7 @@ class Preprocessing:
         """Make an image square: (S, S, C) uint8; padding is black."""
         side = (self.image_size, self.image_size)
         if image.size != side:
-            image = RESIZES[self.resize](image, side)
+            image = RESIZES[self.resize](image, side, RESAMPLING[self.interpolation])
         return np.asarray(image).reshape(*side, self.channels)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
@@ -162,7 +169,7 @@ class Preprocessing:
             x.sub_(_channel_mean(x, C).repeat(1, 1, S))
             x.div_(_channel_mean(x.square(), C).sqrt_().clamp_min_(1 / 255).repeat(1, 1, S))  # constant image: zeros
         else:
-            mean, std = self._constants(x)
+            mean, std = (x.new_tensor(values) for values in self.constants(self.channels))
             x.sub_(mean.repeat(S)).div_(std.repeat(S))
         return x.view(B, S, S, C).permute(0, 3, 1, 2)
 
@@ -171,18 +178,26 @@ class Preprocessing:
         if self.normalize == "image":
             x = 0.5 + x / 5
         else:
-            mean, std = self._constants(x)
+            mean, std = (x.new_tensor(values) for values in self.constants(self.channels))
             x = x * std[:, None, None] + mean[:, None, None]
         return x.mul(255).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
-    def _constants(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and standard deviation of each channel, 2 x (C,), where `x` is."""
-        mean, std = CONSTANTS[self.normalize]
-        if self.channels in (1, 2):  # grey: the mean of the three; alpha: half
-            mean, std = (sum(mean) / 3,), (sum(std) / 3,)
-        if self.channels in (2, 4):
-            mean, std = (*mean, 0.5), (*std, 0.5)
-        return x.new_tensor(mean), x.new_tensor(std)
+    def constants(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each of so many channels; 0 and 1 where each image has its own."""
+        if self.normalize == "given":
+            assert self.mean is not None and self.std is not None
+            mean, std = self.mean, self.std
+        else:
+            mean, std = CONSTANTS.get(self.normalize, ((0.0,), (1.0,)))
+        return _for_channels(mean, channels), _for_channels(std, channels)
+
+
+def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """One number a channel: grey takes the mean of the three, alpha a half."""
+    if len(values) == channels:
+        return values
+    colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
+    return (*colour, 0.5) if channels in (2, 4) else colour
 
 
 def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
@@ -190,22 +205,31 @@ def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
     return x.mean(dim=1).view(len(x), -1, channels).mean(dim=1, keepdim=True)
 
 
-def _pad(image: Image.Image, side: tuple[int, int]) -> Image.Image:
-    return ImageOps.pad(image, side, Image.Resampling.BILINEAR)
+Side = tuple[int, int]
 
 
-def _squash(image: Image.Image, side: tuple[int, int]) -> Image.Image:
-    return image.resize(side, Image.Resampling.BILINEAR)
+def _pad(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
+    return ImageOps.pad(image, side, method)
 
 
-def _crop(image: Image.Image, side: tuple[int, int]) -> Image.Image:
-    return ImageOps.fit(image, side, Image.Resampling.BILINEAR)
+def _squash(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
+    return image.resize(side, method)
 
 
-RESIZES: dict[str, Callable[[Image.Image, tuple[int, int]], Image.Image]] = {
+def _crop(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
+    return ImageOps.fit(image, side, method)
+
+
+RESIZES: dict[str, Callable[[Image.Image, Side, Image.Resampling], Image.Image]] = {
     "pad": _pad,
     "squash": _squash,
     "crop": _crop,
+}
+RESAMPLING = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "nearest": Image.Resampling.NEAREST,
 }
 CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),

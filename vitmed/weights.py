@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from vitmed.catalogue import Entry
 from vitmed.config import ModelConfig
 from vitmed.errors import CheckpointError, UsageError
+from vitmed.images import CONSTANTS, Preprocessing
 from vitmed.layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
 from vitmed.model import SIZES, ViT
+from vitmed.resampling import fold_channels, resample_patches, resample_positions
+from vitmed.weight_files import magic, read_npz, read_safetensors, safe_load
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Weights:
         model: the fields of `ModelConfig` that the tensors decide.
         normalize: how the weights want images, a value of `DataConfig.normalize`; and where that is known from.
         unused: names in the file that no plain ViT has.
+        mean, std: per channel, of values in 0..1, as whoever made the weights told it; None where nobody did.
+        interpolation: "bilinear", "bicubic", ...: how images were resized; None where nobody told.
+        licence: SPDX identifier, or the publisher's word for it; None where nobody told.
+        made: how, where that is told: see `kind`.
         seen: sha256 of the images that they were made with, where the file tells.
     """
 
@@ -78,14 +84,20 @@ class Weights:
     model: dict[str, Any]
     normalize: tuple[str, str]
     unused: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str | None = None
+    licence: str | None = None
+    made: str | None = None
     seen: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
-        """How they were made, as far as the tensors tell: "vitmed", "masked image", "self-distilled", "supervised".
-
-        What has no head was trained without labels; of that, only masked autoencoders leave a decoder behind.
+        """How they were made: "vitmed", "masked image", "self-distilled" or "supervised"; as told, else as the tensors
+        tell: what has no head was trained without labels, and of that only masked autoencoders leave a decoder behind.
         """
+        if self.made is not None:
+            return self.made
         if self.layout == "vitmed":
             return "vitmed"
         if any("decoder" in name for name in self.unused):
@@ -93,42 +105,25 @@ class Weights:
         return "supervised" if "head.weight" in self.state else "self-distilled"
 
 
-def safe_load(path: Path) -> Any:
-    """Read a torch file with `weights_only=True`: tensors and plain types, nothing that could run.
-
-    Raises:
-        CheckpointError: missing, damaged, or with code in it.
-    """
-    magic = _magic(path)
-    if magic[:2] not in (b"PK", b"\x80\x02"):  # torch's zip files, and what it wrote before
-        raise CheckpointError(f"{path}: not a checkpoint or weight file", "name the .pt file of a run, or a .pth file")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise CheckpointError(
-            f"{path}: refused: it holds more than tensors and plain values, or is damaged; loading it could run code",
-            "use a file that vitmed wrote, or a plain state dict",
-        ) from None
-    except Exception as error:  # torch raises many kinds for damaged files
-        raise CheckpointError(f"{path}: not a readable checkpoint ({_first_line(error)})", "copy it again") from None
-
-
-def read_weights(file: str | Path) -> Weights:
+def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     """Read a weight file of any layout in `layouts.LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
+
+    Args:
+        file: its path.
+        entry: what the catalogue knows of it; else the files of a model hub that lie beside it are asked.
 
     Raises:
         CheckpointError: missing, damaged, with code in it, or not a plain ViT (says what it is).
     """
     path = Path(file)
-    magic = _magic(path)
-    if magic.startswith(b"version https://git-lfs"):
+    if magic(path).startswith(b"version https://git-lfs"):
         raise CheckpointError(
             f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "fetch them: git lfs pull"
         )
     if path.suffix == ".npz":
-        found = _read_npz(path)
+        found = read_npz(path)
     elif path.suffix == ".safetensors":
-        found = _read_safetensors(path)
+        found = read_safetensors(path)
     else:
         found = safe_load(path)
     if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
@@ -148,7 +143,9 @@ def read_weights(file: str | Path) -> Weights:
     unused = (*left_out, *(name for name in converted if name not in plain))
     _refuse_incomplete(plain, unused, path)
     _join_positions(plain, path)
-    return Weights(path, layout, plain, _describe(plain, layout), _normalisation(path, layout), unused)
+    told, source = (_of_entry(entry), "the catalogue") if entry is not None else _beside(path)
+    normalize = _normalisation(told.get("mean"), told.get("std"), source, layout)
+    return Weights(path, layout, plain, _describe(plain, layout), normalize, unused, **told)
 
 
 def fitted(config: ModelConfig, weights: Weights) -> ModelConfig:
@@ -187,20 +184,33 @@ def fitted(config: ModelConfig, weights: Weights) -> ModelConfig:
     return config.model_copy(update={name: value for name, value in decided.items() if name not in given})
 
 
-def load_pretrained(model: ViT, weights: Weights) -> LoadReport:
+def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing | None = None) -> LoadReport:
     """Copy the weights into the network; positions, patch kernels and input channels are resampled to fit.
 
     The head is copied where it has as many classes, else it stays fresh. Nothing is copied on an error.
+
+    Args:
+        preprocessing: how images will be normalised, so that a grey one gives the features of its copy in three
+            channels; None as the weights want it.
 
     Raises:
         CheckpointError: something beyond the head would stay fresh; names the first tensors that do not fit.
     """
     own = model.state_dict()
     state, resized = dict(weights.state), []
-    for name, resample in (("patch_embed.proj.weight", resample_patches), ("pos_embed", resample_positions)):
-        if name in own and name in state and state[name].shape != own[name].shape:
-            state[name] = resample(state[name], own[name].shape)
-            resized.append(name)
+    kernel = "patch_embed.stem.0.weight" if "patch_embed.stem.0.weight" in own else "patch_embed.proj.weight"
+    if kernel in own and kernel in state and state[kernel].shape != own[kernel].shape:
+        if kernel == "patch_embed.proj.weight":
+            state[kernel] = resample_patches(state[kernel], own[kernel].shape[-1])
+        how = preprocessing or Preprocessing(0, 3, "pad", weights.normalize[0], weights.mean, weights.std)
+        had, has = (how.constants(part[kernel].shape[1]) for part in (state, own))
+        state[kernel], shift = fold_channels(state[kernel], own[kernel].shape[1], had, has)
+        if kernel == "patch_embed.proj.weight":  # a stem's first convolution has no bias to take it
+            state["patch_embed.proj.bias"] = state["patch_embed.proj.bias"] + shift
+        resized.append(kernel)
+    if "pos_embed" in own and "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
+        state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
+        resized.append("pos_embed")
     if model.pool == "mean" and "fc_norm.weight" not in state:  # as MAE does, the norm moves behind the mean
         state = {
             name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: v for name, v in state.items()
@@ -224,49 +234,6 @@ def load_pretrained(model: ViT, weights: Weights) -> LoadReport:
     return LoadReport(weights.path.name, weights.layout, loaded, tuple(resized), fresh, unused)
 
 
-def resample_positions(positions: Tensor, shape: torch.Size) -> Tensor:
-    """(1, 1 + L, D) -> (1, 1 + L', D): bicubic with antialiasing over the grid; the class token's row stays."""
-    token, patches = positions[:, :1], positions[:, 1:]
-    old, new = math.isqrt(patches.shape[1]), math.isqrt(shape[1] - 1)
-    grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)  # (1, D, old, old)
-    grid = F.interpolate(grid, size=(new, new), mode="bicubic", antialias=True, align_corners=False)
-    return torch.cat([token, grid.permute(0, 2, 3, 1).reshape(1, new * new, -1)], dim=1)
-
-
-def resample_patches(kernel: Tensor, shape: torch.Size) -> Tensor:
-    """(D, C, P, P) -> (D, C', P', P'): another patch size, other input channels, or both.
-
-    Patch size: the kernel that gives an enlarged image the products which the old one gave the original
-    (pseudo-inverse of the enlargement; FlexiViT, Beyer et al. 2023, arXiv 2212.08013, section 3.4). Channels: see
-    `fold_channels`.
-    """
-    if kernel.shape[-1] != shape[-1]:
-        old, new = kernel.shape[-1], shape[-1]
-        basis = torch.eye(old * old).reshape(old * old, 1, old, old)
-        enlarge = F.interpolate(basis, size=(new, new), mode="bicubic", antialias=True, align_corners=False)
-        inverse = torch.linalg.pinv(enlarge.reshape(old * old, new * new))  # (P'^2, P^2)
-        kernel = (kernel.flatten(2) @ inverse.T).reshape(*kernel.shape[:2], new, new)
-    return fold_channels(kernel, shape[1])
-
-
-def fold_channels(kernel: Tensor, channels: int) -> Tensor:
-    """(D, C, P, P) -> (D, channels, P, P).
-
-    Three to one: the sum, so that a grey image gives what its copy in three channels gave (where all channels
-    are normalised alike). One to three: a third each. A channel more, alpha, starts at zero.
-    """
-    D, C, P, _ = kernel.shape
-    colours = {2: 1, 4: 3}  # with alpha -> without
-    base, wanted = colours.get(C, C), colours.get(channels, channels)
-    colour = kernel[:, :base]
-    if base == 3 and wanted == 1:
-        colour = colour.sum(dim=1, keepdim=True)
-    elif base == 1 and wanted == 3:
-        colour = colour.expand(-1, 3, -1, -1) / 3
-    alpha = [kernel[:, base:] if base < C else kernel.new_zeros(D, 1, P, P)] if channels > wanted else []
-    return torch.cat([colour, *alpha], dim=1)
-
-
 FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
 
 
@@ -277,7 +244,10 @@ def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
         model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise TypeError("weights")
-        normalize, size = str(config["data"]["normalize"]), SIZES[model.name]
+        size, licence, data = SIZES[model.name], config["model"].get("licence"), config["data"]
+        mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
+        told = {"mean": mean, "std": std, "interpolation": data.get("interpolation"), "licence": licence}
+        normalize = str(data["normalize"])
         if checkpoint["format"] == ENCODER:
             seen = list(checkpoint["seen"])
         else:
@@ -287,7 +257,9 @@ def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
     decided = {name: getattr(model, name) for name in ARCHITECTURE}
     decided |= {name: decided[name] or getattr(size, name) for name in ("width", "depth", "heads")}
-    return Weights(path, "vitmed", state, decided, (normalize, "the checkpoint"), (), tuple(seen))
+    made = "masked image" if checkpoint["format"] == ENCODER else None
+    known = (normalize, "the checkpoint")
+    return Weights(path, "vitmed", state, decided, known, (), made=made, seen=tuple(seen), **told)
 
 
 ARCHITECTURE = (
@@ -296,50 +268,46 @@ ARCHITECTURE = (
 )  # fmt: skip
 
 
-def _normalisation(path: Path, layout: str) -> tuple[str, str]:
-    """How images are normalised, and how that is known: a file of the model hub beside the weights, or the habit."""
-    for name, *keys in (("preprocessor_config.json", "image_mean"), ("config.json", "pretrained_cfg", "mean")):
+def _of_entry(entry: Entry) -> dict[str, Any]:
+    """What the catalogue tells, as fields of `Weights`."""
+    return {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")} | {"made": entry.kind}
+
+
+def _beside(path: Path) -> tuple[dict[str, Any], str]:
+    """Mean, std, interpolation and licence, as far as a file of a model hub beside the weights tells them; its name."""
+    for name, inside, mean, std, resized in (
+        ("preprocessor_config.json", (), "image_mean", "image_std", "resample"),  # transformers
+        ("config.json", ("pretrained_cfg",), "mean", "std", "interpolation"),  # timm
+    ):
         try:
-            mean = json.loads((path.parent / name).read_text(encoding="utf-8"))
-            for key in keys:
-                mean = mean[key]
-            known = {"half": 0.5, "imagenet": 0.485}
-            return next((how, name) for how, first in known.items() if abs(mean[0] - first) < 1e-3)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, StopIteration):
-            continue  # not there, not of the hub, or a mean of its own
-    return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
+            told = json.loads((path.parent / name).read_text(encoding="utf-8"))
+            for key in inside:
+                told = told[key]
+            how, licence = told.get(resized), told.get("license")
+            return {
+                "mean": tuple(float(value) for value in told[mean]),
+                "std": tuple(float(value) for value in told[std]) if told.get(std) else None,
+                "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
+                "licence": licence if isinstance(licence, str) else None,
+            }, name
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not there, or not of the hub
+    return {}, ""
 
 
-def _magic(path: Path) -> bytes:
-    if not path.is_file():
-        what = "is a folder, expected a file such as best.pt" if path.is_dir() else "no such file"
-        raise CheckpointError(f"{path}: {what}", "name a checkpoint or weight file")
-    with path.open("rb") as stream:
-        return stream.read(32)
+def _normalisation(
+    mean: Sequence[float] | None, std: Sequence[float] | None, source: str, layout: str
+) -> tuple[str, str]:
+    """How images are normalised, and how that is known: as was told, or by habit."""
+    if not mean or not std:
+        return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
+    for how, (usual_mean, usual_std) in CONSTANTS.items():
+        if np.allclose(mean, usual_mean, atol=1e-3) and np.allclose(std, usual_std, atol=1e-3):
+            return how, source
+    return "given", source
 
 
-def _read_npz(path: Path) -> State:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: torch.from_numpy(np.asarray(archive[name], dtype=np.float32)) for name in archive.files}
-    except Exception as error:  # zipfile, zlib and numpy raise many kinds for damaged files
-        raise CheckpointError(f"{path}: not a readable .npz file ({_first_line(error)})", "copy it again") from None
-
-
-def _read_safetensors(path: Path) -> State:
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise UsageError(f"{path}: .safetensors files need one more package", "pip install 'vitmed[weights]'") from None
-    try:
-        return load_file(path)
-    except Exception as error:  # its own error class is not part of its interface
-        reason = _first_line(error)
-        raise CheckpointError(f"{path}: not a readable .safetensors file ({reason})", "copy it again") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
 INNER = ("weights", "state_dict_ema", "model_ema", "model", "state_dict", "teacher", "student")  # the better one first

@@ -7,6 +7,7 @@ from vitmed.cli.app import app
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
 from vitmed.cli.pretraining import pretrain
+from vitmed.cli.public_weights import weights
 from vitmed.cli.training import demo, plan, probe, train
 
-__all__ = ["app", "demo", "evaluate", "main", "plan", "predict", "pretrain", "probe", "summary", "train"]
+__all__ = ["app", "demo", "evaluate", "main", "plan", "predict", "pretrain", "probe", "summary", "train", "weights"]

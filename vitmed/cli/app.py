@@ -20,6 +20,7 @@ app = typer.Typer(
 Fail = Annotated[list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if worse.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Open no connection; what is missing is told.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any configuration field.")
 ]

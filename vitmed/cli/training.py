@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.cli.app import AsJson, Device, Fail, Sets, app
+from vitmed.cli.app import AsJson, Device, Fail, Offline, Sets, app
 from vitmed.cli.terminal import judged, print_json, ui
 
 
@@ -19,7 +19,7 @@ def train(
     name: Annotated[str | None, typer.Option(help="Name of the run folder.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Run folder to go on with, to the same weights.")] = None,
     model: Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, vit_large.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Weight file to start from; it decides the network.")] = None,
+    weights: Annotated[str | None, typer.Option(help="File or public name to start from; decides the network.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the input, px.")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Side of a patch, px.")] = None,
     channels: Annotated[int | None, typer.Option(help="1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.")] = None,
@@ -63,17 +63,19 @@ def train(
     workers: Annotated[int | None, typer.Option("--workers", "-j", help="Processes that load images.")] = None,
     sets: Sets = None,
     fail_under: Fail = None,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on the test split."""
     flags = {k: v for k, v in locals().items() if k not in _NOT_FLAGS}
     from vitmed import commands
 
-    options = {"config": config, "sets": sets or (), "output": output, "name": name, "resume": resume}
-    judged(lambda: commands.train(data, fail_under=fail_under or (), ui=ui(), **options, **flags), as_json, train_json)
+    options: dict[str, Any] = {"config": config, "sets": sets or (), "output": output, "name": name, "resume": resume}
+    options |= {"offline": offline, "fail_under": fail_under or ()}
+    judged(lambda: commands.train(data, ui=ui(), **options, **flags), as_json, train_json)
 
 
-_NOT_FLAGS = {"data", "config", "sets", "output", "name", "resume", "fail_under", "as_json"}
+_NOT_FLAGS = {"data", "config", "sets", "output", "name", "resume", "fail_under", "offline", "as_json"}
 
 
 @app.command()
@@ -92,14 +94,16 @@ def probe(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
     sets: Sets = None,
     fail_under: Fail = None,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge without training a network: frozen features, or without --weights colours and size alone."""
     flags = {k: v for k, v in locals().items() if k not in _NOT_FLAGS}
     from vitmed import commands
 
-    options = {"config": config, "sets": sets or (), "output": output, "name": name}
-    judged(lambda: commands.probe(data, fail_under=fail_under or (), ui=ui(), **options, **flags), as_json, train_json)
+    options: dict[str, Any] = {"config": config, "sets": sets or (), "output": output, "name": name}
+    options |= {"offline": offline, "fail_under": fail_under or ()}
+    judged(lambda: commands.probe(data, ui=ui(), **options, **flags), as_json, train_json)
 
 
 @app.command()
@@ -120,13 +124,14 @@ def plan(
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
     sets: Sets = None,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what training would take for a folder, why and how long, and write it as a config to edit."""
     flags = {k: v for k, v in locals().items() if k not in _NOT_FLAGS}
     from vitmed import commands
 
-    found = commands.plan(data, config=config, sets=sets or (), output=output, ui=ui(), **flags)
+    found = commands.plan(data, config=config, sets=sets or (), output=output, offline=offline, ui=ui(), **flags)
     if as_json:
         decided = [decision._asdict() for decision in found.decisions]
         print_json({"file": str(found.file), "minutes": found.minutes, "plan": decided})

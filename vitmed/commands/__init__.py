@@ -19,6 +19,9 @@ MODULES = {
     "build_model": "summaries",
     "summary": "summaries",
     "demo": "demonstration",
+    "weights_table": "public_weights",
+    "fetch_weights": "public_weights",
+    "find_weights": "public_weights",
 }
 __all__ = list(MODULES)
 

@@ -176,8 +176,9 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Images": f"{what}: {images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
-        "Started from": Path(model.weights).name if model.weights else "random weights",
-        "Preprocessing": f"resize {config.data.resize}, normalize {config.data.normalize}, channels {model.channels}",
+        "Started from": started_from(model),
+        "Preprocessing": f"resize {config.data.resize} ({config.data.interpolation}), normalize {config.data.normalize}, "
+        f"channels {model.channels}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Optimisation": optimisation(train),
         "Model choice": model_choice(saved),
@@ -185,6 +186,13 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Device of this evaluation": f"{device}, fp32",
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
     }
+
+
+def started_from(model: ModelConfig) -> str:
+    """The weights that training began with, and their licence."""
+    if model.weights is None:
+        return "random weights"
+    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}"
 
 
 def optimisation(train: TrainConfig) -> str:

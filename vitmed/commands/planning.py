@@ -17,6 +17,7 @@ import yaml
 from vitmed.augment import POLICIES, refuse_flips
 from vitmed.checkpoint import from_scratch, relative
 from vitmed.commands.flags import FLAGS, read_overrides
+from vitmed.commands.public_weights import open_weights
 from vitmed.config import Config, build_config, check_names, load_config
 from vitmed.errors import DataError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_size
@@ -27,7 +28,7 @@ from vitmed.rules import SCRATCH, Decision, Situation, decide, describe, fields_
 from vitmed.run import check_writable, free_name, write_text
 from vitmed.splits import Splits, make_splits
 from vitmed.ui import Ui
-from vitmed.weights import Weights, fitted, read_weights
+from vitmed.weights import Weights, fitted
 from vitmed.world import describe as describe_device
 from vitmed.world import pick_device, pick_precision
 
@@ -65,17 +66,18 @@ class Plan:
     file: Path
 
 
-def get_ready(config: Config, plans: bool) -> Ready:
+def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
     """Read weights and folders, and complete the configuration: by the weights, by the plan, by what is left `auto`.
 
     Args:
+        offline: open no connection for public weights.
         plans: whether the rules of `rules.RULES` may set what was not set by hand.
 
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
     check_names(config, SIZES, POLICIES, METRICS)
-    weights = read_weights(config.model.weights) if config.model.weights is not None else None
+    weights = open_weights(config.model.weights, ui, offline) if config.model.weights is not None else None
     if weights is not None:
         config = start_from(config, weights)
     needs_weights(config)
@@ -102,10 +104,17 @@ def get_ready(config: Config, plans: bool) -> Ready:
 
 def start_from(config: Config, weights: Weights) -> Config:
     """What the weights decide where nothing else was said: the network, and how images are normalised."""
-    data = config.data
-    if "normalize" not in data.model_fields_set:
-        data = data.model_copy(update={"normalize": weights.normalize[0]})
-    return config.model_copy(update={"model": fitted(config.model, weights), "data": data})
+    data, model = config.data, fitted(config.model, weights)
+    if not data.model_fields_set & {"normalize", "mean", "std"}:
+        update: dict[str, Any] = {"normalize": weights.normalize[0]}
+        if weights.normalize[0] == "given":
+            update |= {"mean": list(weights.mean or ()), "std": list(weights.std or ())}
+        data = data.model_copy(update=update)
+    if weights.interpolation is not None and "interpolation" not in data.model_fields_set:
+        data = data.model_copy(update={"interpolation": weights.interpolation})
+    if weights.licence is not None:
+        model = model.model_copy(update={"licence": weights.licence})
+    return config.model_copy(update={"model": model, "data": data})
 
 
 def needs_weights(config: Config) -> None:
@@ -141,6 +150,7 @@ def plan(
     config: str | Path | None = None,
     sets: Sequence[str] = (),
     output: str | Path = "plan.yaml",
+    offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
 ) -> Plan:
@@ -151,6 +161,7 @@ def plan(
     Args:
         data, config, sets, flags: as of `train`. What they set is kept.
         output: the YAML file; never overwritten, the next is plan-2.yaml.
+        offline: open no connection, also not for public weights.
 
     Raises:
         VitmedError: as `train`.
@@ -163,7 +174,7 @@ def plan(
     if file.is_file():
         file = free_name(file, file.suffix)
     check_writable(file)
-    ready = get_ready(load_config(config, overrides, sets), plans=True)
+    ready = get_ready(load_config(config, overrides, sets), True, offline, ui)
     ui.say(f"plan for {ready.situation}:")
     for line in describe(ready.decisions):
         ui.say(f"  {line}")

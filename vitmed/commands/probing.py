@@ -31,6 +31,7 @@ def probe(
     output: str | Path = "runs",
     name: str | None = None,
     fail_under: Sequence[str] = (),
+    offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
@@ -41,7 +42,7 @@ def probe(
     shapes; what it can tell, a shortcut can tell.
 
     Args:
-        data, config, sets, output, name, fail_under, flags: as of `train`.
+        data, config, sets, output, name, fail_under, offline, flags: as of `train`.
 
     Returns:
         as `train`; `checkpoint` is None without weights.
@@ -56,7 +57,8 @@ def probe(
     settings = load_config(config, overrides, sets)
     if settings.model.weights is not None:
         flags["freeze"] = True
-        return train(data, config=config, sets=sets, output=output, name=name, fail_under=fail_under, ui=ui, **flags)
+        flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
+        return train(data, offline=offline, ui=ui, **flags)
     check_names(settings, SIZES, POLICIES, METRICS)
     return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
 

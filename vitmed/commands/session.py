@@ -55,14 +55,15 @@ class Session:
         self.precision = pick_precision(config.train.precision, device)
         torch.manual_seed(config.train.seed)
         model = build_vit(config.model, len(splits.classes))
-        self.report = load_pretrained(model, weights) if weights is not None else None
+        preprocessing = Preprocessing.of(config)
+        self.report = load_pretrained(model, weights, preprocessing) if weights is not None else None
         if config.train.lora is not None:
             add_low_rank(model, config.train.lora)
         elif config.train.freeze_blocks is not None:
             model.freeze(config.train.freeze_blocks)
         self.seen = weights.seen if weights is not None else ()
         self.model = model.to(device)
-        self.images = images_of(splits, Preprocessing.of(config))
+        self.images = images_of(splits, preprocessing)
         self.hashes: dict[str, list[str]] = {}
         self.warned = False
         self._announce(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")

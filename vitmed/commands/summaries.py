@@ -8,18 +8,29 @@ from typing import Any
 from torch import nn
 
 from vitmed.checkpoint import load_checkpoint
+from vitmed.commands.public_weights import open_weights
 from vitmed.config import ModelConfig, build_config, load_config, recipes
 from vitmed.errors import UsageError, unknown_key
 from vitmed.model import SIZES, ViT, build_vit
-from vitmed.weights import fitted, load_pretrained, read_weights
+from vitmed.ui import Ui
+from vitmed.weights import fitted, load_pretrained
 
 
-def build_model(model: str | None = None, num_classes: int | None = None, **fields: Any) -> ViT:
+def build_model(
+    model: str | None = None,
+    num_classes: int | None = None,
+    *,
+    offline: bool = False,
+    ui: Ui | None = None,
+    **fields: Any,
+) -> ViT:
     """A ViT of a named size, or that of a weight file; any field of `ModelConfig` can be set (image_size=32).
 
     Args:
         model: default vit_tiny, or what `weights` holds.
         num_classes: K; default that of the head in `weights`, else 1000. A head of K classes is kept.
+        offline: open no connection for public weights named by `weights`.
+        ui: where messages go.
 
     Raises:
         UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.
@@ -29,7 +40,7 @@ def build_model(model: str | None = None, num_classes: int | None = None, **fiel
     config = build_config({"model": {**name, **fields}}).model
     if config.weights is None:
         return build_vit(config, num_classes or 1000)
-    weights = read_weights(config.weights)
+    weights = open_weights(config.weights, ui or Ui(), offline)
     head = weights.state.get("head.bias")
     network = build_vit(fitted(config, weights), num_classes or (1000 if head is None else len(head)))
     load_pretrained(network, weights)

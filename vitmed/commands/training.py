@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitmed.catalogue import is_name
 from vitmed.checkpoint import load_checkpoint
 from vitmed.commands.comparison import Baselines
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
@@ -45,6 +46,7 @@ def train(
     name: str | None = None,
     resume: str | Path | None = None,
     fail_under: Sequence[str] = (),
+    offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
@@ -57,6 +59,7 @@ def train(
         name: of the run folder; default date, data and model.
         resume: a run folder to go on with, to the same weights as if it had never stopped.
         fail_under: gates on the test metrics, such as "auroc=0.9".
+        offline: open no connection, also not for public weights; see docs/weights.md.
         ui: where messages and progress go.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
@@ -73,7 +76,7 @@ def train(
     else:
         if data is not None:
             overrides["data.root"] = str(data)
-        session = _fresh(load_config(config, overrides, sets), output, name, ui, plans=config is None)
+        session = _fresh(load_config(config, overrides, sets), output, name, ui, config is None, offline)
     best, device = session.folder.best, session.device.type
     try:
         baselines = Baselines(session)
@@ -94,8 +97,8 @@ def train(
     return result
 
 
-def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool) -> Session:
-    ready = get_ready(config, plans)
+def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> Session:
+    ready = get_ready(config, plans, offline, ui)
     config, splits = ready.config, ready.splits
     session = Session(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
     if ready.decisions:
@@ -128,8 +131,9 @@ def _resumed(
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
     tree = checkpoint.config.model_dump()
     tree["data"]["root"] = str(data_folder(data) if data is not None else checkpoint.data_root())
-    if tree["model"]["weights"] is not None:  # stored relative to the run folder
-        tree["model"]["weights"] = str(folder.path / tree["model"]["weights"])
+    weights = tree["model"]["weights"]
+    if weights is not None and not is_name(weights, folder.path):  # stored relative to the run folder
+        tree["model"]["weights"] = str(folder.path / weights)
     epochs = checkpoint.config.train.epochs
     for key, value in overrides.items():
         section, _, field = key.partition(".")

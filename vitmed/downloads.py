@@ -1,0 +1,392 @@
+"""Fetching the files of the catalogue: into the cache, resumed after a cut, checked, whole or not at all.
+
+While it grows, a file is called `<file>.part`; it gets its name when it is complete and its hash is right. Offline,
+nothing here opens a connection: a file is there, or the error says where to get it and where to put it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import re
+import shutil
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
+
+from vitmed.catalogue import Entry, entry_of
+from vitmed.errors import CheckpointError, UsageError
+from vitmed.run import write_json, write_text
+from vitmed.ui import Ui
+
+TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as cut
+TRIES = 5  # in a row that bring nothing new
+PAUSE = 1.0  # seconds before the second try; doubled before each further one
+BLOCK = 1 << 18  # bytes
+
+
+def cache_folder() -> Path:
+    """Where fetched files are kept: VITMED_CACHE, else `vitmed` in the cache folder of the system."""
+    if named := os.environ.get("VITMED_CACHE"):
+        return Path(named).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local", "vitmed", "cache")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "vitmed"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vitmed")
+
+
+def where(name: str, folder: str | Path | None = None) -> Path:
+    """The path that the file of an entry has, or will have, in `folder` (default the cache).
+
+    Raises:
+        UsageError: no such entry.
+    """
+    return Path(folder or cache_folder()).absolute() / "weights" / name / entry_of(name).file
+
+
+def is_offline(flag: bool = False) -> bool:
+    """Whether no connection may be opened: asked for, or by VITMED_OFFLINE, HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE."""
+    switches = ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return flag or any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in switches)
+
+
+def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | Path | None = None) -> Path:
+    """The checked file of an entry: from the cache, else downloaded.
+
+    Args:
+        name: of an entry of the catalogue.
+        ui: where messages and progress go.
+        offline: open no connection; see also `is_offline`.
+        folder: instead of the cache.
+
+    Raises:
+        CheckpointError: it cannot be had, or is not what it should be.
+        UsageError: no such entry, no room or no right to write, or a package is missing.
+    """
+    ui, entry, path = ui or Ui(), entry_of(name), where(name, folder)
+    if path.is_file():
+        return _checked(path, name, entry)
+    if is_offline(offline):
+        raise missing(name, path)
+    mark = "" if entry.sha256 or entry.hub else "; only its size can be checked"
+    ui.say(f"fetching {name}: {megabytes(entry.size)} from {entry.url}, licence {entry.licence}{mark}")
+    if entry.non_commercial:
+        ui.warn(f"the licence of {name}, {entry.licence}, forbids commercial use: read it before you go on")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(path.with_name(path.name + ".lock"), name, ui):
+            if path.is_file():  # the process that we waited for brought it
+                return _checked(path, name, entry)
+            bring = _from_hub if entry.hub else _from_address
+            bring(name, entry, path, ui)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return path
+
+
+def missing(name: str, path: Path) -> CheckpointError:
+    """The error for a file that is not there: where to get it, what it should be, and where to put it."""
+    entry = entry_of(name)
+    digest = f"sha256 {entry.sha256}{'...' if len(entry.sha256) < 64 else ''}" if entry.sha256 else "sha256 unknown"
+    return CheckpointError(
+        f"the weights {name} are not on this machine: {path} is missing",
+        f"where there is a network: vitmed weights fetch {name}. For a machine without one, download {entry.url} "
+        f"elsewhere ({megabytes(entry.size)}, {digest}, licence {entry.licence}) and put it at {path}",
+    )
+
+
+def megabytes(size: int) -> str:
+    """Bytes for the eye, in units of 10^6."""
+    return f"{size / 1e6:,.0f} MB"
+
+
+def _checked(path: Path, name: str, entry: Entry) -> Path:
+    """The file itself. Raises CheckpointError where its size or hash is wrong; it is left as it is."""
+    fix = f"remove it, then: vitmed weights fetch {name}"
+    size = path.stat().st_size
+    if not _plausible(size, entry):
+        raise CheckpointError(f"{path}: {size:,} bytes, expected about {entry.size:,}", fix)
+    note = _digest_file(path)
+    noted = note.read_text(encoding="utf-8", errors="replace").split()[:1] if note.is_file() else []
+    expected = [digest for digest in (entry.sha256, *noted) if digest]
+    if expected:
+        found = sha256_of(path)
+        wrong = next((digest for digest in expected if not found.startswith(digest)), None)
+        if wrong is not None:
+            raise CheckpointError(f"{path}: its sha256 is {found}, expected {wrong}", fix)
+    return path
+
+
+def sha256_of(path: Path) -> str:
+    """In hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _plausible(size: int, entry: Entry) -> bool:
+    return 0.9 * entry.size <= size <= 1.1 * entry.size
+
+
+def _digest_file(path: Path) -> Path:
+    """Beside the file, in the form of `sha256sum`: it travels with a copy, and proves it whole."""
+    return path.with_name(path.name + ".sha256")
+
+
+@contextlib.contextmanager
+def _alone(lock: Path, name: str, ui: Ui) -> Iterator[None]:
+    """One process at a time; the system frees the lock of one that dies."""
+    guard = FileLock(lock)
+    try:
+        guard.acquire(timeout=0)
+    except Timeout:
+        ui.say(f"another process is fetching {name}: waiting for it")
+        guard.acquire()
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+def _accept(part: Path, path: Path, entry: Entry, expected: str | None) -> None:
+    """Give a complete file its name. Raises CheckpointError where size or hash is wrong; the file is then removed."""
+    size = part.stat().st_size
+    if not _plausible(size, entry):
+        part.unlink()
+        raise CheckpointError(
+            f"{path.name} from {entry.url}: {size:,} bytes, expected about {entry.size:,}; what came was removed",
+            f"vitmed weights fetch {path.parent.name} again; if it stays so, open the address in a browser",
+        )
+    found = sha256_of(part)
+    if expected is not None and not found.startswith(expected):
+        part.unlink()
+        raise CheckpointError(
+            f"{path.name} from {entry.url}: its sha256 is {found}, expected {expected}; what came was removed",
+            "fetch it again; if it stays so, the file was changed at its source or on the way: do not use it",
+        )
+    with part.open("rb") as stream:
+        os.fsync(stream.fileno())
+    write_text(_digest_file(path), f"{found}  {path.name}\n")
+    part.replace(path)
+
+
+# --- plain addresses
+
+
+class _Cut(Exception):
+    """The connection gave less than it should have; trying again may help."""
+
+
+def _from_address(name: str, entry: Entry, path: Path, ui: Ui) -> None:
+    part = path.with_name(path.name + ".part")
+    with ui.bar(f"fetching {name}", unit="bytes") as advance:
+
+        def told(done: int, total: int) -> None:
+            advance(done, total, f"{done / 1e6:,.0f} of {megabytes(total)}")
+
+        best, failures = 0, 0
+        while True:
+            try:
+                _stream(entry, part, told)
+                break
+            except _Cut as cut:
+                have = part.stat().st_size if part.is_file() else 0
+                failures = 1 if have > best else failures + 1
+                best = max(best, have)
+                if failures >= TRIES:
+                    raise CheckpointError(
+                        f"{entry.url}: {cut}; tried {failures} times in vain, {have / 1e6:,.1f} MB are here",
+                        f"vitmed weights fetch {name} goes on from there. Without a network, download it elsewhere "
+                        f"and put it at {path}",
+                    ) from None
+                pause = PAUSE * 2 ** (failures - 1)
+                ui.say(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB on")
+                time.sleep(pause)
+    _accept(part, path, entry, entry.sha256)
+    _notes_of(part).unlink(missing_ok=True)
+
+
+def _notes_of(part: Path) -> Path:
+    """What the server said of the file that `part` is a piece of."""
+    return part.with_name(part.name + ".json")
+
+
+def _stream(entry: Entry, part: Path, told: Callable[[int, int], None]) -> None:
+    """Bring what of the file is not in `part` yet, if it is still the same file, else all of it.
+
+    Raises:
+        _Cut: less came than was announced, or a passing fault of the server.
+        CheckpointError: the server refuses, or offers something else.
+        UsageError: no room.
+    """
+    validator = _validator_of(part, entry.url)
+    have = part.stat().st_size if validator else 0
+    headers = {"User-Agent": "vitmed", "Accept-Encoding": "identity"}
+    if have and validator:
+        headers |= {"Range": f"bytes={have}-", "If-Range": validator}
+    try:
+        response = _open(urllib.request.Request(entry.url, headers=headers))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
+            return  # nothing is missing
+        if error.code == 416:
+            part.unlink()
+            raise _Cut("the file at the source has changed") from None
+        if error.code in (408, 429) or error.code >= 500:
+            raise _Cut(f"the server says {error.code} {error.reason}") from None
+        raise _refused(entry, f"the server says {error.code} {error.reason}") from None
+    with response:
+        again = response.status == 206
+        if again and not (_goes_on(response, have) and _validator(response) in (validator, None)):
+            part.unlink()
+            raise _Cut("the server did not go on where asked")
+        have = have if again else 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length and length.isdigit() else None
+        if total is not None and not _plausible(total, entry):
+            raise CheckpointError(
+                f"{entry.url}: the server offers {total:,} bytes, expected about {entry.size:,}",
+                "a page of a proxy or a login in between? Open the address in a browser",
+            )
+        check_room(part.parent, (total or entry.size) - have)
+        write_json(_notes_of(part), {"url": entry.url, "validator": _validator(response) or validator})
+        with part.open("ab" if again else "wb") as stream:
+            while True:
+                try:
+                    block = response.read1(BLOCK)
+                except TimeoutError:
+                    raise _Cut(f"no byte came for {TIMEOUT:g} s") from None
+                except (OSError, http.client.HTTPException) as error:
+                    raise _Cut(f"the connection broke ({_first_line(error)})") from None
+                if not block:
+                    break
+                stream.write(block)
+                have += len(block)
+                told(have, total or entry.size)
+    if total is not None and have < total:
+        raise _Cut(f"the connection ended after {have:,} of {total:,} bytes")
+
+
+def _open(request: urllib.request.Request) -> Any:
+    """The answer of the server. Raises HTTPError, _Cut, and CheckpointError where it cannot be trusted."""
+    _only_https(request.full_url)
+    try:
+        return urllib.request.build_opener(_Redirects).open(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise CheckpointError(
+                f"{request.full_url}: its certificate is not trusted ({reason.verify_message})",
+                "if your institution reads along, give its certificate: SSL_CERT_FILE=ca.pem",
+            ) from None
+        host = urlsplit(request.full_url).hostname
+        raise _Cut(f"{host} cannot be reached ({_first_line(reason)})") from None
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server elsewhere, but not to an unprotected connection."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        _only_https(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _only_https(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")):
+        raise CheckpointError(f"{url}: not https, so what comes could have been changed on the way", "use https")
+
+
+def _validator(response: Any) -> str | None:
+    """What tells this version of the file from others: a strong ETag, else the time of its last change."""
+    tag = response.headers.get("ETag")
+    return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
+
+
+def _validator_of(part: Path, url: str) -> str | None:
+    """What the server said of the file that `part` was begun with; None where nothing can be gone on with."""
+    try:
+        notes = json.loads(_notes_of(part).read_text(encoding="utf-8"))
+        return str(notes["validator"]) if part.is_file() and notes["url"] == url and notes["validator"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _goes_on(response: Any, have: int) -> bool:
+    return re.match(rf"bytes {have}-\d+/", response.headers.get("Content-Range", "")) is not None
+
+
+# --- the Hugging Face hub
+
+
+def _from_hub(name: str, entry: Entry, path: Path, ui: Ui) -> None:
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub.errors import GatedRepoError
+    except ImportError:
+        raise UsageError(
+            f"{name} lies on the Hugging Face hub, which needs one more package",
+            f"pip install 'vitmed[hub]'; or download {entry.url} yourself and put it at {path}",
+        ) from None
+    aside = path.parent / "hub"
+    try:
+        about = hub.get_hf_file_metadata(hub.hf_hub_url(entry.hub, entry.file), timeout=TIMEOUT)
+        if about.size is not None:
+            check_room(path.parent, about.size)
+        part = Path(hub.hf_hub_download(entry.hub, entry.file, revision=about.commit_hash, local_dir=aside))
+    except GatedRepoError:
+        raise CheckpointError(
+            f"{name}: the hub gives {entry.hub} only to those who accepted its licence ({entry.licence})",
+            f"accept it at https://huggingface.co/{entry.hub}, make a token at https://huggingface.co/settings/tokens, "
+            "and set HF_TOKEN to it",
+        ) from None
+    except (UsageError, CheckpointError):
+        raise
+    except Exception as error:  # of its own, of httpx and of the system, and they change between its versions
+        raise _refused(entry, _first_line(error)) from None
+    # Large files have their sha256 as ETag on the hub.
+    told = about.etag if about.etag and re.fullmatch("[0-9a-f]{64}", about.etag) else None
+    _accept(part, path, entry, entry.sha256 or told)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+# --- errors
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Raise UsageError where `size` bytes more do not fit on the disk of `folder`."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise UsageError(
+            f"{folder}: {megabytes(size)} are needed, {megabytes(free)} are free",
+            "make room, or name another disk: VITMED_CACHE=FOLDER",
+        )
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{path}: cannot be written ({error.strerror or error})",
+        "make room, or name another place: VITMED_CACHE=FOLDER",
+    )
+
+
+def _refused(entry: Entry, reason: str) -> CheckpointError:
+    return CheckpointError(f"{entry.url}: {reason}", "try the address in a browser; a newer vitmed may know a new one")
+
+
+def _first_line(error: object) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,61 @@
+"""Fitting trained tensors to another grid of patches, another patch size, other input channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def resample_positions(positions: Tensor, shape: torch.Size) -> Tensor:
+    """(1, 1 + L, D) -> (1, 1 + L', D): bicubic with antialiasing over the grid; the class token's row stays."""
+    token, patches = positions[:, :1], positions[:, 1:]
+    old, new = math.isqrt(patches.shape[1]), math.isqrt(shape[1] - 1)
+    grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)  # (1, D, old, old)
+    grid = F.interpolate(grid, size=(new, new), mode="bicubic", antialias=True, align_corners=False)
+    return torch.cat([token, grid.permute(0, 2, 3, 1).reshape(1, new * new, -1)], dim=1)
+
+
+def resample_patches(kernel: Tensor, patch: int) -> Tensor:
+    """(D, C, P, P) -> (D, C, patch, patch): the kernel that gives an enlarged image the products which the old one
+    gave the original (pseudo-inverse of the enlargement; FlexiViT, Beyer et al. 2023, arXiv 2212.08013, section 3.4).
+    """
+    old = kernel.shape[-1]
+    if old == patch:
+        return kernel
+    basis = torch.eye(old * old).reshape(old * old, 1, old, old)
+    enlarge = F.interpolate(basis, size=(patch, patch), mode="bicubic", antialias=True, align_corners=False)
+    inverse = torch.linalg.pinv(enlarge.reshape(old * old, patch * patch))  # (patch^2, P^2)
+    return (kernel.flatten(2) @ inverse.T).reshape(*kernel.shape[:2], patch, patch)
+
+
+def fold_channels(
+    kernel: Tensor,
+    channels: int,
+    had: tuple[Sequence[float], Sequence[float]],
+    has: tuple[Sequence[float], Sequence[float]],
+) -> tuple[Tensor, Tensor]:
+    """(D, C, P, P) -> (D, channels, P, P), and what is to be added to the bias, (D,).
+
+    Three to one: a grey image gives what its copy in three channels gave. One to three: an image gives what the mean
+    of its channels gave. A channel more, alpha, starts at zero.
+
+    Args:
+        had, has: mean and standard deviation of each channel, by which images were and will be normalised.
+    """
+    D, C, P, _ = kernel.shape
+    colours = {2: 1, 4: 3}  # with alpha -> without
+    base, wanted = colours.get(C, C), colours.get(channels, channels)
+    colour, shift = kernel[:, :base], kernel.new_zeros(D)
+    if base != wanted:
+        # The old input of a pixel is (g - old mean) / old std, the new one (g - new mean) / new std, g the same grey.
+        old_mean, old_std = (kernel.new_tensor(values[:base]) for values in had)
+        new_mean, new_std = (kernel.new_tensor(values[:wanted]) for values in has)
+        factor = new_std[:, None] / old_std[None, :] / wanted  # (wanted, base)
+        shift = torch.einsum("dcpq,c->d", colour, (new_mean.mean() - old_mean) / old_std)
+        colour = torch.einsum("dcpq,wc->dwpq", colour, factor)
+    alpha = [kernel[:, base:] if base < C else kernel.new_zeros(D, 1, P, P)] if channels > wanted else []
+    return torch.cat([colour, *alpha], dim=1), shift
