@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageFile
 
 from vitmed.config import load_config
-from vitmed.errors import DataError
+from vitmed.errors import DataError, UsageError
 from vitmed.images import CONSTANTS, READERS, RESIZES, Preprocessing, read_image
 
 SIDE = 4
@@ -365,3 +365,34 @@ def test_preprocessing_comes_from_the_config_and_from_plain_types() -> None:
     fields = {"data.resize": "crop", "data.normalize": "image", "model.image_size": 32, "model.channels": 1}
     way = Preprocessing.of(load_config(None, fields))
     assert way == Preprocessing(32, 1, "crop", "image") == Preprocessing(**way.to_dict())
+
+
+def test_interpolation_is_pillows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8))
+    for name, method in (("bilinear", 2), ("bicubic", 3), ("lanczos", 1), ("nearest", 0)):
+        ours = Preprocessing(16, 3, "squash", "half", interpolation=name).fit(image)
+        assert np.array_equal(ours, np.asarray(image.resize((16, 16), method))), name
+
+
+def test_given_normalisation_is_torchvisions() -> None:
+    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+    ours = Preprocessing(8, 3, "pad", "given", mean, std).normalise(BATCH)
+    from torchvision.transforms import v2
+
+    theirs = v2.functional.normalize(BATCH.permute(0, 3, 1, 2).float() / 255, list(mean), list(std))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (["data.normalize=given"], "go together"),
+        (["data.mean=[0.5]"], "go together"),
+        (["data.normalize=given", "data.mean=[0.5,0.5]", "data.std=[1,1]"], "2 numbers for 3 channels"),
+        (["data.normalize=given", "data.mean=[0.5]", "data.std=[0.0]"], "not above 0"),
+    ],
+)
+def test_a_mean_that_makes_no_sense(sets: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        load_config(None, {}, sets)

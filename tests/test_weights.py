@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
 from vitmed import build_model, train
+from vitmed.checkpoint import load_checkpoint
 from vitmed.config import ModelConfig
 from vitmed.errors import CheckpointError, UsageError
+from vitmed.images import Preprocessing
 from vitmed.model import ViT
 from vitmed.resampling import resample_positions
 from vitmed.weights import HEAD, LoadReport, fitted, load_pretrained, read_weights
@@ -277,3 +280,73 @@ def test_a_damaged_checkpoint_is_no_weight_file(tmp_path: Path, trained: Trained
         torch.save(content | {part: wrong}, tmp_path / "best.pt")
         with pytest.raises(CheckpointError, match=r"best\.pt"):
             read_weights(tmp_path / "best.pt")
+
+
+@pytest.mark.parametrize(
+    ("normalize", "mean", "std"),
+    [("imagenet", None, None), ("half", None, None), ("image", None, None),
+     ("given", (0.2, 0.5, 0.7), (0.1, 0.3, 0.2)), ("given", (0.53,) * 3, (0.26,) * 3)],
+)  # fmt: skip
+@pytest.mark.parametrize("patch", [8, 4])
+def test_a_grey_image_gives_the_features_of_its_copy_in_three_channels(
+    tmp_path: Path, normalize: str, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, patch: int
+) -> None:
+    torch.save(theirs().state_dict(), tmp_path / "w.pt")
+    torch.manual_seed(3)
+    grey = torch.randint(0, 256, (2, 16, 16, 1), dtype=torch.uint8)
+    features = {}
+    for channels in (1, 2, 3, 4):
+        how = Preprocessing(16, channels, "pad", normalize, mean, std)
+        model = ours(channels=channels, patch_size=patch).eval()
+        load_pretrained(model, read_weights(tmp_path / "w.pt"), how)
+        alpha = torch.full_like(grey, 128)
+        copies = [grey] * (1 if channels < 3 else 3) + [alpha] * (channels in (2, 4))
+        features[channels] = model.features(how.normalise(torch.cat(copies, dim=-1)))
+    for channels in (1, 2, 4):
+        torch.testing.assert_close(features[channels], features[3], atol=1e-4, rtol=1e-4)
+
+
+def test_grey_weights_give_a_colour_image_the_features_of_its_mean(tmp_path: Path) -> None:
+    donor = VisionTransformer(img_size=16, patch_size=8, in_chans=1, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    torch.save(donor.state_dict(), tmp_path / "w.pt")
+    torch.manual_seed(3)
+    colour = torch.randint(0, 86, (2, 16, 16, 3), dtype=torch.uint8) * 3  # their mean is a whole number
+    grey = colour.sum(dim=-1, keepdim=True).div(3).to(torch.uint8)
+    out = []
+    for images in (colour, grey):
+        how = Preprocessing(16, images.shape[-1], "pad", "imagenet")
+        model = ours(channels=images.shape[-1]).eval()
+        load_pretrained(model, read_weights(tmp_path / "w.pt"), how)
+        out.append(model.features(how.normalise(images)))
+    torch.testing.assert_close(out[0], out[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Recorder) -> None:
+    """From the hub's file beside the weights, through the checkpoint, into weights made of that checkpoint."""
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    donor = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=1, num_heads=1, num_classes=7).state_dict()
+    torch.save(donor, tmp_path / "w.pt")
+    told = {"mean": [0.53, 0.53, 0.53], "std": [0.26, 0.26, 0.26], "interpolation": "bicubic", "license": "mit"}
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": told}))
+    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    result = train(data, weights=str(tmp_path / "w.pt"), output=tmp_path / "runs", ui=ui, **settings | {"epochs": 1})
+    saved = load_checkpoint(result.folder)
+    assert saved.preprocessing == Preprocessing(16, 3, "pad", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")
+    assert saved.config.model.licence == "mit"
+    assert "licence mit" in result.test.metrics["report"]["facts"]["Started from"]
+    again = read_weights(result.checkpoint)
+    assert (again.normalize[0], again.mean, again.std) == ("given", (0.53,) * 3, (0.26,) * 3)
+    assert (again.interpolation, again.licence, again.kind) == ("bicubic", "mit", "vitmed")
+
+
+@pytest.mark.parametrize(
+    ("extra", "lacks", "kind"),
+    [({}, (), "supervised"), ({}, HEAD, "self-distilled"), ({"decoder_pred.weight": 1}, HEAD, "masked image")],
+)
+def test_how_weights_were_made_is_told_by_what_lies_in_the_file(
+    tmp_path: Path, extra: dict[str, int], lacks: tuple[str, ...], kind: str
+) -> None:
+    state = {name: value for name, value in theirs().state_dict().items() if name not in lacks}
+    torch.save(state | {name: torch.zeros(size) for name, size in extra.items()}, tmp_path / "w.pt")
+    assert read_weights(tmp_path / "w.pt").kind == kind

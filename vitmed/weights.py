@@ -299,12 +299,13 @@ def _normalisation(
     mean: Sequence[float] | None, std: Sequence[float] | None, source: str, layout: str
 ) -> tuple[str, str]:
     """How images are normalised, and how that is known: as was told, or by habit."""
-    if not mean or not std:
-        return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
-    for how, (usual_mean, usual_std) in CONSTANTS.items():
-        if np.allclose(mean, usual_mean, atol=1e-3) and np.allclose(std, usual_std, atol=1e-3):
-            return how, source
-    return "given", source
+    if mean:
+        for how, (usual_mean, usual_std) in CONSTANTS.items():
+            if np.allclose(mean, usual_mean, atol=1e-3) and (not std or np.allclose(std, usual_std, atol=1e-3)):
+                return how, source
+        if std:
+            return "given", source
+    return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
 
 
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers

@@ -177,8 +177,8 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
         "Started from": started_from(model),
-        "Preprocessing": f"resize {config.data.resize} ({config.data.interpolation}), normalize {config.data.normalize}, "
-        f"channels {model.channels}",
+        "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
+        f"{config.data.normalize}, channels {model.channels}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Optimisation": optimisation(train),
         "Model choice": model_choice(saved),
