@@ -1,14 +1,14 @@
 """What pretraining on unlabelled images buys when labels are few: blood cells, by patient, against scratch.
 
     python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER [--seeds 0 1 2] [--shares 0.01 0.1 1] [--threads N]
-    python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER --validation     # for choosing settings: no test is touched
+    python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER --validation    # for choosing settings: no test is used
 
-DATA_FOLDER holds malaria_gray50.tar.gz and its table of patients. One encoder is pretrained on the training patients (of
-the first of five folds; the 40 patients of the test are in no step). Then, for each share of the labels and each seed,
-whole patients are drawn until they bring that share of the training images, and each way of `WAYS` learns from them: the
-encoder fine-tuned, the same network from scratch, and vitmed's own choice from scratch (a convolutional stem). The last
-epoch is judged, so that no label of the validation patients chooses anything. A step that is finished in WORK_FOLDER is not
-repeated, and an interrupted one goes on.
+DATA_FOLDER holds malaria_gray50.tar.gz and its table of patients. One encoder is pretrained on the training patients
+of the first of five folds; the 40 patients of the test are in no step. Then, for each share of the labels and each
+seed, whole patients are drawn until they bring that share of the training images, and each way of `WAYS` learns from
+them: the encoder fine-tuned, the same network from scratch, and vitmed's own choice from scratch (convolutional stem).
+The last epoch is judged, so that no label of the validation patients chooses anything. A step that is finished in
+WORK_FOLDER is not repeated, and an interrupted one goes on.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from trees import PATIENT, gray50_by_patient
 NETWORK = "image_size=48 patch_size=8 channels=1 width=128 depth=6 heads=4"
 PRETRAIN = ["--group-regex", PATIENT, "--set", "data.val_fraction=0.1", "-b", "64", "--lr", "1.5e-3", "--epochs", "100"]
 PRETRAIN += ["--warmup-epochs", "5"]
-TRAIN = ["--group-regex", PATIENT, "--policy", "blood_smear", "-b", "64", "--set", "train.choose=last"]
+TRAIN = ["--policy", "blood_smear", "-b", "64", "--set", "train.choose=last"]
 EPOCHS = {0.01: 200, 0.1: 40, 1.0: 7}  # share of the labels -> passes over them
 WAYS = {
     "pretrained": ["--lr", "1e-3", "--layer-decay", "0.75"],
@@ -135,13 +135,12 @@ def main() -> None:
     pretrained = run("pretrain", ["pretrain", str(source), *network(), *PRETRAIN], work, options.threads)
     encoder, splits = work / "runs" / "pretrain" / "encoder.pt", work / "runs" / "pretrain" / "splits.csv"
     print(f"pretraining: {json.dumps(pretrained['last'])}, {pretrained['cpu_seconds'] / 60:.0f} CPU minutes")
+    # Where validation stands in for the test, its patients are in two splits, which training by patient refuses.
+    patients = [] if options.validation else ["--group-regex", PATIENT]
     where = "validation" if options.validation else "test"
-    print(
-        f"| labels | start | {where} "
-        + f" | {where} ".join(METRICS)
-        + " | patients: infected + other images | CPU minutes a run |"
-    )
-    print("|---" * (4 + len(METRICS)) + "|")
+    heads = [*(f"{where} {metric}" for metric in METRICS), "patients: infected + other images", "CPU minutes a run"]
+    print(f"| labels | start | {' | '.join(heads)} |")
+    print("|---" * (2 + len(heads)) + "|")
     for share in options.shares:
         for way, flags in WAYS.items():
             start = ["--weights", str(encoder)] if way == "pretrained" else network()
@@ -151,7 +150,7 @@ def main() -> None:
                 tree = work / f"labels-{of}"
                 labels = label_tree(tree, source, share, seed, splits, options.validation)
                 name = f"{way.replace(', ', '-').replace(' ', '-')}-{of}"
-                command = ["train", str(tree), *TRAIN, "--epochs", str(EPOCHS[share]), *start, *flags]
+                command = ["train", str(tree), *patients, *TRAIN, "--epochs", str(EPOCHS[share]), *start, *flags]
                 results.append(run(name, [*command, "--seed", str(seed)], work, options.threads) | {"labels": labels})
             print(table_row(share, way, results), flush=True)
 
