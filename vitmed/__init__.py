@@ -7,8 +7,18 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "VitmedError", "build_model", "demo", "evaluate", "plan", "predict", "pretrain", "probe", "summary", "train",
-]  # fmt: skip
+    "VitmedError",
+    "build_model",
+    "demo",
+    "evaluate",
+    "lr_find",
+    "plan",
+    "predict",
+    "pretrain",
+    "probe",
+    "summary",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:  # PEP 562: `vitmed --help` and `import vitmed` load no torch

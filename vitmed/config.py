@@ -177,7 +177,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _mean_and_std_fit(self) -> RunConfig:
         data, channels = self.data, self.model.channels  # type: ignore[attr-defined]
-        if (data.normalize == "given") != (data.mean is not None and data.std is not None):
+        if {data.mean is not None, data.std is not None} != {data.normalize == "given"}:
             raise ValueError("data.normalize given, data.mean and data.std go together")
         for name in ("mean", "std"):
             values = getattr(data, name)

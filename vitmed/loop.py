@@ -23,6 +23,7 @@ from vitmed.config import Config, PretrainConfig
 from vitmed.data import EpochBatches, Images, seed_of
 from vitmed.errors import DataError, VitmedError
 from vitmed.health import not_finite
+from vitmed.images import Preprocessing
 from vitmed.inference import predict_logits
 from vitmed.metrics import METRICS, metric_values
 from vitmed.model import ViT
@@ -159,15 +160,8 @@ def fit(
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
     """
-    train, preprocessing = config.train, val.preprocessing
-    weights = class_weights(batches.labels, len(classes), device) if train.balance == "loss" else None
-    mix = mixer(config, len(classes))
-
-    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
-        x, y = mix(preprocessing.normalise(images), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
-        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-            return F.cross_entropy(state.model(x), y, weights, label_smoothing=train.smoothing)
-
+    train = config.train
+    loss_of = classification_loss(state.model, batches.labels, val.preprocessing, len(classes), config, precision)
     while state.epoch < train.epochs and not out_of_patience(state, config) and not stop():
         complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
         if not complete:
@@ -178,6 +172,32 @@ def fit(
         yield Epoch(record, record["best"], out_of_patience(state, config))
 
 
+def classification_loss(
+    model: nn.Module,
+    labels: np.ndarray,
+    preprocessing: Preprocessing,
+    classes: int,
+    config: Config,
+    precision: Precision,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Images (B, S, S, C) uint8 and labels (B,) -> the mean cross-entropy, (), with mixing, smoothing and weights.
+
+    Args:
+        labels: (S,) of all training images, for the class weights.
+    """
+    train = config.train
+    device = next(model.parameters()).device
+    weights = class_weights(labels, classes, device) if train.balance == "loss" else None
+    mix = mixer(config, classes)
+
+    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+        x, y = mix(preprocessing.normalise(images), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
+        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+            return F.cross_entropy(model(x), y, weights, label_smoothing=train.smoothing)
+
+    return loss_of
+
+
 def rest_of_epoch(
     state: TrainState,
     loader: DataLoader,
@@ -186,14 +206,17 @@ def rest_of_epoch(
     config: Config | PretrainConfig,
     device: torch.device,
     stop: Callable[[], bool],
+    rate: Callable[[int], float] | None = None,
 ) -> Generator[Step, None, bool]:
     """Train on the batches of the epoch that are still to come; False where `stop()` ended it before the last.
 
     Args:
         loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). The global random
             generator is seeded for the batch before each call.
+        rate: optimiser step -> learning rate; default the schedule of the configuration.
     """
     train, watch = config.train, LossWatch(state, loader, config)
+    rate = rate or (lambda step: scheduled_lr(step, batches.batches, config))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
     clock = time.perf_counter()
@@ -207,7 +230,7 @@ def rest_of_epoch(
         norm = loss.detach()
         complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
         if complete:
-            norm = optimiser_step(state, scheduled_lr(state.step, batches.batches, config), train.clip_norm)
+            norm = optimiser_step(state, rate(state.step), train.clip_norm)
         watch.add(loss.detach(), norm, indices)
         state.running["images"] += len(labels)
         state.running["seconds"] += time.perf_counter() - clock

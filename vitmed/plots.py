@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.errors import VitmedError
+from vitmed.lr_range import Range
 from vitmed.metrics import METRICS, finding, known_labels, threshold_counts
 from vitmed.predictions import Predictions
 
@@ -227,6 +228,28 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         figure.suptitle(
             f"best.pt: epoch {epochs[best]}, validation {METRICS[monitor].title} {chosen[best]:.3f}", fontsize=12
         )
+    return figure
+
+
+def lr_range(found: Range) -> Figure:
+    """The running mean of the training loss over the learning rate, with the two suggestions."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(found.rates, found.losses, color=COLOURS[0], linewidth=2)
+    axes.set_xscale("log")
+    for rate, name, colour, marker in (
+        (found.valley, "valley", COLOURS[1], "o"),
+        (found.steepest, "steepest descent", COLOURS[2], "s"),
+    ):
+        if rate is not None:
+            loss = found.losses[found.rates.index(rate)]
+            axes.plot([rate], [loss], marker, color=colour, markersize=9, label=f"{name} {rate:.1e}")
+    axes.set_xlabel("Learning rate")
+    axes.set_ylabel("Training loss, running mean")
+    axes.set_title("Learning rate range test")
+    axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
     return figure
 
 

@@ -6,8 +6,22 @@ The commands are imported inside their functions, so that `vitmed --help` loads 
 from vitmed.cli.app import app
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
+from vitmed.cli.planning import lr_find, plan
 from vitmed.cli.pretraining import pretrain
 from vitmed.cli.public_weights import weights
-from vitmed.cli.training import demo, plan, probe, train
+from vitmed.cli.training import demo, probe, train
 
-__all__ = ["app", "demo", "evaluate", "main", "plan", "predict", "pretrain", "probe", "summary", "train", "weights"]
+__all__ = [
+    "app",
+    "demo",
+    "evaluate",
+    "lr_find",
+    "main",
+    "plan",
+    "predict",
+    "pretrain",
+    "probe",
+    "summary",
+    "train",
+    "weights",
+]

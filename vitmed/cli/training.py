@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vitmed.cli.app import AsJson, Device, Fail, Offline, Sets, app
-from vitmed.cli.terminal import judged, print_json, ui
+from vitmed.cli.terminal import judged, ui
 
 
 @app.command()
@@ -104,37 +104,6 @@ def probe(
     options: dict[str, Any] = {"config": config, "sets": sets or (), "output": output, "name": name}
     options |= {"offline": offline, "fail_under": fail_under or ()}
     judged(lambda: commands.probe(data, ui=ui(), **options, **flags), as_json, train_json)
-
-
-@app.command()
-def plan(
-    data: Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Weight file to start from.")] = None,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="YAML file or recipe; its values stay.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File that is written.")] = Path("plan.yaml"),
-    model: Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, vit_large.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the input, px.")] = None,
-    patch_size: Annotated[int | None, typer.Option(help="Side of a patch, px.")] = None,
-    lora: Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Images per forward pass.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    policy: Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation for the modality.")] = None,
-    max_train: Annotated[int | None, typer.Option(help="Train on a stratified sample of so many.")] = None,
-    group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
-    sets: Sets = None,
-    offline: Offline = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show what training would take for a folder, why and how long, and write it as a config to edit."""
-    flags = {k: v for k, v in locals().items() if k not in _NOT_FLAGS}
-    from vitmed import commands
-
-    found = commands.plan(data, config=config, sets=sets or (), output=output, offline=offline, ui=ui(), **flags)
-    if as_json:
-        decided = [decision._asdict() for decision in found.decisions]
-        print_json({"file": str(found.file), "minutes": found.minutes, "plan": decided})
 
 
 @app.command()

@@ -16,6 +16,7 @@ MODULES = {
     "predict": "prediction",
     "probe": "probing",
     "plan": "planning",
+    "lr_find": "rate_finding",
     "build_model": "summaries",
     "summary": "summaries",
     "demo": "demonstration",

@@ -128,7 +128,7 @@ class Session:
         write_text(folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
             write_json(folder.weights, self.report.to_dict())
-        self._prepare()
+        self.prepare()
         write_bytes(folder.contact_sheet, png(contact_sheet(self.sheet())))
         self.ui.say(f"run folder {folder.path}; what the network sees: {folder.contact_sheet.name}")
 
@@ -136,7 +136,7 @@ class Session:
         """Go back to the state of a last.pt."""
         assert checkpoint.training is not None
         self.folder, self.seen = folder, checkpoint.seen
-        self._prepare()
+        self.prepare()
         try:
             self.state.load_state_dict(checkpoint.training)
         except (KeyError, RuntimeError, ValueError) as error:
@@ -144,7 +144,8 @@ class Session:
         write_text(folder.config, portable(self.config, folder.path).to_yaml())  # it may go on for longer
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Make loader and state, before the first step."""
         train, train_images = self.config.train, self.images["train"]
         augment = self.config.augment
         augmenter = Augmenter(augment.policy, self.config.model.image_size, self.config.model.channels, augment.flips)
