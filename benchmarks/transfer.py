@@ -87,8 +87,8 @@ def main() -> None:
     file = str(options.work / "runs" / "grey" / "best.pt")
     sets = [part for text in NETWORK for part in ("--set", text)]
     ways = {
-        "scratch": ["--config", "malaria", *sets],
-        "fine-tuned": ["--weights", file, *SIZE, "--channels", "3", "--set", "train.choose=last"],
+        "scratch": ["--config", "malaria", *sets, "--epochs", "40"],
+        "fine-tuned": ["--weights", file, *SIZE, "--channels", "3", "--epochs", "40", "--set", "train.choose=last"],
         "frozen": ["--weights", file, *SIZE, "--channels", "3", "--freeze"],
     }
     print("| start | " + " | ".join(f"test {metric}" for metric in METRICS) + " | minutes a run |")
