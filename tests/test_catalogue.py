@@ -159,13 +159,13 @@ def test_what_the_catalogue_knows_travels_with_the_weights(file: Path) -> None:
     weights = read_weights(file, entry)
     assert (weights.mean, weights.std) == (HALF, (0.1, 0.2, 0.3))
     assert (weights.interpolation, weights.licence) == ("bilinear", "CC-BY-NC-4.0")
-    assert weights.normalize == ("half", "the catalogue")
+    assert weights.normalize == ("given", "the catalogue") and weights.kind == SUPERVISED
 
 
 def test_a_mean_of_its_own_is_kept(file: Path) -> None:
     weights = read_weights(file, CATALOGUE["rad_dino"])
     assert weights.mean == (0.5307, 0.5307, 0.5307) and weights.std == (0.2583, 0.2583, 0.2583)
-    assert weights.normalize == ("imagenet", "the nearest to the mean that the catalogue tells")
+    assert weights.normalize == ("given", "the catalogue")
 
 
 def test_what_a_hub_file_beside_the_weights_knows_travels_too(file: Path) -> None:

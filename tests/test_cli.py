@@ -19,7 +19,7 @@ from vitmed.commands.flags import FLAGS
 from vitmed.config import Config, load_config
 
 RUN = Callable[..., Answer]
-COMMANDS = ("train", "pretrain", "evaluate", "predict", "summary", "demo")
+COMMANDS = ("train", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -49,10 +49,13 @@ def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None
     from vitmed import cli
 
     hidden = {"as_json": "--json", "sets": "--set", "fail_under": "--fail-under"}
-    for parameter in inspect.signature(getattr(cli, name)).parameters:
+    for parameter in inspect.signature(getattr(cli, name.replace("-", "_"))).parameters:
         shown = hidden.get(parameter, f"--{parameter.replace('_', '-')}")
         positional = {
             "train": "data",
+            "plan": "data",
+            "lr-find": "data",
+            "probe": "data",
             "pretrain": "data",
             "evaluate": "checkpoint",
             "predict": "images",
@@ -70,6 +73,7 @@ def values() -> dict[str, object]:
         "max_train": 99, "group_regex": "(P.)", "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
+        "probe_first": True, "freeze_blocks": 1, "baseline": False,
         "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
@@ -77,7 +81,8 @@ def values() -> dict[str, object]:
 def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitmed.commands import training
 
-    assert set(values()) == set(FLAGS), "a value for each flag"
+    alone = {"freeze": True, "lora": 4}  # these go with few others
+    assert {*values(), *alone} == set(FLAGS), "a value for each flag"
     seen: dict[str, Any] = {}
 
     def catch(config: Config, *_: Any) -> None:
@@ -88,13 +93,19 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
     args: list[object] = []
     for flag, value in values().items():
         option = f"--{flag.replace('_', '-')}"
-        args += ["--no-ema"] if flag == "ema" else [option, value]
+        args += {"ema": ["--no-ema"], "baseline": ["--no-baseline"], "probe_first": ["--probe-first"]}.get(
+            flag, [option, value]
+        )
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()
-    for flag, key in FLAGS.items():
-        section, field = key.split(".")
-        assert seen[section][field] == values()[flag] != defaults[section][field], flag
+    for flag, value in values().items():
+        section, field = FLAGS[flag].split(".")
+        assert seen[section][field] == value != defaults[section][field], flag
     assert seen["data"]["root"] == "somewhere"
+    for args in (["--freeze"], ["--lora", 4]):
+        assert vitmed("train", "somewhere", *args).code == 130
+        flag = args[0].removeprefix("--")
+        assert seen["train"][flag] == alone[flag]
     monkeypatch.setattr(training, "_fresh", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
     assert (
         vitmed("train", "x", "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code == 1

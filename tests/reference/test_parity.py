@@ -211,6 +211,7 @@ def test_google_npz(tmp_path: Path, stacked: bool) -> None:
 def test_a_grey_image_gives_what_its_copy_in_three_channels_gives(tmp_path: Path) -> None:
     theirs = of_timm()
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')  # all channels alike
     x = torch.randn(2, 1, SIZE, SIZE)
     grey = load(tmp_path / "w.pth", channels=1)
     with torch.no_grad():
