@@ -4,7 +4,7 @@
 
 unpacks what is packed in DATA_FOLDER (mnist, cifar10, malaria_gray50) into OUTPUT_FOLDER and makes
 `gray50-by-patient/{train,test}/{Parasitized,Uninfected}/`: the first fold of
-StratifiedGroupKFold(5, shuffle=True, random_state=0), 40 of the 200 patients for the test.
+StratifiedGroupKFold(5, shuffle=True, random_state=0), 40 of the 200 patients for the test. `folds.py` makes the others.
 """
 
 import csv
@@ -27,9 +27,9 @@ def unpack(data: Path, output: Path, name: str) -> Path:
     return folder
 
 
-def gray50_by_patient(data: Path, output: Path) -> Path:
-    """The patient-grouped first fold, as links."""
-    tree = output / "gray50-by-patient"
+def gray50_by_patient(data: Path, output: Path, fold: int = 0) -> Path:
+    """A patient-grouped fold (0 to 4) as links: a fifth of the patients is the test."""
+    tree = output / ("gray50-by-patient" if fold == 0 else f"gray50-fold{fold}")
     if tree.is_dir():
         return tree
     source = unpack(data, output, "malaria_gray50")
@@ -38,7 +38,7 @@ def gray50_by_patient(data: Path, output: Path) -> Path:
     paths = [row["path"] for row in rows]
     labels = [Path(path).parent.name for path in paths]
     folds = StratifiedGroupKFold(5, shuffle=True, random_state=0)
-    train, test = next(folds.split(paths, labels, [row["patient"] for row in rows]))
+    train, test = list(folds.split(paths, labels, [row["patient"] for row in rows]))[fold]
     for name, indices in (("train", train), ("test", test)):
         for i in indices:
             where = tree / name / labels[i]

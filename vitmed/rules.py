@@ -215,7 +215,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "weights and up to 1,000 images",
         lambda s: not s.scratch and few(s),
-        {"train.epochs": epochs_of(750, 10, 100)},
+        {"train.epochs": epochs_of(750, 10, 100), "model.drop_path": 0.0},
         "500 steps for 2,000 to 4,000 images in vision_transformer's configs/augreg.py and big_vision's transfer.py",
     ),
     Rule(

@@ -1,0 +1,162 @@
+"""Grey malaria cells by patient, five folds: vitmed from scratch, a small CNN, colours and size.
+
+    python benchmarks/folds.py DATA_FOLDER WORK_FOLDER [--folds 0 1 2 3 4] [--threads N] [--set section.field=value ...]
+
+Every image is in the test of one fold, every patient too. In each fold `vitmed train --config malaria_gray50` (which
+fits the logistic regression on colours and size itself) and a small CNN are trained on the same images, split alike, for
+as many epochs, with the same augmentation, optimiser, schedule and moving average: the CNN goes through vitmed's own loop.
+The last epoch is judged, once. A part that is finished in WORK_FOLDER is not repeated.
+
+Told are the mean and the spread over the folds, and the pooled predictions of all folds with intervals by patient.
+(Pooled AUROC compares scores of different networks, which lowers it a little.)
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from trees import gray50_by_patient
+
+CONFIG = "malaria_gray50"
+METRICS = ("accuracy", "auroc", "balanced_accuracy", "log_loss")
+WAYS = {"vit": "vitmed", "cnn": "small CNN", "colour": "logistic regression on colours and size"}
+
+
+def vit(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
+    """`vitmed train`, as a user runs it."""
+    command = [sys.executable, "-m", "vitmed", "train", str(folder), "--config", CONFIG, "--seed", "0"]
+    command += ["--output", str(work / "runs"), "--name", f"vit-fold{fold}"]
+    command += [part for text in sets for part in ("--set", text)]
+    subprocess.run(command, check=True)
+
+
+def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
+    """A small CNN in the place of the ViT: three stages of two 3x3 convolutions, mean over the image, linear."""
+    from torch import nn
+
+    from vitmed.commands.planning import get_ready
+    from vitmed.commands.session import Session
+    from vitmed.config import load_config
+    from vitmed.loop import fit, validate
+    from vitmed.ui import Ui
+
+    config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
+    ui = Ui()
+    ready = get_ready(config, False, True, ui)
+    session = Session(ready.config, ready.splits, ready.device, ui)
+    layers: list[nn.Module] = []
+    width = config.model.channels
+    for stage in (32, 64, 128):
+        for _ in range(2):
+            layers += [nn.Conv2d(width, stage, 3, padding=1, bias=False), nn.BatchNorm2d(stage), nn.ReLU()]
+            width = stage
+        layers.append(nn.MaxPool2d(2))
+    session.model = nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2))
+    ui.say(f"small CNN of {sum(p.numel() for p in session.model.parameters()):,} parameters")
+    session.check_images()
+    session.prepare()
+    state, images, classes = session.state, session.images, session.splits.classes
+    for event in fit(
+        state, session.loader, session.batches, images["val"], classes, session.config, session.device,
+        session.precision,
+    ):  # fmt: skip
+        if hasattr(event, "record"):
+            ui.say(f"epoch {event.record['epoch']}: val auroc {event.record['val_auroc']:.4f}")
+    predictions = validate(state.judged, images["test"], classes, session.device, session.precision)
+    place = work / "runs" / f"cnn-fold{fold}"
+    place.mkdir(parents=True)
+    (place / "predictions.csv").write_text(predictions.to_csv())
+
+
+PLACES = {
+    "vit": "vit-fold{}/test/predictions.csv",
+    "colour": "vit-fold{}/test/baseline_colour_and_size.csv",
+    "cnn": "cnn-fold{}/predictions.csv",
+}
+
+
+def part(way: str, fold: int, options: argparse.Namespace) -> None:
+    """Run one part of one fold as a process of its own, and note what it cost."""
+    done = options.work / f"{way}-fold{fold}.json"
+    if done.is_file():
+        return
+    here = [sys.executable, __file__, str(options.data), str(options.work), "--part", way, "--folds", str(fold)]
+    here += [part for text in options.set for part in ("--set", text)]
+    environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(options.threads)} if options.threads else {})
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+    with (options.work / f"{way}-fold{fold}.log").open("w") as log:
+        subprocess.run(here, stdout=log, stderr=log, env=environment, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    done.write_text(json.dumps({"wall_minutes": (time.time() - start) / 60, "cpu_minutes": cpu / 60}))
+
+
+def report(options: argparse.Namespace) -> None:
+    """The table over the folds and of the pooled predictions."""
+    from vitmed.metrics import compare_predictions, evaluate_predictions, metric_values
+    from vitmed.predictions import Predictions
+
+    found = {
+        way: [Predictions.from_csv(options.work / "runs" / PLACES[way].format(fold)) for fold in options.folds]
+        for way in WAYS
+    }
+    print("| | " + " | ".join(f"{m}: mean ± sd over folds" for m in METRICS) + " | pooled accuracy | pooled AUROC |")
+    print("|---|" + "---|" * (len(METRICS) + 2))
+    pooled = {}
+    for way, folds in found.items():
+        first = folds[0]
+        pooled[way] = Predictions(
+            first.classes,
+            tuple(path for p in folds for path in p.paths),
+            tuple(group for p in folds for group in p.groups or ()),
+            np.concatenate([p.labels for p in folds]),
+            np.concatenate([p.logits for p in folds]),
+        )
+        cells = []
+        for metric in METRICS:
+            values = [metric_values(p)[metric] for p in folds]
+            spread = statistics.stdev(values) if len(values) > 1 else float("nan")
+            cells.append(f"{statistics.mean(values):.4f} ± {spread:.4f}")
+        overall = evaluate_predictions(pooled[way])["overall"]
+        for metric in ("accuracy", "auroc"):
+            entry = overall[metric]
+            cells.append(f"{entry['value']:.4f} [{entry['low']:.4f}, {entry['high']:.4f}]")
+        print(f"| {WAYS[way]} | " + " | ".join(cells) + " |")
+    for way in ("cnn", "colour"):
+        entry = compare_predictions(pooled["vit"], pooled[way])["difference"]["auroc"]
+        print(f"vitmed - {WAYS[way]}, pooled AUROC: {entry['value']:+.4f} [{entry['low']:+.4f}, {entry['high']:+.4f}]")
+    for way in ("vit", "cnn"):
+        cost = [json.loads((options.work / f"{way}-fold{fold}.json").read_text()) for fold in options.folds]
+        minutes = {key: statistics.mean(c[key] for c in cost) for key in ("wall_minutes", "cpu_minutes")}
+        print(f"{WAYS[way]}: {minutes['wall_minutes']:.1f} minutes wall, {minutes['cpu_minutes']:.1f} CPU a fold")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE")
+    parser.add_argument("--part", choices=("vit", "cnn"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    for fold in options.folds:
+        folder = gray50_by_patient(options.data, options.work, fold)
+        if options.part:
+            (vit if options.part == "vit" else cnn)(folder, fold, options.work, options.set)
+            return
+        for way in ("vit", "cnn"):
+            part(way, fold, options)
+    report(options)
+
+
+if __name__ == "__main__":
+    main()
