@@ -91,6 +91,11 @@ def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tm
     assert not any("Leakage" in note for note in result.test.metrics["report"]["notes"])
 
 
+def test_in_bf16(data: Path, tmp_path: Path) -> None:
+    records = start(data, tmp_path, precision="bf16", epochs=1).records
+    assert 0 < records[0]["train_loss"] < 10 and 0 < records[0]["val_loss"] < 10
+
+
 # --- which images
 
 
