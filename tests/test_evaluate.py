@@ -33,8 +33,12 @@ def test_training_ends_with_the_evaluation_of_its_best_checkpoint(trained: Train
         assert (again.folder / name).read_bytes() == (trained.folder / "test" / name).read_bytes()
     assert again.metrics["overall"]["auroc"]["value"] == trained.result.test.metrics["overall"]["auroc"]["value"]
     assert sorted(p.name for p in (trained.folder / "test").iterdir() if p.suffix != ".png") == [
-        "metrics.json", "predictions.csv", "report.html",
+        "baseline_colour_and_size.csv", "metrics.json", "predictions.csv", "report.html",
     ]  # fmt: skip
+    baselines = [
+        e.metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"] for e in (again, trained.result.test)
+    ]
+    assert baselines[0] == baselines[1]
 
 
 def test_the_run_folder_is_complete(trained: Trained) -> None:
@@ -216,7 +220,7 @@ def test_a_folder_without_a_test_part(trained: Trained, tmp_path: Path) -> None:
 
 def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path: Path) -> None:
     """From predictions.csv: with the metrics.json beside it, without, and with one that is none."""
-    for name in ("predictions.csv", "metrics.json"):
+    for name in ("predictions.csv", "metrics.json", "baseline_colour_and_size.csv"):
         shutil.copy(trained.folder / "test" / name, tmp_path / name)
     before = json.loads((tmp_path / "metrics.json").read_text())
     again = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics

@@ -23,6 +23,7 @@ from vitmed.predictions import Predictions
 
 RUN = Callable[..., Answer]
 FREE = {key: TINY[key] for key in ("batch_size", "policy", "workers", "device", "precision")}
+FREE["probe_first"] = False  # which the plan would take
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
@@ -33,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(data: Path, output: Path, weights: Path, ui: Recorder | None = None, **flags: Any) -> TrainResult:
-    settings = FREE | {"epochs": 2, "lr": 1e-3} | flags
+    settings = FREE | {"epochs": 2, "lr": 1e-3, "drop_path": 0.0} | flags
     return train(data, output=output, name="a", weights=str(weights), ui=ui or Recorder(), **settings)
 
 

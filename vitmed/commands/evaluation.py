@@ -16,7 +16,7 @@ from vitmed.config import ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import read_image
 from vitmed.inference import check_finite, predict_logits
-from vitmed.metrics import METRICS
+from vitmed.metrics import METRICS, known_labels
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
@@ -95,7 +95,7 @@ def evaluate(
     check_finite(logits, saved.path)
     judged = [samples[i] for i in indices]
     predictions = labelled(saved.classes, judged, logits, saved.config.data.positive)
-    others = baselines() if baselines is not None else {}
+    others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
@@ -130,6 +130,16 @@ def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], res
     others = read_baselines(file.parent)
     metrics = write_report(folder, predictions, records=records, resamples=resamples, baselines=others, **said)
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
+    """The baselines that training judged on the very same images, if any."""
+    same = (predictions.classes, predictions.paths, list(known_labels(predictions)))
+    return {
+        key: other
+        for key, other in read_baselines(folder).items()
+        if (other.classes, other.paths, list(known_labels(other))) == same
+    }
 
 
 def _new_folder(output: str | Path | None, default: Path) -> Path:
