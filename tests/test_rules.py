@@ -25,7 +25,7 @@ CASES = [
     for images in (20, 300, 1000, 1001, 5000, 30_000, 200_000)
     for side in (28, 64, 130, 1024)
     for device in ("cpu", "cuda", "mps")
-    for width in (192, 768)
+    for width in (192, 768, 1024)
     for lora in ((False,) if weights == SCRATCH else (False, True))
 ]
 
@@ -68,8 +68,9 @@ def test_how_the_weights_were_made_decides_the_learning_rate() -> None:
 
 def test_good_weights_and_few_images_want_few_steps() -> None:
     for images in (200, 1000, 3000):
-        batch = values(s := Situation(SUPERVISED, images, 224, "cuda", 768))["train.batch_size"]
-        steps = values(s)["train.epochs"] * images / batch
+        found = values(Situation(SUPERVISED, images, 224, "cuda", 768))
+        batch = found["train.batch_size"] * found["train.accumulate"]
+        steps = found["train.epochs"] * images / batch
         assert 500 <= steps <= 2000, images
 
 

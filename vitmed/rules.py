@@ -171,8 +171,30 @@ def always(situation: Situation) -> bool:
 
 RULES: tuple[Rule, ...] = (
     # ---- batch ----
-    Rule("on a CPU", lambda s: s.device == "cpu", {"train.batch_size": 32}, "larger ones are no faster there"),
-    Rule("few images", few, {"train.batch_size": 32}, "more steps from few images"),
+    Rule(
+        "on a CPU",
+        lambda s: s.device == "cpu",
+        {"train.batch_size": 32, "train.accumulate": 1},
+        "larger ones are no faster there",
+    ),
+    Rule(
+        "few images, not ViT-Large",
+        lambda s: few(s) and s.width < 1024,
+        {"train.batch_size": 32, "train.accumulate": 1},
+        "more steps from few images",
+    ),
+    Rule(
+        "on a GPU, ViT-Large",
+        lambda s: s.width >= 1024,
+        {"train.batch_size": 16, "train.accumulate": 4},
+        "steps of 64 images, with a quarter of them in memory at once",
+    ),
+    Rule(
+        "on a GPU, ViT-Base",
+        lambda s: s.width >= 768,
+        {"train.batch_size": 32, "train.accumulate": 2},
+        "steps of 64 images, with half of them in memory at once",
+    ),
     Rule("on a GPU", always, {"train.batch_size": 64}, "the batch that the learning rates below are told for"),
     # ---- from scratch: a small network, a small image ----
     Rule(
