@@ -1,0 +1,227 @@
+"""From scratch on few images: which part of the recipe earns its place? One change at a time, judged on validation.
+
+    python benchmarks/scratch.py DATA_FOLDER WORK_FOLDER [--only SET ...] [--candidates NAME ...] [--seeds 0 1]
+        [--metric accuracy] [--threads N]
+
+DATA_FOLDER is that of accuracy.py. Every run is the training of `vitmed train` with a fixed number of epochs, of which
+the last is judged, once, on the whole validation split. The test split is not read. A run that is already finished in
+WORK_FOLDER is not repeated. A run's difference is to the base with the same seed; its standard error comes from the
+spread of such differences in that set, pooled over the candidates, as two or three seeds say little about a spread.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from accuracy import tree
+from trees import PATIENT
+
+from vitmed.commands.session import Session
+from vitmed.config import Config, load_config
+from vitmed.data import Images
+from vitmed.loop import validate
+from vitmed.metrics import metric_values
+from vitmed.run import RunFolder, write_json
+from vitmed.splits import make_splits
+from vitmed.ui import Silent
+
+METRICS = ("accuracy", "auroc", "log_loss")
+# The base: what vitmed does from scratch by default, in a small network, without choosing an epoch.
+BASE = (
+    "model.width=64", "model.depth=4", "model.heads=4", "model.patch_size=8", "model.stem=conv", "model.pool=mean",
+    "model.positions=learned", "train.lr=1e-3", "train.batch_size=32", "train.smoothing=0.05", "train.choose=last",
+    "train.workers=0", "train.device=cpu", "train.precision=fp32",
+)  # fmt: skip
+WARMUP = 0.1  # of the epochs
+
+
+@dataclass(frozen=True)
+class Set:
+    """Images: the tree of accuracy.py, what the configuration says of them, and how many epochs are one length."""
+
+    tree: str
+    epochs: int
+    sets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change of the base: settings, and the length of the run in units of the set's."""
+
+    sets: tuple[str, ...] = ()
+    length: float = 1.0
+    warmup: float = WARMUP
+
+
+def run(data: Path, chosen: Set, candidate: Candidate, seed: int, work: Path) -> dict:
+    """Train once; what validation says of the last epoch, and what it cost."""
+    epochs = max(1, round(chosen.epochs * candidate.length))
+    sets = (*BASE, *chosen.sets, *candidate.sets)
+    sets += (f"train.epochs={epochs}", f"train.warmup_epochs={candidate.warmup * epochs}", f"train.seed={seed}")
+    config = load_config(None, {"data.root": str(tree(chosen.tree, data, work))}, sets)
+    start, cpu = time.time(), time.process_time()
+    values = train(config)
+    minutes = {"cpu_minutes": (time.process_time() - cpu) / 60, "wall_minutes": (time.time() - start) / 60}
+    return {"sets": sets, "epochs": epochs, **values, **minutes}
+
+
+def train(config: Config) -> dict[str, float]:
+    """The ordinary training; only its last epoch is judged on the whole validation split."""
+    splits = make_splits(config.data)
+    splits = replace(splits, samples={**splits.samples, "test": ()})
+    with tempfile.TemporaryDirectory() as folder:
+        session = Session(config, splits, torch.device("cpu"), Silent())
+        session.check_images()
+        whole = session.images["val"]
+        few = whole.samples[:: max(1, len(whole) // 50)]  # `fit` judges every epoch; that costs more than training
+        session.images["val"] = Images(splits.root, few, whole.preprocessing)
+        session.open(RunFolder.create(folder, "run"))
+        session.run()
+        judged = validate(session.state.judged, whole, splits.classes, session.device, session.precision)
+    values = metric_values(judged)
+    return {"images": len(splits.samples["train"]), "judged": len(judged), **{name: values[name] for name in METRICS}}
+
+
+def finished(options: argparse.Namespace, name: str, candidate: str, seed: int) -> dict | None:
+    """The result of a run: read where it is there, else made; None where only what is finished is told."""
+    file = options.work / "scratch" / name / f"{candidate}-seed{seed}.json"
+    if not file.is_file():
+        if options.tell:
+            return None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        result = run(options.data, SETS[name], CANDIDATES[candidate], seed, options.work)
+        write_json(file, result)
+        print(f"{name} {candidate} seed {seed}: {result[options.metric]:.4f}", file=sys.stderr, flush=True)
+    return json.loads(file.read_text())
+
+
+def spread(results: dict[str, dict[int, dict]], metric: str) -> float:
+    """Standard deviation of the differences to the base with the same seed, pooled over candidates; NaN if unknown."""
+    squares, freedom = 0.0, 0
+    for candidate in results.keys() - {"base"}:
+        found = differences(results, candidate, metric)
+        if len(found) > 1:
+            squares, freedom = squares + statistics.variance(found) * (len(found) - 1), freedom + len(found) - 1
+    return math.sqrt(squares / freedom) if freedom else math.nan
+
+
+def differences(results: dict[str, dict[int, dict]], candidate: str, metric: str) -> list[float]:
+    """Candidate minus base, seed by seed, where both are there."""
+    base, other = results.get("base", {}), results[candidate]
+    return [other[seed][metric] - base[seed][metric] for seed in sorted(base.keys() & other.keys())]
+
+
+def tell(results: dict[str, dict[str, dict[int, dict]]], candidates: Sequence[str], metric: str) -> None:
+    """The table: mean +- standard deviation (seeds) of each set; the difference to the base +- its standard error."""
+    print(f"| {metric} | {' | '.join(results)} | mean difference | CPU-minutes |")
+    print("|---" * (len(results) + 3) + "|")
+    spreads = {name: spread(found, metric) for name, found in results.items()}
+    for candidate in candidates:
+        cells, means, variance, minutes = [], [], 0.0, []
+        for name, found in results.items():
+            runs = found.get(candidate, {})
+            if not runs:
+                cells.append("")
+                continue
+            values = [run[metric] for run in runs.values()]
+            minutes.append(statistics.mean(run["cpu_minutes"] for run in runs.values()))
+            text = f"{statistics.mean(values):.4f}"
+            text += f" ± {statistics.stdev(values):.4f} ({len(values)})" if len(values) > 1 else " (1)"
+            pairs = differences(found, candidate, metric) if candidate != "base" else []
+            if pairs:
+                means.append(statistics.mean(pairs))
+                variance += spreads[name] ** 2 / len(pairs)
+                text += f"; {means[-1]:+.4f} ± {spreads[name] / math.sqrt(len(pairs)):.4f}"
+            cells.append(text)
+        if minutes:
+            mean = f"{statistics.mean(means):+.4f} ± {math.sqrt(variance) / len(means):.4f}" if means else ""
+            costs = ", ".join(f"{value:.1f}" for value in minutes)
+            print(f"| {candidate} | {' | '.join(cells)} | {mean} | {costs} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--only", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--metric", choices=METRICS, default="accuracy")
+    parser.add_argument("--threads", type=int, help="of PyTorch; set OMP_NUM_THREADS alike")
+    parser.add_argument("--tell", action="store_true", help="only the table of what is finished")
+    options = parser.parse_args()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    results: dict[str, dict[str, dict[int, dict]]] = {name: {} for name in options.only}
+    for seed in options.seeds:
+        for candidate in options.candidates:
+            for name in options.only:
+                result = finished(options, name, candidate, seed)
+                if result is not None:
+                    results[name].setdefault(candidate, {})[seed] = result
+    tell(results, options.candidates, options.metric)
+
+
+GRAY = (
+    f"data.group_regex={PATIENT}", "data.val_fraction=0.25", "model.image_size=40", "model.channels=1",
+    "augment.policy=blood_smear",
+)  # fmt: skip
+CIFAR = ("data.val_fraction=0.1", "model.image_size=32", "augment.policy=light")
+MNIST = (
+    "data.val_fraction=0.1",
+    "model.image_size=28",
+    "model.patch_size=7",
+    "model.channels=1",
+    "data.normalize=half",
+)
+SETS = {
+    "cifar-1000": Set("cifar10", 40, (*CIFAR, "data.max_train=1000")),
+    "cifar-5000": Set("cifar10", 8, (*CIFAR, "data.max_train=5000")),
+    "gray50-2000": Set("gray50", 10, (*GRAY, "data.max_train=2000")),
+    "gray50-5000": Set("gray50", 6, (*GRAY, "data.max_train=5000")),
+    "mnist-1000": Set("mnist", 30, (*MNIST, "data.max_train=1000")),
+    "mnist-5000": Set("mnist", 6, (*MNIST, "data.max_train=5000")),
+    "malaria": Set("malaria", 30, ("model.image_size=48", "data.normalize=image", "augment.policy=blood_smear")),
+}
+MIX = ("augment.mixup=0.8", "augment.cutmix=1.0")
+CANDIDATES = {
+    "base": Candidate(),
+    "stem-patch": Candidate(("model.stem=patch",)),
+    "stem-shifted": Candidate(("model.stem=shifted",)),
+    "stem-shifted-local": Candidate(("model.stem=shifted", "model.local=true")),
+    "local": Candidate(("model.local=true",)),
+    "repeats-3": Candidate(("augment.repeats=3",)),
+    "pool-cls": Candidate(("model.pool=cls",)),
+    "sincos-2d": Candidate(("model.positions=sincos_2d",)),
+    "lr-3e-3": Candidate(("train.lr=3e-3",)),
+    "lr-2e-3": Candidate(("train.lr=2e-3",)),
+    "lr-5e-4": Candidate(("train.lr=5e-4",)),
+    "mix": Candidate(MIX),
+    "mixup-0.2": Candidate(("augment.mixup=0.2",)),
+    "smoothing-0.1": Candidate(("train.smoothing=0.1",)),
+    "smoothing-0": Candidate(("train.smoothing=0.0",)),
+    "no-ema": Candidate(("train.ema=false",)),
+    "warmup-30%": Candidate(warmup=0.3),
+    "drop-path-0.1": Candidate(("model.drop_path=0.1",)),
+    "decay-0.2": Candidate(("train.weight_decay=0.2",)),
+    "batch-64": Candidate(("train.batch_size=64",)),
+    "depth-8": Candidate(("model.depth=8",)),
+    "depth-8-half": Candidate(("model.depth=8",), 0.5),
+    "width-128": Candidate(("model.width=128",)),
+    "half": Candidate(length=0.5),
+    "triple": Candidate(length=3.0),
+    "triple-mix": Candidate(MIX, 3.0),
+    "patch-4": Candidate(("model.patch_size=4",)),
+    "patch-4-equal-time": Candidate(("model.patch_size=4",), 0.3),
+}
+
+if __name__ == "__main__":
+    main()
