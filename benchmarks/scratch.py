@@ -3,42 +3,44 @@
     python benchmarks/scratch.py DATA_FOLDER WORK_FOLDER [--only SET ...] [--candidates NAME ...] [--seeds 0 1]
         [--metric accuracy] [--threads N]
 
-DATA_FOLDER is that of accuracy.py. Every run is the training of `vitmed train` with a fixed number of epochs, of which
-the last is judged, once, on the whole validation split. The test split is not read. A run that is already finished in
+DATA_FOLDER is that of accuracy.py. Every run is the loop of `vitmed train` for a fixed number of epochs, of which the
+last is judged, once, on the whole validation split. No image of the test split is read. A run that is finished in
 WORK_FOLDER is not repeated. A run's difference is to the base with the same seed; its standard error comes from the
 spread of such differences in that set, pooled over the candidates, as two or three seeds say little about a spread.
 """
 
 import argparse
+import functools
 import json
 import math
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from accuracy import tree
 from trees import PATIENT
 
-from vitmed.commands.session import Session
-from vitmed.config import Config, load_config
-from vitmed.data import Images
-from vitmed.loop import validate
+from vitmed.augment import Augmenter
+from vitmed.config import Config, DataConfig, load_config
+from vitmed.data import EpochBatches, Images, TrainImages, train_loader, unusable
+from vitmed.images import Preprocessing
+from vitmed.loop import fit, new_state, validate
 from vitmed.metrics import metric_values
-from vitmed.run import RunFolder, write_json
+from vitmed.model import build_vit
+from vitmed.predictions import Predictions
+from vitmed.run import write_json
 from vitmed.splits import make_splits
-from vitmed.ui import Silent
+from vitmed.world import pick_precision
 
 METRICS = ("accuracy", "auroc", "log_loss")
-# The base: what vitmed does from scratch by default, in a small network, without choosing an epoch.
+# The base: what vitmed does from scratch by default, but small, and without choosing an epoch.
 BASE = (
     "model.width=64", "model.depth=4", "model.heads=4", "model.patch_size=8", "model.stem=conv", "model.pool=mean",
-    "model.positions=learned", "train.lr=1e-3", "train.batch_size=32", "train.smoothing=0.05", "train.choose=last",
-    "train.workers=0", "train.device=cpu", "train.precision=fp32",
+    "model.positions=learned", "train.lr=2e-3", "train.batch_size=32", "train.smoothing=0.05", "train.choose=last",
 )  # fmt: skip
 WARMUP = 0.1  # of the epochs
 
@@ -62,32 +64,52 @@ class Candidate:
 
 
 def run(data: Path, chosen: Set, candidate: Candidate, seed: int, work: Path) -> dict:
-    """Train once; what validation says of the last epoch, and what it cost."""
+    """Train once; what validation says of the last epoch, and what it cost, reading apart."""
     epochs = max(1, round(chosen.epochs * candidate.length))
     sets = (*BASE, *chosen.sets, *candidate.sets)
     sets += (f"train.epochs={epochs}", f"train.warmup_epochs={candidate.warmup * epochs}", f"train.seed={seed}")
     config = load_config(None, {"data.root": str(tree(chosen.tree, data, work))}, sets)
+    classes, images, val = read(config.data, Preprocessing.of(config))
     start, cpu = time.time(), time.process_time()
-    values = train(config)
-    minutes = {"cpu_minutes": (time.process_time() - cpu) / 60, "wall_minutes": (time.time() - start) / 60}
-    return {"sets": sets, "epochs": epochs, **values, **minutes}
+    values = metric_values(train(config, classes, images, val))
+    return {
+        "sets": sets,
+        "epochs": epochs,
+        "images": len(images),
+        "judged": len(val),
+        **{name: values[name] for name in METRICS},
+        "cpu_minutes": (time.process_time() - cpu) / 60,
+        "wall_minutes": (time.time() - start) / 60,
+    }
 
 
-def train(config: Config) -> dict[str, float]:
-    """The ordinary training; only its last epoch is judged on the whole validation split."""
-    splits = make_splits(config.data)
-    splits = replace(splits, samples={**splits.samples, "test": ()})
-    with tempfile.TemporaryDirectory() as folder:
-        session = Session(config, splits, torch.device("cpu"), Silent())
-        session.check_images()
-        whole = session.images["val"]
-        few = whole.samples[:: max(1, len(whole) // 50)]  # `fit` judges every epoch; that costs more than training
-        session.images["val"] = Images(splits.root, few, whole.preprocessing)
-        session.open(RunFolder.create(folder, "run"))
-        session.run()
-        judged = validate(session.state.judged, whole, splits.classes, session.device, session.precision)
-    values = metric_values(judged)
-    return {"images": len(splits.samples["train"]), "judged": len(judged), **{name: values[name] for name in METRICS}}
+@functools.cache
+def read(data: DataConfig, preprocessing: Preprocessing) -> tuple[tuple[str, ...], Images, Images]:
+    """Classes, training images and validation images, in memory."""
+    splits = make_splits(data)
+    images, val = (Images(splits.root, splits.samples[name], preprocessing) for name in ("train", "val"))
+    for part in (images, val):
+        _, problems = part.check(keep=True)
+        if problems:
+            raise unusable(problems, len(part))
+    return splits.classes, images, val
+
+
+def train(config: Config, classes: tuple[str, ...], images: Images, val: Images) -> Predictions:
+    """The training loop of vitmed; what its last epoch says of the whole validation split."""
+    settings, augment, device = config.train, config.augment, torch.device("cpu")
+    precision = pick_precision(settings.precision, device)
+    torch.manual_seed(settings.seed)
+    model = build_vit(config.model, len(classes))
+    augmenter = Augmenter(augment.policy, config.model.image_size, config.model.channels)
+    batches = EpochBatches(images.labels, settings.batch_size, settings.seed, False, augment.repeats)
+    loader = train_loader(TrainImages(images, augmenter, settings.seed), batches, 0, False)
+    state = new_state(model, config, batches.batches, device, precision)
+    # `fit` judges every epoch, which on all of val would cost more than training.
+    few = Images(val.root, val.samples[:: max(1, len(val) // 50)], val.preprocessing)
+    for _ in fit(state, loader, batches, few, classes, config, device, precision):
+        pass
+    return validate(state.judged, val, classes, device, precision)
 
 
 def finished(options: argparse.Namespace, name: str, candidate: str, seed: int) -> dict | None:
@@ -132,7 +154,7 @@ def tell(results: dict[str, dict[str, dict[int, dict]]], candidates: Sequence[st
                 cells.append("")
                 continue
             values = [run[metric] for run in runs.values()]
-            minutes.append(statistics.mean(run["cpu_minutes"] for run in runs.values()))
+            minutes.append(min(run["cpu_minutes"] for run in runs.values()))
             text = f"{statistics.mean(values):.4f}"
             text += f" ± {statistics.stdev(values):.4f} ({len(values)})" if len(values) > 1 else " (1)"
             pairs = differences(found, candidate, metric) if candidate != "base" else []
@@ -201,9 +223,8 @@ CANDIDATES = {
     "repeats-3": Candidate(("augment.repeats=3",)),
     "pool-cls": Candidate(("model.pool=cls",)),
     "sincos-2d": Candidate(("model.positions=sincos_2d",)),
-    "lr-3e-3": Candidate(("train.lr=3e-3",)),
-    "lr-2e-3": Candidate(("train.lr=2e-3",)),
-    "lr-5e-4": Candidate(("train.lr=5e-4",)),
+    "lr-1e-3": Candidate(("train.lr=1e-3",)),
+    "lr-4e-3": Candidate(("train.lr=4e-3",)),
     "mix": Candidate(MIX),
     "mixup-0.2": Candidate(("augment.mixup=0.2",)),
     "smoothing-0.1": Candidate(("train.smoothing=0.1",)),
