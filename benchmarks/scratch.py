@@ -208,14 +208,18 @@ SETS = {
     "cifar-1000": Set("cifar10", 40, (*CIFAR, "data.max_train=1000")),
     "cifar-5000": Set("cifar10", 8, (*CIFAR, "data.max_train=5000")),
     "gray50-2000": Set("gray50", 10, (*GRAY, "data.max_train=2000")),
-    "gray50-5000": Set("gray50", 6, (*GRAY, "data.max_train=5000")),
-    "mnist-1000": Set("mnist", 30, (*MNIST, "data.max_train=1000")),
-    "mnist-5000": Set("mnist", 6, (*MNIST, "data.max_train=5000")),
+    "gray50-5000": Set("gray50", 4, (*GRAY, "data.max_train=5000")),
+    "mnist-1000": Set("mnist", 10, (*MNIST, "data.max_train=1000")),
+    "mnist-5000": Set("mnist", 4, (*MNIST, "data.max_train=5000")),
     "malaria": Set("malaria", 30, ("model.image_size=48", "data.normalize=image", "augment.policy=blood_smear")),
 }
 MIX = ("augment.mixup=0.8", "augment.cutmix=1.0")
 CANDIDATES = {
     "base": Candidate(),
+    "lr-5e-4": Candidate(("train.lr=5e-4",)),  # with the base's stem and pooling, what `vitmed train` did before
+    "published": Candidate(  # what those do who train for 100 to 300 epochs, see docs/recipes.md
+        (*MIX, "train.smoothing=0.1", "model.drop_path=0.1", "train.lr=1e-3")
+    ),
     "stem-patch": Candidate(("model.stem=patch",)),
     "stem-shifted": Candidate(("model.stem=shifted",)),
     "stem-shifted-local": Candidate(("model.stem=shifted", "model.local=true")),
