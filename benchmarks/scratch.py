@@ -5,8 +5,9 @@
 
 DATA_FOLDER is that of accuracy.py. Every run is the loop of `vitmed train` for a fixed number of epochs, of which the
 last is judged, once, on the whole validation split. No image of the test split is read. A run that is finished in
-WORK_FOLDER is not repeated. A run's difference is to the base with the same seed; its standard error comes from the
-spread of such differences in that set, pooled over the candidates, as two or three seeds say little about a spread.
+WORK_FOLDER is not repeated. The table tells each candidate's difference to the base. Its standard error comes from the
+spread between seeds in that set, pooled over the candidates, as two or three seeds alone say little about a spread.
+CPU-minutes are those of the quickest seed, reading of the images apart.
 """
 
 import argparse
@@ -102,7 +103,7 @@ def train(config: Config, classes: tuple[str, ...], images: Images, val: Images)
     torch.manual_seed(settings.seed)
     model = build_vit(config.model, len(classes))
     augmenter = Augmenter(augment.policy, config.model.image_size, config.model.channels)
-    batches = EpochBatches(images.labels, settings.batch_size, settings.seed, False, augment.repeats)
+    batches = EpochBatches(images.labels, settings.batch_size, settings.seed, False)
     loader = train_loader(TrainImages(images, augmenter, settings.seed), batches, 0, False)
     state = new_state(model, config, batches.batches, device, precision)
     # `fit` judges every epoch, which on all of val would cost more than training.
@@ -125,48 +126,44 @@ def finished(options: argparse.Namespace, name: str, candidate: str, seed: int) 
     return json.loads(file.read_text())
 
 
-def spread(results: dict[str, dict[int, dict]], metric: str) -> float:
-    """Standard deviation of the differences to the base with the same seed, pooled over candidates; NaN if unknown."""
-    squares, freedom = 0.0, 0
-    for candidate in results.keys() - {"base"}:
-        found = differences(results, candidate, metric)
-        if len(found) > 1:
-            squares, freedom = squares + statistics.variance(found) * (len(found) - 1), freedom + len(found) - 1
-    return math.sqrt(squares / freedom) if freedom else math.nan
+def spread(arms: dict[str, dict[int, dict]], metric: str) -> float:
+    """Standard deviation between the seeds of one candidate, pooled over the candidates of a set; NaN if unknown."""
+    values = [[run[metric] for run in runs.values()] for runs in arms.values() if len(runs) > 1]
+    squares = sum(statistics.variance(found) * (len(found) - 1) for found in values)
+    return math.sqrt(squares / sum(len(found) - 1 for found in values)) if values else math.nan
 
 
-def differences(results: dict[str, dict[int, dict]], candidate: str, metric: str) -> list[float]:
-    """Candidate minus base, seed by seed, where both are there."""
-    base, other = results.get("base", {}), results[candidate]
-    return [other[seed][metric] - base[seed][metric] for seed in sorted(base.keys() & other.keys())]
+def difference(arms: dict[str, dict[int, dict]], candidate: str, metric: str) -> tuple[float, float]:
+    """Mean of a candidate less that of the base, and the standard error of that."""
+    means = {name: statistics.mean(run[metric] for run in arms[name].values()) for name in (candidate, "base")}
+    error = spread(arms, metric) * math.sqrt(1 / len(arms[candidate]) + 1 / len(arms["base"]))
+    return means[candidate] - means["base"], error
 
 
 def tell(results: dict[str, dict[str, dict[int, dict]]], candidates: Sequence[str], metric: str) -> None:
     """The table: mean +- standard deviation (seeds) of each set; the difference to the base +- its standard error."""
     print(f"| {metric} | {' | '.join(results)} | mean difference | CPU-minutes |")
     print("|---" * (len(results) + 3) + "|")
-    spreads = {name: spread(found, metric) for name, found in results.items()}
     for candidate in candidates:
-        cells, means, variance, minutes = [], [], 0.0, []
-        for name, found in results.items():
-            runs = found.get(candidate, {})
+        cells, found, minutes = [], [], []
+        for arms in results.values():
+            runs = list(arms.get(candidate, {}).values())
             if not runs:
                 cells.append("")
                 continue
-            values = [run[metric] for run in runs.values()]
-            minutes.append(min(run["cpu_minutes"] for run in runs.values()))
-            text = f"{statistics.mean(values):.4f}"
-            text += f" ± {statistics.stdev(values):.4f} ({len(values)})" if len(values) > 1 else " (1)"
-            pairs = differences(found, candidate, metric) if candidate != "base" else []
-            if pairs:
-                means.append(statistics.mean(pairs))
-                variance += spreads[name] ** 2 / len(pairs)
-                text += f"; {means[-1]:+.4f} ± {spreads[name] / math.sqrt(len(pairs)):.4f}"
+            values = [run[metric] for run in runs]
+            text = f"{statistics.mean(values):.3f}"
+            text += f" ± {statistics.stdev(values):.3f} ({len(values)})" if len(values) > 1 else " (1)"
+            if candidate != "base" and "base" in arms:
+                found.append(difference(arms, candidate, metric))
+                text += f"; {found[-1][0]:+.3f} ± {found[-1][1]:.3f}"
             cells.append(text)
+            minutes.append(min(run["cpu_minutes"] for run in runs))
         if minutes:
-            mean = f"{statistics.mean(means):+.4f} ± {math.sqrt(variance) / len(means):.4f}" if means else ""
-            costs = ", ".join(f"{value:.1f}" for value in minutes)
-            print(f"| {candidate} | {' | '.join(cells)} | {mean} | {costs} |", flush=True)
+            mean = statistics.mean(value for value, _ in found) if found else 0.0
+            error = math.hypot(*(error for _, error in found)) / max(1, len(found))
+            cells.append(f"{mean:+.3f} ± {error:.3f}" if found else "")
+            print(f"| {candidate} | {' | '.join(cells)} | {', '.join(f'{value:.1f}' for value in minutes)} |")
 
 
 def main() -> None:
@@ -221,10 +218,6 @@ CANDIDATES = {
         (*MIX, "train.smoothing=0.1", "model.drop_path=0.1", "train.lr=1e-3")
     ),
     "stem-patch": Candidate(("model.stem=patch",)),
-    "stem-shifted": Candidate(("model.stem=shifted",)),
-    "stem-shifted-local": Candidate(("model.stem=shifted", "model.local=true")),
-    "local": Candidate(("model.local=true",)),
-    "repeats-3": Candidate(("augment.repeats=3",)),
     "pool-cls": Candidate(("model.pool=cls",)),
     "sincos-2d": Candidate(("model.positions=sincos_2d",)),
     "lr-1e-3": Candidate(("train.lr=1e-3",)),

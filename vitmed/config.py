@@ -66,11 +66,10 @@ class ModelConfig(Section):
     depth: int | None = Field(None, ge=1, le=128, description="Number of blocks; default from the name.")
     heads: int | None = Field(None, ge=1, description="Attention heads; must divide width; default from the name.")
     mlp_ratio: float = Field(4.0, gt=0, description="Hidden width of the MLP / width.")
-    stem: Literal["auto", "patch", "conv", "shifted"] = Field(
+    stem: Literal["auto", "patch", "conv"] = Field(
         "auto",
         description="patch: one convolution; conv: a stack of 3x3 convolutions of stride 2, faster to learn from few "
-        "images; shifted: patches beside their shifted copies; auto: conv when training from scratch, patch with "
-        "weights.",
+        "images; auto: conv when training from scratch, patch with weights.",
     )
     positions: Literal["learned", "sincos_1d", "sincos_2d"] = Field("learned", description="Position embedding.")
     pool: Literal["auto", "cls", "mean"] = Field(
@@ -80,7 +79,6 @@ class ModelConfig(Section):
     registers: int = Field(0, ge=0, le=64, description="Learned tokens without a place; some DINOv2 weights have 4.")
     layer_scale: bool = Field(False, description="Scale each branch by learned numbers; DINOv2 and UNI have it.")
     norm_eps: float = Field(1e-6, gt=0, lt=1, description="Epsilon of the layer norms; Hugging Face's ViT has 1e-12.")
-    local: bool = Field(False, description="Locality self-attention: no token reads from itself.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout after positions, attention projection and MLP layers.")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention probabilities.")
     drop_path: float = Field(0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0.")
@@ -98,9 +96,6 @@ class AugmentConfig(Section):
     flips: bool = Field(True, description="Allow the policy's mirror flips; refused if classes differ by left/right.")
     mixup: float = Field(0.0, ge=0, description="Alpha of mixup; 0 is off. It changes calibration.")
     cutmix: float = Field(0.0, ge=0, description="Alpha of cutmix; 0 is off. It changes calibration.")
-    repeats: int = Field(
-        1, ge=1, description="Each image so often in a batch, changed differently; an epoch sees one image in so many."
-    )
 
 
 class TrainConfig(Section):

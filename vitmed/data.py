@@ -1,6 +1,6 @@
 """From samples to batches: every file decoded once before training, then kept in memory where it fits.
 
-Every random draw is a pure function of (seed, epoch, index, copy), so it depends neither on the number of workers
+Every random draw is a pure function of (seed, epoch, index), so it depends neither on the number of workers
 nor on where an earlier run was interrupted.
 """
 
@@ -24,7 +24,7 @@ from vitmed.splits import Sample
 from vitmed.world import cores
 
 Progress = Callable[[int, int], None]
-Key = tuple[int, int, int]  # (epoch, index of the sample, number of its copy)
+Key = tuple[int, int]  # (epoch, index of the sample)
 
 
 def seed_of(*parts: int) -> int:
@@ -105,14 +105,14 @@ def unusable(bad: Sequence[str], total: int) -> DataError:
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
-    """(epoch, index, copy) -> image (S, S, C) uint8 augmented for that epoch and copy, label, index."""
+    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, label, index."""
 
     def __init__(self, images: Images, augmenter: Augmenter, seed: int):
         self.images, self.augmenter, self.seed = images, augmenter, seed
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, int, int]:
-        epoch, index, copy = key
-        image = self.augmenter(self.images.read(index), (self.seed, epoch, index, copy))
+        epoch, index = key
+        image = self.augmenter(self.images.read(index), (self.seed, epoch, index))
         return torch.from_numpy(np.array(image)), int(self.images.labels[index]), index
 
 
@@ -125,13 +125,10 @@ class EpochBatches(Sampler[list[Key]]):
     Args:
         labels: (S,) class indices; only their number counts, but for `balanced`.
         balanced: draw with replacement, every class as often as the others.
-        repeats: each image so often in a row, augmented each time anew (Hoffer et al. 2020, arXiv 1901.09335). An
-            epoch has as many batches as ever, so it sees one image in `repeats`; every epoch has others.
     """
 
-    def __init__(self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool, repeats: int = 1):
+    def __init__(self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool):
         self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
-        self.repeats = repeats
         self.epoch = 0
         self.start = 0
 
@@ -154,8 +151,8 @@ class EpochBatches(Sampler[list[Key]]):
     def __iter__(self) -> Iterator[list[Key]]:
         order = self.order(self.epoch)
         for batch in range(self.start, self.batches):
-            places = range(batch * self.batch_size, min((batch + 1) * self.batch_size, len(order)))
-            yield [(self.epoch, int(order[place // self.repeats]), place % self.repeats) for place in places]
+            part = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield [(self.epoch, int(index)) for index in part]
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:

@@ -63,38 +63,12 @@ class ConvStem(nn.Module):
         return x.flatten(2).transpose(1, 2)  # (B, L, D)
 
 
-class ShiftedStem(nn.Module):
-    """Image -> patches, each beside its neighbourhood: shifted patch tokens (Lee et al. 2021, arXiv 2112.13492).
-
-    The image and its copies shifted by half a patch towards the four corners (what enters is 0) are stacked as
-    channels, cut into patches, normalised (layer norm over a patch's 5 x C x P x P numbers) and projected.
-    """
-
-    def __init__(self, channels: int, width: int, patch: int):
-        super().__init__()
-        self.patch, self.norm = patch, nn.LayerNorm(5 * channels * patch * patch)
-        self.proj = nn.Linear(5 * channels * patch * patch, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        half, (H, W) = self.patch // 2, x.shape[-2:]
-        wide = F.pad(x, (half,) * 4)  # (B, C, H + 2 half, W + 2 half)
-        starts = [(top, left) for top in (0, 2 * half) for left in (0, 2 * half)]
-        x = torch.cat([x, *(wide[:, :, top : top + H, left : left + W] for top, left in starts)], dim=1)
-        x = F.pixel_unshuffle(x, self.patch)  # (B, 5 C P^2, H/P, W/P)
-        return self.proj(self.norm(x.flatten(2).transpose(1, 2)))  # (B, L, D)
-
-
 class Attention(nn.Module):
-    """Multi-head self-attention: every token reads from every other.
+    """Multi-head self-attention: every token reads from every other."""
 
-    `local`: locality self-attention (Lee et al. 2021, arXiv 2112.13492): no token reads from itself, and each head
-    learns the factor of its scores.
-    """
-
-    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float, local: bool = False):
+    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float):
         super().__init__()
         self.heads = heads
-        self.scale = nn.Parameter(torch.full((heads,), (width // heads) ** -0.5)) if local else None
         self.qkv = nn.Linear(width, 3 * width)
         self.attn_drop = attention_dropout
         self.proj = nn.Linear(width, width)
@@ -106,11 +80,7 @@ class Attention(nn.Module):
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
         q = q[:, :, readers]  # (B, A, R, D/A)
         drop = self.attn_drop if self.training else 0.0
-        if self.scale is not None:
-            q = q * self.scale[:, None, None] * math.sqrt(D // self.heads)
-            others = ~torch.eye(N, dtype=torch.bool, device=x.device)[readers]  # (R, N)
-            x = F.scaled_dot_product_attention(q, k, v, others, dropout_p=drop)
-        elif keep is not None or explicit_is_faster(q):
+        if keep is not None or explicit_is_faster(q):
             x, attention = attend(q, k, v, drop)  # (B, A, R, D/A), (B, A, R, N)
             if keep is not None:
                 keep.append(attention)
@@ -191,11 +161,10 @@ class Block(nn.Module):
         drop_path: float,
         layer_scale: bool,
         eps: float,
-        local: bool = False,
     ):
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=eps)
-        self.attn = Attention(width, heads, dropout, attention_dropout, local)
+        self.attn = Attention(width, heads, dropout, attention_dropout)
         self.ls1 = LayerScale(width) if layer_scale else nn.Identity()
         self.norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = Mlp(width, hidden, dropout)
@@ -216,7 +185,7 @@ class ViT(nn.Module):
         channels: C, 1 to 4.
         width, depth, heads: D, number of blocks, A; A divides D.
         mlp_ratio: hidden width of the MLP / D.
-        stem: a key of `STEMS`: "patch" (one convolution), "conv" (a few small ones) or "shifted" (see there).
+        stem: "patch" (one convolution) or "conv" (a few small ones).
         positions: "learned", "sincos_1d" (Vaswani et al. 2017), "sincos_2d" (as in MAE).
         pool: "cls" (class token) or "mean" (of the patches; then the norm is `fc_norm`, as in timm and MAE).
         registers: learned tokens without a place, between class token and patches (Darcet et al. 2023,
@@ -248,13 +217,12 @@ class ViT(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
-        local: bool = False,
     ):
         super().__init__()
         check_sizes(image_size, patch_size, width, heads, positions)
         grid = image_size // patch_size
         self.pool, self.registers = pool, registers
-        self.patch_embed = STEMS[stem](channels, width, patch_size)
+        self.patch_embed = (ConvStem if stem == "conv" else PatchEmbed)(channels, width, patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.reg_token = nn.Parameter(torch.zeros(1, registers, width)) if registers else None
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width), requires_grad=positions == "learned")
@@ -262,8 +230,7 @@ class ViT(nn.Module):
         rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
         hidden = int(width * mlp_ratio)
         self.blocks = nn.ModuleList(
-            Block(width, heads, hidden, dropout, attention_dropout, rate, layer_scale, norm_eps, local)
-            for rate in rates
+            Block(width, heads, hidden, dropout, attention_dropout, rate, layer_scale, norm_eps) for rate in rates
         )
         self.norm = nn.LayerNorm(width, eps=norm_eps) if pool == "cls" else nn.Identity()
         self.fc_norm = nn.LayerNorm(width, eps=norm_eps) if pool == "mean" else nn.Identity()
@@ -380,7 +347,6 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         drop_path=config.drop_path,
-        local=config.local,
     )
 
 
@@ -392,7 +358,6 @@ class Size(NamedTuple):
     heads: int
 
 
-STEMS: dict[str, type[nn.Module]] = {"patch": PatchEmbed, "conv": ConvStem, "shifted": ShiftedStem}
 SIZES = {
     "vit_tiny": Size(192, 12, 3),
     "vit_small": Size(384, 12, 6),

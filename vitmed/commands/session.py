@@ -139,9 +139,7 @@ class Session:
         augment = self.config.augment
         augmenter = Augmenter(augment.policy, self.config.model.image_size, self.config.model.channels, augment.flips)
         self.dataset = TrainImages(train_images, augmenter, train.seed)
-        self.batches = EpochBatches(
-            train_images.labels, train.batch_size, train.seed, train.balance == "sampler", augment.repeats
-        )
+        self.batches = EpochBatches(train_images.labels, train.batch_size, train.seed, train.balance == "sampler")
         workers = pick_workers(train.workers, augment.policy != "none", train_images.cache is not None, self.device)
         self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
         self.state: TrainState = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
@@ -222,7 +220,7 @@ class Session:
         for label, name in enumerate(self.splits.classes):
             of_class = np.flatnonzero(images.labels == label)
             spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
-            batch = torch.stack([self.dataset[(0, int(index), 0)][0] for index in spread])
+            batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
             preprocessing = images.preprocessing
             shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
         return shown
