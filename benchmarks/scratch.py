@@ -214,30 +214,19 @@ MIX = ("augment.mixup=0.8", "augment.cutmix=1.0")
 CANDIDATES = {
     "base": Candidate(),
     "lr-5e-4": Candidate(("train.lr=5e-4",)),  # with the base's stem and pooling, what `vitmed train` did before
-    "published": Candidate(  # what those do who train for 100 to 300 epochs, see docs/recipes.md
-        (*MIX, "train.smoothing=0.1", "model.drop_path=0.1", "train.lr=1e-3")
-    ),
     "stem-patch": Candidate(("model.stem=patch",)),
     "pool-cls": Candidate(("model.pool=cls",)),
     "sincos-2d": Candidate(("model.positions=sincos_2d",)),
     "lr-1e-3": Candidate(("train.lr=1e-3",)),
     "lr-4e-3": Candidate(("train.lr=4e-3",)),
     "mix": Candidate(MIX),
-    "mixup-0.2": Candidate(("augment.mixup=0.2",)),
-    "smoothing-0.1": Candidate(("train.smoothing=0.1",)),
-    "smoothing-0": Candidate(("train.smoothing=0.0",)),
     "no-ema": Candidate(("train.ema=false",)),
     "warmup-30%": Candidate(warmup=0.3),
     "drop-path-0.1": Candidate(("model.drop_path=0.1",)),
-    "decay-0.2": Candidate(("train.weight_decay=0.2",)),
-    "batch-64": Candidate(("train.batch_size=64",)),
-    "depth-8": Candidate(("model.depth=8",)),
-    "depth-8-half": Candidate(("model.depth=8",), 0.5),
     "width-128": Candidate(("model.width=128",)),
-    "half": Candidate(length=0.5),
     "triple": Candidate(length=3.0),
     "triple-mix": Candidate(MIX, 3.0),
-    "patch-4": Candidate(("model.patch_size=4",)),
+    "patch-8-of-32": Candidate(("model.image_size=32", "model.patch_size=8")),  # an even patch for MNIST
     "patch-4-equal-time": Candidate(("model.patch_size=4",), 0.3),
 }
 
