@@ -140,11 +140,11 @@ def tenth_of_epochs(situation: Situation, config: Config) -> float:
     return round(config.train.epochs / 10, 2)
 
 
-def small_square(most: int, multiple: int) -> Callable[[Situation, Config], int]:
-    """The side of the images, at most `most`, rounded to whole patches."""
+def small_square(least: int, most: int, multiple: int) -> Callable[[Situation, Config], int]:
+    """The side of the images, within bounds, rounded to whole patches."""
 
     def side(situation: Situation, config: Config) -> int:
-        return max(multiple, min(most, round(situation.side / multiple) * multiple))
+        return max(least, min(most, round(situation.side / multiple) * multiple))
 
     return side
 
@@ -198,40 +198,47 @@ RULES: tuple[Rule, ...] = (
     Rule("on a GPU", always, {"train.batch_size": 64}, "the batch that the learning rates below are told for"),
     # ---- from scratch: a small network, a small image ----
     Rule(
-        "from scratch, images up to 40 px",
-        lambda s: s.scratch and s.side <= 40,
-        {"model.image_size": small_square(40, 4), "model.patch_size": 4},
-        "small images need small patches: 64 to 100 tokens",
-    ),
-    Rule(
-        "from scratch on a CPU",
-        lambda s: s.scratch and s.device == "cpu",
-        {"model.image_size": small_square(64, 8), "model.patch_size": 8},
-        "64 tokens: minutes, not hours (configs/malaria.yaml)",
+        "from scratch on a CPU, or images up to 64 px",
+        lambda s: s.scratch and (s.device == "cpu" or s.side <= 64),
+        {"model.image_size": small_square(32, 64, 8), "model.patch_size": 8},
+        "16 to 64 patches are minutes, not hours; an even patch keeps the stem's small convolutions, and patches of 4 at "
+        "equal time are worse: docs/recipes.md",
     ),
     Rule(
         "from scratch on a GPU",
         lambda s: s.scratch,
-        {"model.image_size": small_square(224, 16), "model.patch_size": 16},
-        "the usual size of a ViT-Tiny",
+        {"model.image_size": small_square(64, 224, 16), "model.patch_size": 16},
+        "the usual size of a ViT-Tiny; not measured here",
     ),
     Rule(
-        "from scratch on a CPU",
+        "from scratch on a CPU, up to 5,000 images",
+        lambda s: s.scratch and s.device == "cpu" and some(s),
+        {"model.width": 64, "model.depth": 4, "model.heads": 4},
+        "twice the width was not better: docs/recipes.md",
+    ),
+    Rule(
+        "from scratch on a CPU, more images",
         lambda s: s.scratch and s.device == "cpu",
-        {"model.depth": 6, "model.heads": 6},
-        "few images do not feed more blocks (configs/malaria.yaml)",
+        {"model.width": 128, "model.depth": 6, "model.heads": 4},
+        "as configs/malaria_gray50.yaml",
     ),
     Rule(
-        "from scratch, few or some images",
+        "from scratch, up to 5,000 images",
         lambda s: s.scratch and some(s),
-        {"train.epochs": epochs_of(3000, 30, 200), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
-        "measured: docs/recipes.md",
+        {"train.epochs": epochs_of(3000, 30, 100), "train.lr": 2e-3, "train.warmup_epochs": tenth_of_epochs},
+        "longer pays, and 0.002 beats 0.0005 on every set: docs/recipes.md",
     ),
     Rule(
-        "from scratch, many images",
+        "from scratch, more images",
         lambda s: s.scratch,
-        {"train.epochs": epochs_of(6000, 7, 100), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
-        "measured: configs/malaria_gray50.yaml",
+        {"train.epochs": epochs_of(6000, 7, 30), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
+        "as configs/malaria_gray50.yaml",
+    ),
+    Rule(
+        "from scratch",
+        lambda s: s.scratch,
+        {"model.drop_path": 0.0},
+        "in runs of some thousand steps it costs more than it brings: docs/recipes.md",
     ),
     # ---- length: good weights want few steps ----
     Rule(
@@ -313,8 +320,8 @@ RULES: tuple[Rule, ...] = (
         "always",
         always,
         {"augment.mixup": 0.0, "augment.cutmix": 0.0},
-        "they change calibration; with weights and few steps they do not help (vision_transformer: no AugReg when "
-        "fine-tuning)",
+        "they change calibration, and in short runs they do not help: docs/recipes.md; with weights: vision_transformer's "
+        "fine-tuning has none",
     ),
     Rule(
         "always",
