@@ -21,9 +21,9 @@ INTRODUCTION = """\
 Written by `python docs/configuration.py` from the code; do not edit it by hand.
 
 A value comes from the first of these that names it: a flag of `vitmed train`, `--set section.field=value` (any field,
-as often as needed), the YAML file or recipe of `--config`, the default. Without `--config`, the [plan](planning.md) comes
-before the default. An unknown key, a wrong type or a value out of
-range ends with exit code 2 and a message that says what is accepted.
+as often as needed), the YAML file or recipe of `--config`, the default. Without `--config`, the [plan](planning.md)
+comes before the default. An unknown key, a wrong type or a value out of range ends with exit code 2 and a message that
+says what is accepted.
 
 ```yaml
 # blood.yaml: only what differs from the defaults

@@ -79,6 +79,7 @@ def test_what_was_set_by_hand_stays() -> None:
     found = values(situation, train={"lr": 7e-4, "epochs": 3}, model={"image_size": 96})
     assert not {"train.lr", "train.epochs", "model.image_size"} & set(found)
     assert found["train.warmup_epochs"] == pytest.approx(0.3)  # of the epochs that were set
+    assert not {"model.width", "model.depth", "model.heads"} & set(values(situation, model={"name": "vit_small"}))
     assert "model.stem" not in values(situation, model={"stem": "patch"})
 
 
@@ -88,8 +89,12 @@ def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
     result = train(data, output=tmp_path, name="a", epochs=1, device="cpu", sets=["model.width=48"], ui=ui)
     config = load_checkpoint(result.folder).config
     said = "\n".join(ui.said)
-    assert "plan for from scratch, 12 training images of about 20 px, cpu, 48 wide" in said
-    assert (config.model.image_size, config.model.patch_size) == (20, 4) and config.train.epochs == 1
+    assert "plan for from scratch, 12 training images of about 20 px, cpu;" in said
+    assert (config.model.image_size, config.model.patch_size, config.model.width) == (
+        32,
+        8,
+        48,
+    ) and config.train.epochs == 1
     assert f"train.lr {config.train.lr:g}" in said and "train.epochs" not in said
 
 

@@ -42,8 +42,8 @@ class Situation:
         return self.weights == SCRATCH
 
     def __str__(self) -> str:
-        start = "from scratch" if self.scratch else f"{self.weights} weights"
-        return f"{start}, {self.images:,} training images of about {self.side} px, {self.device}, {self.width} wide"
+        start = "from scratch" if self.scratch else f"{self.weights} weights, {self.width} wide"
+        return f"{start}, {self.images:,} training images of about {self.side} px, {self.device}"
 
 
 class Rule(NamedTuple):
@@ -67,8 +67,8 @@ class Decision(NamedTuple):
 def decide(config: Config, situation: Situation) -> list[Decision]:
     """The value of every planned field that was not set by hand, in the order of the table."""
     given = {f"{section}.{field}" for section in Config.model_fields for field in fields_set(config, section)}
-    if "train.lr" in given or "train.min_lr" in given:
-        given |= {"train.min_lr"}
+    if "model.name" in given:  # a named size is asked for as it is
+        given |= {"model.width", "model.depth", "model.heads"}
     decided: dict[str, Decision] = {}
     for rule in RULES:
         if rule.fits(situation):
@@ -201,8 +201,8 @@ RULES: tuple[Rule, ...] = (
         "from scratch on a CPU, or images up to 64 px",
         lambda s: s.scratch and (s.device == "cpu" or s.side <= 64),
         {"model.image_size": small_square(32, 64, 8), "model.patch_size": 8},
-        "16 to 64 patches are minutes, not hours; an even patch keeps the stem's small convolutions, and patches of 4 at "
-        "equal time are worse: docs/recipes.md",
+        "16 to 64 patches are minutes, not hours; an even patch keeps the stem's small convolutions, and patches of 4 "
+        "are worse at equal time: docs/recipes.md",
     ),
     Rule(
         "from scratch on a GPU",
@@ -320,8 +320,8 @@ RULES: tuple[Rule, ...] = (
         "always",
         always,
         {"augment.mixup": 0.0, "augment.cutmix": 0.0},
-        "they change calibration, and in short runs they do not help: docs/recipes.md; with weights: vision_transformer's "
-        "fine-tuning has none",
+        "they change calibration, and in short runs they do not help: docs/recipes.md; vision_transformer fine-tunes "
+        "without them",
     ),
     Rule(
         "always",

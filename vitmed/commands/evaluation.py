@@ -17,6 +17,7 @@ from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import read_image
 from vitmed.inference import check_finite, predict_logits
 from vitmed.metrics import METRICS, known_labels
+from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
@@ -234,7 +235,12 @@ def model_choice(saved: Checkpoint) -> str:
 
 def describe_model(model: ModelConfig) -> str:
     """The network in a few words."""
-    return f"{model.name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}"
+    size = SIZES[model.name]
+    changed = [(model.width, size.width), (model.depth, size.depth), (model.heads, size.heads)]
+    width, depth, heads = (own or usual for own, usual in changed)
+    plain = all(own in (None, usual) for own, usual in changed)
+    name = model.name if plain else f"ViT {width} wide, {depth} blocks, {heads} heads"
+    return f"{name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}"
 
 
 def headline(metrics: dict[str, Any]) -> str:
