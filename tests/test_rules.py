@@ -20,7 +20,7 @@ from vitmed.rules import DISTILLED, MASKED, OWN, RULES, SCRATCH, SUPERVISED, Sit
 RUN = Callable[..., Answer]
 KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)
 CASES = [
-    Situation(weights, images, side, device, width, lora)
+    Situation(weights, images, images // 5, side, device, width, lora)
     for weights in KINDS
     for images in (20, 300, 1000, 1001, 5000, 30_000, 200_000)
     for side in (28, 64, 130, 1024)
@@ -57,25 +57,32 @@ def test_every_rule_has_a_reason_and_decides_somewhere() -> None:
 
 def test_how_the_weights_were_made_decides_the_learning_rate() -> None:
     """MAE, FINETUNE.md: base learning rate 5e-4 per 256 images, layer decay 0.65, for ViT-Base."""
-    found = {kind: values(Situation(kind, 3000, 224, "cuda", 768)) for kind in KINDS[1:]}
+    found = {kind: values(Situation(kind, 3000, 600, 224, "cuda", 768)) for kind in KINDS[1:]}
     assert found[MASKED]["train.lr"] == pytest.approx(5e-4 * 64 / 256, rel=0.05)
     assert found[MASKED]["train.layer_decay"] == 0.65
     assert found[DISTILLED]["train.lr"] < found[SUPERVISED]["train.lr"] < found[MASKED]["train.lr"]
-    lora = values(Situation(SUPERVISED, 3000, 224, "cuda", 768, lora=True))
+    lora = values(Situation(SUPERVISED, 3000, 600, 224, "cuda", 768, lora=True))
     assert lora["train.lr"] == pytest.approx(10 * found[SUPERVISED]["train.lr"])
-    assert values(Situation(SUPERVISED, 3000, 224, "cuda", 192))["train.lr"] > found[SUPERVISED]["train.lr"]
+    assert values(Situation(SUPERVISED, 3000, 600, 224, "cuda", 192))["train.lr"] > found[SUPERVISED]["train.lr"]
 
 
 def test_good_weights_and_few_images_want_few_steps() -> None:
     for images in (200, 1000, 3000):
-        found = values(Situation(SUPERVISED, images, 224, "cuda", 768))
+        found = values(Situation(SUPERVISED, images, 600, 224, "cuda", 768))
         batch = found["train.batch_size"] * found["train.accumulate"]
         steps = found["train.epochs"] * images / batch
         assert 500 <= steps <= 2000, images
 
 
+def test_few_validation_images_do_not_choose_the_epoch() -> None:
+    found = {val: values(Situation(SCRATCH, 3000, val, 130, "cpu", 192)) for val in (60, 5000)}
+    assert found[60]["train.choose"] == "last" and "train.patience" not in found[60]
+    assert found[5000]["train.choose"] == "best"
+    assert found[5000]["train.patience"] >= found[5000]["train.warmup_epochs"] + 1
+
+
 def test_what_was_set_by_hand_stays() -> None:
-    situation = Situation(SCRATCH, 300, 130, "cpu", 192)
+    situation = Situation(SCRATCH, 300, 600, 130, "cpu", 192)
     found = values(situation, train={"lr": 7e-4, "epochs": 3}, model={"image_size": 96})
     assert not {"train.lr", "train.epochs", "model.image_size"} & set(found)
     assert found["train.warmup_epochs"] == pytest.approx(0.3)  # of the epochs that were set
@@ -89,7 +96,7 @@ def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
     result = train(data, output=tmp_path, name="a", epochs=1, device="cpu", sets=["model.width=48"], ui=ui)
     config = load_checkpoint(result.folder).config
     said = "\n".join(ui.said)
-    assert "plan for from scratch, 12 training images of about 20 px, cpu;" in said
+    assert "plan for from scratch, 12 training and 6 validation images of about 20 px, cpu;" in said
     assert (config.model.image_size, config.model.patch_size, config.model.width) == (
         32,
         8,

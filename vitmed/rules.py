@@ -22,7 +22,7 @@ class Situation:
 
     Attributes:
         weights: how the weights were made: one of the five names above.
-        images: of training.
+        images: of training; val: of validation.
         side: the median of the longer sides of the images, px.
         device: "cpu", "cuda" or "mps".
         width: D of the network.
@@ -31,6 +31,7 @@ class Situation:
 
     weights: str
     images: int
+    val: int
     side: int
     device: str
     width: int
@@ -43,7 +44,8 @@ class Situation:
 
     def __str__(self) -> str:
         start = "from scratch" if self.scratch else f"{self.weights} weights, {self.width} wide"
-        return f"{start}, {self.images:,} training images of about {self.side} px, {self.device}"
+        images = f"{self.images:,} training and {self.val:,} validation images of about {self.side} px"
+        return f"{start}, {images}, {self.device}"
 
 
 class Rule(NamedTuple):
@@ -138,6 +140,11 @@ def narrower_faster(base: float) -> Callable[[Situation, Config], float]:
 def tenth_of_epochs(situation: Situation, config: Config) -> float:
     """Warm-up of a tenth of the run, in epochs."""
     return round(config.train.epochs / 10, 2)
+
+
+def quarter_of_epochs(situation: Situation, config: Config) -> int:
+    """Patience of a quarter of the run, at least 10 epochs."""
+    return max(10, math.ceil(config.train.epochs / 4))
 
 
 def small_square(least: int, most: int, multiple: int) -> Callable[[Situation, Config], int]:
@@ -314,6 +321,20 @@ RULES: tuple[Rule, ...] = (
         {"train.warmup_epochs": tenth_of_epochs, "train.probe_first": True},
         "a tenth as AutoGluon; the head is fitted first, so that its random start does not bend the features "
         "(Kumar et al. 2022, arXiv 2202.10054)",
+    ),
+    # ---- which epoch ----
+    Rule(
+        "up to 500 validation images",
+        lambda s: s.val <= 500,
+        {"train.choose": "last"},
+        "so few cannot tell epochs apart: the best one is luck, and may lie in the warm-up; the schedule ends at a low "
+        "rate, so the last is a safe one",
+    ),
+    Rule(
+        "more validation images",
+        lambda s: s.val > 500,
+        {"train.choose": "best", "train.patience": quarter_of_epochs},
+        "time for the schedule to come down before the run is given up",
     ),
     # ---- mixing and averaging ----
     Rule(

@@ -89,6 +89,7 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
     situation = Situation(
         weights=SCRATCH if weights is None else weights.kind,
         images=len(splits.samples["train"]),
+        val=len(splits.samples["val"]),
         side=median_side(splits),
         device=device.type,
         width=config.model.width or SIZES[config.model.name].width,
