@@ -19,6 +19,7 @@ from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, li
 from vitmed import VitmedError, probe, train
 from vitmed.checkpoint import load_checkpoint
 from vitmed.commands import TrainResult
+from vitmed.commands.evaluation import verdict
 from vitmed.predictions import Predictions
 
 RUN = Callable[..., Answer]
@@ -218,3 +219,49 @@ def test_a_report_made_again_keeps_its_baselines(vitmed: RUN, data: Path, tmp_pa
 def test_python(data: Path, tmp_path: Path) -> None:
     result = probe(data, output=tmp_path, name="p", image_size=16, ui=Recorder())
     assert result.checkpoint is None and result.test.metrics["n"] == 10
+
+
+def test_few_patients_give_no_verdict() -> None:
+    entry: dict[str, Any] = {"text": "a baseline", "overall": {"auroc": {"value": 0.5, "low": 0.4, "high": 0.6}}}
+    entry["difference"] = {"auroc": {"value": 0.1, "low": 0.05, "high": 0.2}}
+    assert "the model is better" in verdict(entry, None) and "the model is better" in verdict(entry, 10)
+    assert "9 patients are too few" in verdict(entry, 9) and "better:" not in verdict(entry, 9)
+    entry["difference"] = {"auroc": {"value": -0.1, "low": -0.2, "high": -0.05}}
+    assert "the BASELINE is better" in verdict(entry, 50)
+    entry["difference"] = {"auroc": {"value": 0.1, "low": -0.05, "high": 0.2}}
+    assert "not shown to be better" in verdict(entry, 50)
+
+
+class PressesCtrlC(Recorder):
+    """Interrupts when the baselines are said, before the first step."""
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        if text.startswith("baseline, logistic regression on the pretrained features"):
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_stops_before_its_first_step_goes_on(data: Path, tmp_path: Path, trained: Trained) -> None:
+    whole = run(data, tmp_path / "whole", trained.best, probe_first=True)
+    with pytest.raises(VitmedError, match="stopped at once"):
+        run(data, tmp_path / "parts", trained.best, PressesCtrlC(), probe_first=True)
+    parts = train(resume=tmp_path / "parts" / "a", ui=Recorder())
+    assert changed(weights_of(whole.folder / "best.pt"), weights_of(parts.folder / "best.pt")) == set()
+    assert parts.test.metrics["baselines"] == whole.test.metrics["baselines"]
+
+
+def test_a_frozen_run_has_nothing_to_go_on_from(data: Path, tmp_path: Path, trained: Trained) -> None:
+    with pytest.raises(VitmedError, match="start again: vitmed train --config") as stopped:
+        run(data, tmp_path / "parts", trained.best, PressesCtrlC(), freeze=True)
+    assert stopped.value.exit_code == 130
+    again = train(config=tmp_path / "parts" / "a" / "config.yaml", output=tmp_path / "again", ui=Recorder())
+    with pytest.raises(VitmedError, match="this run is finished"):
+        train(resume=again.folder, ui=Recorder())
+
+
+def test_what_means_nothing_to_a_frozen_network_is_told(data: Path, tmp_path: Path, trained: Trained) -> None:
+    ui = Recorder()
+    run(data, tmp_path, trained.best, ui, freeze=True, mixup=0.2)
+    told = [text for text in ui.warned if "have no effect" in text]
+    assert len(told) == 1 and "train.epochs" in told[0] and "augment.mixup" in told[0]
+    assert not any("calibration" in text for text in ui.warned)

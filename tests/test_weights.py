@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import TINY, Recorder, Trained, draw_splits
@@ -37,8 +39,8 @@ def give(model: ViT, file: Path) -> LoadReport:
     return load_pretrained(model, read_weights(file))
 
 
-@pytest.mark.parametrize("wrapped", [None, "model", "state_dict", "teacher", "weights"])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "backbone.", "module.backbone."])
+@pytest.mark.parametrize("wrapped", [None, "model", "state_dict", "model_state_dict", "teacher", "weights"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "net.", "backbone.", "module.backbone."])
 def test_timm_weights_fit_by_identity(tmp_path: Path, wrapped: str | None, prefix: str) -> None:
     donor, model = theirs().eval(), ours().eval()
     state = {f"{prefix}{name}": value for name, value in donor.state_dict().items()}
@@ -350,3 +352,44 @@ def test_how_weights_were_made_is_told_by_what_lies_in_the_file(
     state = {name: value for name, value in theirs().state_dict().items() if name not in lacks}
     torch.save(state | {name: torch.zeros(size) for name, size in extra.items()}, tmp_path / "w.pt")
     assert read_weights(tmp_path / "w.pt").kind == kind
+
+
+def test_the_teacher_is_taken_and_settings_beside_it_do_no_harm(tmp_path: Path) -> None:
+    """As DINO saves: student and teacher side by side, with the script's arguments."""
+    teacher = theirs().state_dict()
+    student = {name: torch.zeros_like(value) for name, value in teacher.items()}
+    flat = {
+        f"{who}.backbone.{name}": v for who, s in (("student", student), ("teacher", teacher)) for name, v in s.items()
+    }
+    torch.save(flat, tmp_path / "flat.pth")
+    nested = {"student": student, "teacher": teacher, "args": argparse.Namespace(arch="vit", patch_size=8), "epoch": 99}
+    torch.save(nested, tmp_path / "nested.pth")
+    for file in ("flat.pth", "nested.pth"):
+        assert torch.equal(read_weights(tmp_path / file).state["cls_token"], teacher["cls_token"]), file
+    with pytest.raises(CheckpointError, match="refused"):
+        load_checkpoint(tmp_path / "nested.pth")  # a checkpoint of vitmed holds plain types alone
+
+
+def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None:
+    state = theirs().state_dict()
+    state["blocks.1.norm1.weight"][3] = float("nan")
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.norm1\.weight holds numbers that are not finite"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_folders_and_addresses_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(CheckpointError) as error:
+        read_weights(tmp_path / "hub")
+    assert error.value.fix == f"name {tmp_path / 'hub' / 'model.safetensors'}"
+    for wrong in ("", "https://example.invalid/w.pth"):
+        with pytest.raises(UsageError, match="no file and no name"):
+            build_model(weights=wrong)
+
+
+def test_python_objects_in_an_npz_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", evil=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(CheckpointError, match="refused: it holds Python objects"):
+        read_weights(tmp_path / "w.npz")

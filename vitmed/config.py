@@ -339,6 +339,8 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "value_error":  # ours, of fields that do not go together
+            raise UsageError(str(first["ctx"]["error"]), "change or leave out one of them") from None
         raise UsageError(
             f"config {key} = {first['input']!r}: {first['msg']}", f"see {key} in docs/configuration.md"
         ) from None

@@ -26,6 +26,7 @@ OTHERS = (
     (r".*\brope.*|.*freqs_cis.*", "rotary positions (EVA-02, DINOv3)"),
     (r".*mlp\.(w12|w3|weights_in|weights_out|fc1_g|gate_proj)\b.*", "a SwiGLU MLP (DINOv2 giant, UNI2, Virchow)"),
     (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
+    (r".*\.attn\.(q_bias|v_bias)", "biases of queries and values of their own (BEiT, EVA)"),
     (r".*(norm_pre|pre_layrnorm|ln_pre)\..*", "a norm before the blocks (CLIP)"),
     (r".*(attn_pool|MAPHead).*", "attention pooling (SigLIP, big_vision MAP)"),
     (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),

@@ -318,9 +318,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "weights",
         lambda s: not s.scratch,
-        {"train.warmup_epochs": tenth_of_epochs, "train.probe_first": True},
-        "a tenth as AutoGluon; the head is fitted first, so that its random start does not bend the features "
-        "(Kumar et al. 2022, arXiv 2202.10054)",
+        {"train.warmup_epochs": tenth_of_epochs},
+        "a tenth of the run, as AutoGluon",
+    ),
+    Rule(
+        "weights",
+        lambda s: not s.scratch,
+        {"train.probe_first": True},
+        "the head is fitted first, so that its random start does not bend the features (Kumar et al. 2022, arXiv "
+        "2202.10054)",
     ),
     # ---- which epoch ----
     Rule(
@@ -347,7 +353,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "always",
         always,
-        {"train.ema": True, "train.weight_decay": 0.05},
-        "an average over a tenth of the run (torchvision scales it likewise); weight decay as MAE and SPT_LSA",
+        {"train.ema": True},
+        "an average over a tenth of the run; torchvision scales it likewise",
     ),
+    Rule("always", always, {"train.weight_decay": 0.05}, "as MAE, BEiT and SPT_LSA"),
 )

@@ -125,7 +125,7 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     elif path.suffix == ".safetensors":
         found = read_safetensors(path)
     else:
-        found = safe_load(path)
+        found = safe_load(path, foreign=True)
     if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
         return _own(found, path)
     state, left_out = _unwrap(found, path)
@@ -140,6 +140,9 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     layout = found_layout[0]
     converted = {name: value.float() for name, value in found_layout[1].items()}
     plain = {name: value for name, value in converted.items() if PLAIN.fullmatch(name)}
+    broken = next((name for name, value in plain.items() if not bool(value.isfinite().all())), None)
+    if broken is not None:
+        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
     unused = (*left_out, *(name for name in converted if name not in plain))
     _refuse_incomplete(plain, unused, path)
     _join_positions(plain, path)
@@ -226,7 +229,7 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
         ]
         raise CheckpointError(
             f"{weights.path}: {len(wrong)} tensors beyond the head do not fit:\n  " + "\n  ".join(shapes),
-            "leave the model's numbers out: the weights decide them",
+            "leave the model's numbers out: the weights decide them; or use another file, if this one is incomplete",
         )
     model.load_state_dict({**own, **fits})
     unused = (*(name for name in state if name not in fits), *weights.unused)
@@ -311,8 +314,10 @@ def _normalisation(
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
-INNER = ("weights", "state_dict_ema", "model_ema", "model", "state_dict", "teacher", "student")  # the better one first
-PREFIXES = ("module.", "_orig_mod.", "model.", "teacher.", "encoder_q.")
+INNER = (  # the better one first
+    "weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student",
+)  # fmt: skip
+PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 
 
@@ -323,6 +328,8 @@ def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
     state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
     if not state:
         raise CheckpointError(f"{path}: holds no state dict", "give a file of named tensors")
+    if any(name.startswith("teacher.") for name in state):  # beside the student: the average is the better one
+        state = {name: value for name, value in state.items() if name.startswith("teacher.")}
     while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     if not any(name.startswith(BACKBONE) for name in state):

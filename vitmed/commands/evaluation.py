@@ -16,7 +16,7 @@ from vitmed.config import ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import read_image
 from vitmed.inference import check_finite, predict_logits
-from vitmed.metrics import METRICS, known_labels
+from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
@@ -154,9 +154,13 @@ def _new_folder(output: str | Path | None, default: Path) -> Path:
 
 def finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
     """Say the first numbers, how they stand beside the baselines, and where the report lies; then the gates."""
-    ui.say(headline(evaluation.metrics))
-    for baseline in evaluation.metrics["baselines"].values():
-        ui.say(verdict(baseline))
+    metrics = evaluation.metrics
+    ui.say(headline(metrics))
+    for note in metrics["notes"]:
+        if note not in metrics["report"]["notes"]:  # those were said before
+            ui.warn(note)
+    for baseline in metrics["baselines"].values():
+        ui.say(verdict(baseline, metrics["n_groups"]))
     ui.say(f"report: {evaluation.folder / 'report.html'}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
@@ -257,17 +261,24 @@ def headline(metrics: dict[str, Any]) -> str:
     return ", ".join(parts) + intervals
 
 
-def verdict(baseline: dict[str, Any], metric: str = "auroc") -> str:
-    """Whether the model beat a baseline, in a line; `baseline` is one of metrics["baselines"]."""
+def verdict(baseline: dict[str, Any], patients: int | None, metric: str = "auroc") -> str:
+    """Whether the model beat a baseline, in a line; none is given where so few patients cannot tell.
+
+    Args:
+        baseline: one of metrics["baselines"].
+        patients: how many were judged; None where they are unknown.
+    """
     name, other, difference = METRICS[metric].title, baseline["overall"][metric], baseline["difference"][metric]
     told = f"{baseline['text']}: {name} " + ("undefined" if other["value"] is None else f"{other['value']:.3f}")
     if difference["low"] is None:
         return f"baseline, {told}; no interval for the difference"
     gap = f"{difference['value']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
+    if patients is not None and patients < FEW_GROUPS:
+        return f"baseline, {told}; model - baseline {gap}: {patients} patients are too few to tell which is better"
     if difference["low"] > 0:
         return f"baseline, {told}; the model is better: {gap}"
     if difference["high"] < 0:
-        return f"baseline, {told}; the model is WORSE than what needs no training: {gap}"
+        return f"baseline, {told}; the BASELINE is better: {gap}"
     return f"baseline, {told}; the model is not shown to be better: {gap}"
 
 

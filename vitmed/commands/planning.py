@@ -95,6 +95,8 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
     )
+    if plans and config.train.freeze and (idle := idle_fields(config)):
+        ui.warn(f"--freeze trains nothing, so these have no effect: {', '.join(idle)}")
     decisions = decide(config, situation) if plans and not config.train.freeze else []
     complete = planned(config, {decision.field: decision.value for decision in decisions})
     if weights is None:
@@ -132,6 +134,15 @@ def needs_weights(config: Config) -> None:
                 f"{flag} keeps what a network has learned, and this one starts from random numbers",
                 "add --weights FILE, or leave it out",
             )
+
+
+def idle_fields(config: Config) -> list[str]:
+    """What was set by hand and means nothing to a frozen network."""
+    used = {"freeze", "baseline", "seed", "device", "precision", "workers"}
+    return [
+        *(f"train.{name}" for name in sorted(config.train.model_fields_set - used)),
+        *(f"augment.{name}" for name in sorted(config.augment.model_fields_set)),
+    ]
 
 
 def median_side(splits: Splits) -> int:
@@ -182,9 +193,10 @@ def plan(
     with ui.bar("timing a step", unit="steps"):
         minutes = minutes_of_training(ready)
     train = ready.config.train
+    time_needed = "under a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
     ui.say(
-        f"about {minutes:.1f} minutes for {train.epochs} epochs on {describe_device(ready.device)} ({TIMED} steps on "
-        "random numbers timed; reading and augmenting images not counted)"
+        f"{time_needed} for {train.epochs} epochs on {describe_device(ready.device)} ({TIMED} steps on random numbers "
+        "timed; reading and augmenting images, baselines and the evaluation not counted)"
     )
     write_text(file, plan_yaml(ready, file.parent))
     ui.say(f"edit {file} and train with: vitmed train --config {file}")

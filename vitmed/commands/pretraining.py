@@ -14,9 +14,10 @@ from vitmed.checkpoint import load_pretraining, portable, save_encoder, save_pre
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
 from vitmed.commands.flags import read_overrides
+from vitmed.commands.planning import median_side
 from vitmed.commands.session import epochs_of, json_line, read_all, splits_csv, stop_signals
 from vitmed.commands.training import default_name
-from vitmed.config import ModelConfig, PretrainConfig, PretrainDataConfig, build_config, load_config
+from vitmed.config import Config, ModelConfig, PretrainConfig, PretrainDataConfig, build_config, load_config
 from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.images import Preprocessing
@@ -33,6 +34,7 @@ from vitmed.pretraining import (
     reconstruction_figure,
     reconstructions,
 )
+from vitmed.rules import SCRATCH, Situation, decide
 from vitmed.run import RunFolder, refuse_inside, write_bytes, write_json, write_text
 from vitmed.splits import Splits, data_folder, has_classes, pretraining_splits
 from vitmed.ui import Ui
@@ -134,6 +136,7 @@ def _fresh(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui)
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _plain(config.model), "data": _which(config.data)})
     splits, held_out = pretraining_splits(config.data)
+    config = _sized(config, splits, ui)
     run = Run(config, splits, ui)
     if held_out:
         ui.say(f"test  {held_out:,} images, left out: pretraining never sees them")
@@ -156,6 +159,22 @@ def _plain(model: ModelConfig) -> ModelConfig:
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
     positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     return model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
+
+
+def _sized(config: PretrainConfig, splits: Splits, ui: Ui) -> PretrainConfig:
+    """Image and patch size as the plan of training from scratch has them, where nobody set them."""
+    count, val = (len(splits.samples[name]) for name in ("train", "val"))
+    device = pick_device(config.train.device).type
+    situation = Situation(SCRATCH, count, val, median_side(splits), device, width=0)
+    decided = {
+        decision.field.removeprefix("model."): decision
+        for decision in decide(Config(model=config.model), situation)
+        if decision.field in ("model.image_size", "model.patch_size")
+    }
+    for decision in decided.values():
+        ui.say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
+    update = {name: decision.value for name, decision in decided.items()}
+    return config.model_copy(update={"model": config.model.model_copy(update=update)})
 
 
 def _which(data: PretrainDataConfig) -> PretrainDataConfig:

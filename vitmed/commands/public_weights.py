@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitmed.catalogue import CATALOGUE, entry_of, is_name, is_path, unknown
 from vitmed.downloads import fetch, missing, where
+from vitmed.errors import UsageError
 from vitmed.ui import Ui
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
     """
     from vitmed.weights import read_weights  # loads torch, which `vitmed weights` does without
 
+    if not value or "://" in value:
+        raise UsageError(f"--weights {value!r}: no file and no name", "download it first, or: vitmed weights list")
     if not is_name(value):
         if not is_path(value):
             raise unknown(value)

@@ -94,7 +94,7 @@ class Session:
             self.ui.warn(
                 f"--balance {config.train.balance} ruins calibration: the probabilities no longer follow prevalence"
             )
-        if config.augment.mixup or config.augment.cutmix:
+        if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
             self.ui.warn("mixup and cutmix change calibration: look at the log loss and Brier score")
 
     def _learning(self) -> str:
@@ -217,6 +217,10 @@ class Session:
             for network in {id(n): n for n in (self.model, self.state.judged)}.values():
                 network.head.weight.copy_(torch.from_numpy(head.weight))
                 network.head.bias.copy_(torch.from_numpy(head.bias))
+
+    def save_last(self) -> None:
+        """last.pt, from which `--resume` goes on."""
+        self._save(self.folder.last, training=True)
 
     def _save(self, path: Path, training: bool) -> None:
         record = self.state.history[-1] if self.state.history else {}

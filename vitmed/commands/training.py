@@ -15,8 +15,9 @@ from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_
 from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.planning import get_ready
 from vitmed.commands.session import Session
-from vitmed.config import Config, PretrainConfig, build_config, load_config
+from vitmed.config import Config, ModelConfig, PretrainConfig, build_config, load_config
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.model import SIZES
 from vitmed.rules import describe
 from vitmed.run import RunFolder, refuse_inside
 from vitmed.splits import Splits, data_folder
@@ -79,15 +80,19 @@ def train(
         session = _fresh(load_config(config, overrides, sets), output, name, ui, config is None, offline)
     best, device = session.folder.best, session.device.type
     try:
+        if not (session.config.train.freeze or session.folder.last.is_file()):
+            session.save_last()  # so that an interruption of what comes before the first step can be resumed too
         baselines = Baselines(session)
         if not session.config.train.freeze:
             session.run()
         val = evaluate(best, split="val", device=device, baselines=lambda: baselines.of("val"), ui=ui)
         test = evaluate(best, split="test", device=device, baselines=lambda: baselines.of("test"), ui=ui)
     except KeyboardInterrupt:
-        if not session.folder.last.is_file():
-            raise
         folder = session.folder.path
+        if not session.folder.last.is_file():  # --freeze has nothing to go on from
+            raise Interrupted(
+                f"stopped; {folder} is not complete", f"start again: vitmed train --config {session.folder.config}"
+            ) from None
         raise Interrupted(
             f"stopped at once; {session.folder.last} is saved", f"vitmed train --resume {folder}"
         ) from None
@@ -121,6 +126,8 @@ def _resumed(
     ui: Ui,
 ) -> Session:
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
+    if folder.best.is_file() and not folder.last.is_file():
+        raise UsageError(f"{folder.path}: this run is finished; --freeze has nothing to go on with", "start a new run")
     if not folder.last.is_file():
         raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
     if config is not None or sets or set(overrides) - RESUMABLE:
@@ -160,4 +167,15 @@ def _resumed(
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Date, data and model: 2026-11-20_malaria_vit-tiny."""
     data = "".join(c if c.isalnum() or c in "-." else "-" for c in root.resolve().name)[:60] or "data"
-    return f"{datetime.date.today().isoformat()}_{data}_{config.model.name.replace('_', '-')}"
+    return f"{datetime.date.today().isoformat()}_{data}_{_label(config.model)}"
+
+
+def _label(model: ModelConfig) -> str:
+    """The network in a word: the name of its weights, of its size, or its numbers."""
+    if model.weights is not None:
+        file = Path(model.weights)
+        stem = file.resolve().parent.name if file.name in ("best.pt", "last.pt", "encoder.pt") else file.stem
+        return "".join(c if c.isalnum() or c in "-." else "-" for c in stem)[:60] or "weights"
+    size = SIZES[model.name]
+    width, depth = model.width or size.width, model.depth or size.depth
+    return model.name.replace("_", "-") if (width, depth) == size[:2] else f"vit-{width}x{depth}"
