@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from vitmed.metrics import METRICS, PER_CLASS, compare_predictions, evaluate_predictions
+from vitmed.metrics import FEW_GROUPS, METRICS, PER_CLASS, compare_predictions, evaluate_predictions
 from vitmed.plots import PLOTS, Read, png, training_curves
 from vitmed.predictions import Predictions
 from vitmed.run import make_folder, write_bytes, write_json, write_text
@@ -136,6 +136,7 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         overall=[(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
         class_titles=[(name, CLASS_TITLES[name]) for name in PER_CLASS],
         figures=shown,
+        few_groups=FEW_GROUPS,
         compared=[(name, METRICS[name].title) for name in HEADLINE[:3]],
         signed=lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
         value=lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:.3f}",

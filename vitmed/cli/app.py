@@ -17,14 +17,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Fail = Annotated[list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if worse.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Open no connection; what is missing is told.")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any configuration field.")
-]
-
 
 def _print_version(asked: bool) -> None:
     if asked:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from vitmed.cli.app import AsJson, Device, Fail, app
+from vitmed.cli.app import app
+from vitmed.cli.options import AsJson, Device, Fail
 from vitmed.cli.terminal import judged, print_json, print_table, ui
 from vitmed.errors import DataError, UsageError
 

@@ -8,34 +8,50 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.cli.app import AsJson, Offline, Sets, app
+from vitmed.cli.app import app
+from vitmed.cli.options import (
+    AsJson,
+    BatchSize,
+    Channels,
+    ConfigFile,
+    Data,
+    Epochs,
+    FreezeBlocks,
+    GroupRegex,
+    ImageSize,
+    LayerDecay,
+    Lora,
+    MaxTrain,
+    Model,
+    Normalize,
+    Offline,
+    OwnDevice,
+    PatchSize,
+    Policy,
+    Rate,
+    Sets,
+    WeightsOf,
+)
 from vitmed.cli.terminal import print_json, ui
-
-Weights = Annotated[str | None, typer.Option(help="Weight file to start from.")]
-Model = Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, vit_large.")]
-ImageSize = Annotated[int | None, typer.Option(help="Side of the input, px.")]
-PatchSize = Annotated[int | None, typer.Option(help="Side of a patch, px.")]
-Lora = Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", "-b", help="Images per forward pass.")]
-Policy = Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation for the modality.")]
-MaxTrain = Annotated[int | None, typer.Option(help="Train on a stratified sample of so many.")]
-GroupRegex = Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")]
-OwnDevice = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 
 
 @app.command()
 def plan(
-    data: Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")] = None,
-    weights: Weights = None,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="YAML file or recipe; its values stay.")] = None,
+    data: Data = None,
+    weights: WeightsOf = None,
+    config: ConfigFile = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File that is written.")] = Path("plan.yaml"),
     model: Model = None,
     image_size: ImageSize = None,
     patch_size: PatchSize = None,
+    channels: Channels = None,
+    normalize: Normalize = None,
+    freeze_blocks: FreezeBlocks = None,
     lora: Lora = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
+    layer_decay: LayerDecay = None,
+    epochs: Epochs = None,
     batch_size: BatchSize = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    lr: Rate = None,
     policy: Policy = None,
     max_train: MaxTrain = None,
     group_regex: GroupRegex = None,
@@ -56,9 +72,9 @@ def plan(
 
 @app.command("lr-find")
 def lr_find(
-    data: Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")] = None,
-    weights: Weights = None,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="YAML file or the name of a recipe.")] = None,
+    data: Data = None,
+    weights: WeightsOf = None,
+    config: ConfigFile = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture that is written.")] = Path("lr_find.png"),
     low: Annotated[float, typer.Option(help="First learning rate.")] = 1e-7,
     high: Annotated[float, typer.Option(help="Last learning rate.")] = 1.0,
@@ -66,7 +82,11 @@ def lr_find(
     model: Model = None,
     image_size: ImageSize = None,
     patch_size: PatchSize = None,
+    channels: Channels = None,
+    normalize: Normalize = None,
+    freeze_blocks: FreezeBlocks = None,
     lora: Lora = None,
+    layer_decay: LayerDecay = None,
     batch_size: BatchSize = None,
     policy: Policy = None,
     max_train: MaxTrain = None,

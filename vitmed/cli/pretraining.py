@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from vitmed.cli.app import AsJson, Sets, app
+from vitmed.cli.app import app
+from vitmed.cli.options import AsJson, Sets
 from vitmed.cli.terminal import print_json, ui
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.cli.app import AsJson, Offline, app
+from vitmed.cli.app import app
+from vitmed.cli.options import AsJson, Offline
 from vitmed.cli.terminal import print_json, ui
 
 weights = typer.Typer(help="Public weights by name: list, fetch, and where they lie.", no_args_is_help=True)

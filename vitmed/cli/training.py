@@ -1,4 +1,4 @@
-"""`vitmed train` and `vitmed demo`."""
+"""`vitmed train`, `vitmed probe` and `vitmed demo`."""
 
 from __future__ import annotations
 
@@ -7,40 +7,69 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.cli.app import AsJson, Device, Fail, Offline, Sets, app
+from vitmed.cli.app import app
+from vitmed.cli.options import (
+    AsJson,
+    BatchSize,
+    Channels,
+    ConfigFile,
+    Data,
+    Device,
+    Epochs,
+    Fail,
+    FreezeBlocks,
+    GroupRegex,
+    ImageSize,
+    LayerDecay,
+    Lora,
+    MaxTrain,
+    Model,
+    Name,
+    Normalize,
+    Offline,
+    Output,
+    OwnDevice,
+    PatchSize,
+    Policy,
+    Positive,
+    Rate,
+    Resize,
+    Sets,
+    WeightsOf,
+)
 from vitmed.cli.terminal import judged, ui
 
 
 @app.command()
 def train(
-    data: Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")] = None,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="YAML file or the name of a recipe.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder that run folders are made in.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run folder.")] = None,
+    data: Data = None,
+    config: ConfigFile = None,
+    output: Output = Path("runs"),
+    name: Name = None,
     resume: Annotated[Path | None, typer.Option(help="Run folder to go on with, to the same weights.")] = None,
-    model: Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, vit_large.")] = None,
-    weights: Annotated[str | None, typer.Option(help="File or public name to start from; decides the network.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the input, px.")] = None,
-    patch_size: Annotated[int | None, typer.Option(help="Side of a patch, px.")] = None,
-    channels: Annotated[int | None, typer.Option(help="1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.")] = None,
+    model: Model = None,
+    weights: WeightsOf = None,
+    image_size: ImageSize = None,
+    patch_size: PatchSize = None,
+    channels: Channels = None,
     stem: Annotated[str | None, typer.Option(help="auto, patch or conv.")] = None,
     pool: Annotated[str | None, typer.Option(help="auto, cls or mean.")] = None,
     positions: Annotated[str | None, typer.Option(help="learned, sincos_1d or sincos_2d.")] = None,
     drop_path: Annotated[float | None, typer.Option(help="Stochastic depth.")] = None,
-    resize: Annotated[str | None, typer.Option(help="pad, squash or crop.")] = None,
-    normalize: Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")] = None,
-    max_train: Annotated[int | None, typer.Option(help="Train on a stratified sample of so many.")] = None,
-    group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
-    positive: Annotated[str | None, typer.Option(help="Of two classes the finding.")] = None,
-    policy: Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation for the modality.")] = None,
+    resize: Resize = None,
+    normalize: Normalize = None,
+    max_train: MaxTrain = None,
+    group_regex: GroupRegex = None,
+    positive: Positive = None,
+    policy: Policy = None,
     mixup: Annotated[float | None, typer.Option(help="Alpha of mixup; 0 is off.")] = None,
     cutmix: Annotated[float | None, typer.Option(help="Alpha of cutmix; 0 is off.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Images per forward pass.")] = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches per optimiser step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    lr: Rate = None,
     weight_decay: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
-    layer_decay: Annotated[float | None, typer.Option(help="Learning rate factor per block.")] = None,
+    layer_decay: LayerDecay = None,
     warmup_epochs: Annotated[float | None, typer.Option(help="Linear warm-up.")] = None,
     smoothing: Annotated[float | None, typer.Option(help="Label smoothing.")] = None,
     balance: Annotated[str | None, typer.Option(help="none, loss or sampler; ruins calibration.")] = None,
@@ -48,8 +77,8 @@ def train(
     probe_first: Annotated[
         bool | None, typer.Option("--probe-first/--no-probe-first", help="Fit the head, then train everything.")
     ] = None,
-    freeze_blocks: Annotated[int | None, typer.Option(help="Keep the embedding and the first N blocks.")] = None,
-    lora: Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")] = None,
+    freeze_blocks: FreezeBlocks = None,
+    lora: Lora = None,
     baseline: Annotated[
         bool | None, typer.Option("--baseline/--no-baseline", help="Also fit what needs no training, to compare.")
     ] = None,
@@ -58,7 +87,7 @@ def train(
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better one.")] = None,
     save_every: Annotated[int | None, typer.Option(help="Also keep a checkpoint every N epochs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order, augmentation and dropout.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    device: OwnDevice = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or fp16.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", "-j", help="Processes that load images.")] = None,
     sets: Sets = None,
@@ -80,18 +109,18 @@ _NOT_FLAGS = {"data", "config", "sets", "output", "name", "resume", "fail_under"
 
 @app.command()
 def probe(
-    data: Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Weight file whose features are judged.")] = None,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="YAML file or the name of a recipe.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder that run folders are made in.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run folder.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the input, px.")] = None,
-    resize: Annotated[str | None, typer.Option(help="pad, squash or crop.")] = None,
-    normalize: Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")] = None,
-    max_train: Annotated[int | None, typer.Option(help="Use a stratified sample of so many to train on.")] = None,
-    group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
-    positive: Annotated[str | None, typer.Option(help="Of two classes the finding.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    data: Data = None,
+    weights: WeightsOf = None,
+    config: ConfigFile = None,
+    output: Output = Path("runs"),
+    name: Name = None,
+    image_size: ImageSize = None,
+    resize: Resize = None,
+    normalize: Normalize = None,
+    max_train: MaxTrain = None,
+    group_regex: GroupRegex = None,
+    positive: Positive = None,
+    device: OwnDevice = None,
     sets: Sets = None,
     fail_under: Fail = None,
     offline: Offline = False,

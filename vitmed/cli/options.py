@@ -1,0 +1,38 @@
+"""The options of the command line that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Data = Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")]
+ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="YAML file or the name of a recipe.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder that run folders are made in.")]
+Name = Annotated[str | None, typer.Option(help="Name of the run folder.")]
+Model = Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, vit_large.")]
+WeightsOf = Annotated[str | None, typer.Option(help="File or public name to start from; decides the network.")]
+ImageSize = Annotated[int | None, typer.Option(help="Side of the input, px.")]
+PatchSize = Annotated[int | None, typer.Option(help="Side of a patch, px.")]
+Channels = Annotated[int | None, typer.Option(help="1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.")]
+Normalize = Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")]
+Resize = Annotated[str | None, typer.Option(help="pad, squash or crop.")]
+MaxTrain = Annotated[int | None, typer.Option(help="Train on a stratified sample of so many.")]
+GroupRegex = Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")]
+Positive = Annotated[str | None, typer.Option(help="Of two classes the finding.")]
+Policy = Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation for the modality.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training images.")]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", "-b", help="Images per forward pass.")]
+Rate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
+LayerDecay = Annotated[float | None, typer.Option(help="Learning rate factor per block.")]
+FreezeBlocks = Annotated[int | None, typer.Option(help="Keep the embedding and the first N blocks.")]
+Lora = Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")]
+OwnDevice = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+Fail = Annotated[list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if worse.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Open no connection; what is missing is told.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any configuration field.")
+]
