@@ -38,7 +38,7 @@ TINY: dict[str, Any] = {
     "device": "cpu",
     "precision": "fp32",
 }
-TINY_SETS = ("model.width=16", "model.depth=1", "model.heads=2")
+TINY_SETS = ("model.width=16", "model.depth=1", "model.heads=2", "train.choose=best")
 TINY_ARGS = [
     *(part for key, value in TINY.items() for part in (f"--{key.replace('_', '-')}", str(value))),
     *(part for text in TINY_SETS for part in ("--set", text)),

@@ -210,3 +210,12 @@ def test_paths_are_stored_relative(tmp_path: Path) -> None:
     config = load_config(None, {"data.root": str(tmp_path / "data"), "model.weights": str(tmp_path / "w.pt")})
     moved = portable(config, tmp_path / "runs" / "x")
     assert (moved.data.root, moved.model.weights) == ("../../data", "../../w.pt")
+
+
+def test_a_run_without_a_classifier_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "splits.csv").touch()
+    with pytest.raises(CheckpointError, match=r"a run without best\.pt"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "encoder.pt").touch()
+    with pytest.raises(CheckpointError, match="a pretraining run, which has no classifier"):
+        load_checkpoint(tmp_path)

@@ -220,6 +220,15 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if (path / "best.pt").is_file():
         path = path / "best.pt"  # a run folder stands for its best checkpoint
+    elif (path / "encoder.pt").is_file():
+        raise CheckpointError(
+            f"{path}: a pretraining run, which has no classifier", f"vitmed train DIR --weights {path / 'encoder.pt'}"
+        )
+    elif (path / "splits.csv").is_file():
+        raise CheckpointError(
+            f"{path}: a run without best.pt: it stopped before its first epoch ended, or it had no network",
+            "train first",
+        )
     content = _load(path, FORMAT, "a vitmed checkpoint", "to start training from a weight file: --weights")
     try:
         return _parse(path, content)
