@@ -38,7 +38,8 @@ TINY: dict[str, Any] = {
     "device": "cpu",
     "precision": "fp32",
 }
-TINY_SETS = ("model.width=16", "model.depth=1", "model.heads=2", "train.choose=best")
+TINY_NETWORK = ("model.width=16", "model.depth=1", "model.heads=2")
+TINY_SETS = (*TINY_NETWORK, "train.choose=best")  # the plan would keep the last epoch of so few images
 TINY_ARGS = [
     *(part for key, value in TINY.items() for part in (f"--{key.replace('_', '-')}", str(value))),
     *(part for text in TINY_SETS for part in ("--set", text)),

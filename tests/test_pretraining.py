@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Answer, Recorder, draw_classes, draw_nothing, draw_splits
+from conftest import TINY, TINY_NETWORK, Answer, Recorder, draw_classes, draw_nothing, draw_splits
 from PIL import Image
 from test_membership import draw_patients
 from test_resume import interrupt_at, same
@@ -33,7 +33,7 @@ RUN = Callable[..., Answer]
 SMALL = {k: v for k, v in TINY.items() if k != "policy"} | {"patch_size": 4}
 # What the encoder decides is left out.
 AFTER = {k: v for k, v in TINY.items() if k not in ("image_size", "patch_size")} | {"epochs": 1}
-SETS = (*TINY_SETS, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
+SETS = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
 
 
 def start(
