@@ -27,10 +27,10 @@ from pathlib import Path
 from trees import PATIENT, gray50_by_patient
 
 NETWORK = "image_size=48 patch_size=8 channels=1 width=128 depth=6 heads=4"
-PRETRAIN = ["--group-regex", PATIENT, "--set", "data.val_fraction=0.1", "-b", "64", "--lr", "1.5e-3", "--epochs", "100"]
-PRETRAIN += ["--warmup-epochs", "5"]
+PRETRAIN = ["--group-regex", PATIENT, "--set", "data.val_fraction=0.1", "-b", "64", "--lr", "1.5e-3", "--epochs", "40"]
+PRETRAIN += ["--warmup-epochs", "2"]
 TRAIN = ["--policy", "blood_smear", "-b", "64", "--set", "train.choose=last"]
-EPOCHS = {0.01: 200, 0.1: 40, 1.0: 7}  # share of the labels -> passes over them
+EPOCHS = {0.01: 200, 0.1: 30, 1.0: 7}  # share of the labels -> passes over them
 WAYS = {
     "pretrained": ["--lr", "1e-3", "--layer-decay", "0.75"],
     "scratch": ["--lr", "1e-3", "--stem", "patch"],
