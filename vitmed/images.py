@@ -61,13 +61,45 @@ def read_image(path: str | Path, channels: int = 3) -> Image.Image:
         raise DataError(f"{path}: cannot be decoded ({reason})", "copy it again, or remove it") from None
 
 
-def read_size(path: str | Path) -> tuple[int, int]:
-    """Width and height, px, from the head of the file alone. Raises DataError where it is no image."""
+@dataclass(frozen=True)
+class FileFacts:
+    """What the head of an image file says, before its pixels are decoded.
+
+    Attributes:
+        format: PNG, JPEG, TIFF, DICOM, ...
+        mode: as stored: Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM.
+        bits: per channel.
+        width, height: as stored, px.
+        frames: pages or frames.
+        orientation: the EXIF tag, 1 to 8; 1 where there is none.
+    """
+
+    format: str
+    mode: str
+    bits: int
+    width: int
+    height: int
+    frames: int
+    orientation: int
+
+
+def inspect(path: str | Path) -> FileFacts:
+    """The facts of a file, from its head alone. Raises DataError where it is no image."""
     try:
         with Image.open(path) as image:
-            return image.size
+            tag = image.getexif().get(0x0112, 1)
+            orientation = tag if tag in range(1, 9) else 1
+            frames = getattr(image, "n_frames", 1) if image.format != "MPO" else 1
+            bits = 1 if image.mode == "1" else 8
+            return FileFacts(str(image.format), image.mode, bits, *image.size, frames, orientation)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a readable image ({error})", "copy it again, or remove it") from None
+
+
+def read_size(path: str | Path) -> tuple[int, int]:
+    """Width and height, px, from the head of the file alone. Raises DataError where it is no image."""
+    facts = inspect(path)
+    return facts.width, facts.height
 
 
 def _read_raster(path: Path) -> Image.Image:
