@@ -23,8 +23,9 @@ from conftest import TINY, Answer, Recorder, Trained, python
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed import build_model, downloads
+from vitmed.cache import cache_folder
 from vitmed.catalogue import CATALOGUE, DISTILLED, Entry
-from vitmed.downloads import cache_folder, fetch, is_offline, where
+from vitmed.downloads import fetch, is_offline, where
 from vitmed.errors import CheckpointError, UsageError, VitmedError
 
 RUN = Callable[..., Answer]

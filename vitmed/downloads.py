@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import ssl
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
+from vitmed.cache import cache_folder
 from vitmed.catalogue import Entry, entry_of
 from vitmed.errors import CheckpointError, UsageError
 from vitmed.run import write_json, write_text
@@ -34,17 +34,6 @@ TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as cut
 TRIES = 5  # in a row that bring nothing new
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
 BLOCK = 1 << 18  # bytes
-
-
-def cache_folder() -> Path:
-    """Where fetched files are kept: VITMED_CACHE, else `vitmed` in the cache folder of the system."""
-    if named := os.environ.get("VITMED_CACHE"):
-        return Path(named).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local", "vitmed", "cache")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "vitmed"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vitmed")
 
 
 def where(name: str, folder: str | Path | None = None) -> Path:
