@@ -12,8 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vitmed"
 LAYERS = [  # low to high; a module imports from lower lines only
     ["errors", "tuning", "ui", "cache"],
-    ["world", "catalogue", "sources", "cards"],
-    ["config"],
+    ["world", "catalogue", "sources"],
+    ["config", "cards"],
     ["model", "health", "layouts", "rules", "resampling", "lr_range", "npz"],
     ["images", "augment", "predictions", "synthetic", "mae", "weight_files"],
     ["splits", "weights"],
