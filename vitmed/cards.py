@@ -57,7 +57,7 @@ class Card(_Strict):
     task: str
     source: str = Field(pattern="^https?://")
     citation: str
-    licence: str
+    licence: str | dict[str, str]
     images: int | dict[str, int]
     classes: list[str] | dict[str, list[str]]
     size_px: int | str
@@ -87,9 +87,18 @@ class Card(_Strict):
         return {file.partition(".")[0]: [file] for file in files} if self.download.each else {self.name: files}
 
     @property
-    def non_commercial(self) -> bool:
-        """Whether the licence, or that of a part, forbids commercial use."""
-        return "NC" in self.licence
+    def terms(self) -> str:
+        """The licence in one line; of a collection, those of its sets."""
+        if isinstance(self.licence, str):
+            return self.licence
+        return "; ".join(f"{name} {text}" for name, text in self.licence.items())
+
+    def licence_of(self, name: str) -> str:
+        """The licence of a set: in a collection the one under its name, else that of the others."""
+        if isinstance(self.licence, str):
+            return self.licence
+        own = (text for key, text in self.licence.items() if name.startswith(key.lower()))
+        return next(own, self.licence["others"])
 
     def sources(self, name: str) -> list[Source]:
         """The files of a set, as something to fetch."""
@@ -100,7 +109,7 @@ class Card(_Strict):
                 url=self.download.url.format(file=file),
                 size=self.download.bytes.get(file),
                 checksum=(self.checksum or {}).get(file),
-                licence=self.licence,
+                licence=self.licence_of(name),
                 again=f"vitmed data get {name} DIR",
                 error=DataError,
             )
