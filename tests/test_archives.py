@@ -155,7 +155,7 @@ def test_names_that_clash(tmp_path: Path, place: Path, suffix: str, names: list[
 
 
 def test_bombs(tmp_path: Path, place: Path) -> None:
-    zeros = bytes(40_000_000)
+    zeros = bytes(17_000_000)
     for name in ("bomb.zip", "bomb.tar.gz"):
         with pytest.raises(DataError, match="over 100 times its size"):
             unpack(pack(tmp_path / name, {"a/x.png": zeros}), place)

@@ -23,7 +23,7 @@ MODULES = {
     "weights_table": "public_weights",
     "fetch_weights": "public_weights",
     "find_weights": "public_weights",
-    "datasets_table": "datasets",
+    "datasets_table": "dataset_cards",
     "fetch_dataset": "datasets",
     "import_dataset": "datasets",
 }

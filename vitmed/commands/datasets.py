@@ -1,4 +1,4 @@
-"""`vitmed data`: public data sets, from their cards and from the files of their owners, as folders of images."""
+"""`vitmed data get` and `import`: public data sets as folders of images."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from vitmed.archives import check_new, is_archive, new_folder, unpack
 from vitmed.cache import cache_folder
-from vitmed.cards import Card, advice, cards, find_set
+from vitmed.cards import Card, advice, find_set
 from vitmed.downloads import bring
 from vitmed.errors import DataError
 from vitmed.originals import read_original, write_folder
@@ -22,26 +21,6 @@ from vitmed.ui import Ui
 
 GROUPS = "groups.csv"
 KINDS = "a MedMNIST .npz, a folder of CIFAR or MNIST files, or an archive of one of these or of folders of images"
-
-
-def datasets_table() -> list[dict[str, Any]]:
-    """One row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch of it."""
-    return [
-        {
-            "name": name,
-            "title": card.title,
-            "images": card.total,
-            "classes": len(card.classes) if isinstance(card.classes, list) else None,
-            "licence": card.terms,
-            "patients": "in the file names" if card.group_regex else "not in the file names",
-            "group_regex": card.group_regex,
-            "fetched": bool(card.sets),
-            "sets": list(card.sets),
-            "source": card.source,
-            "by_hand": card.by_hand,
-        }
-        for name, card in cards().items()
-    ]
 
 
 def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui | None = None) -> Path:
