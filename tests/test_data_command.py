@@ -98,8 +98,8 @@ def malaria() -> bytes:
     with zipfile.ZipFile(stream, "w") as archive:
         for name in ("Parasitized", "Uninfected"):
             for cell in CELLS:
-                archive.writestr(f"cell_images/{name}/{cell}.png", png(rng))
-            archive.writestr(f"cell_images/{name}/Thumbs.db", b"thumbs")
+                archive.writestr(zipfile.ZipInfo(f"cell_images/{name}/{cell}.png"), png(rng))
+            archive.writestr(zipfile.ZipInfo(f"cell_images/{name}/Thumbs.db"), b"thumbs")
     return stream.getvalue()
 
 
