@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from vitmed.cards import read_card
+from vitmed.errors import DataError
+
 ROOT = Path(__file__).parents[1]
 CARDS = sorted((ROOT / "datasets").glob("*.yaml"))
 FIELDS = [
@@ -24,6 +27,8 @@ FIELDS = [
     "size_px",
     "checksum",
     "checksum_note",
+    "download",
+    "by_hand",
     "layout",
     "group_regex",
     "group_note",
@@ -32,7 +37,7 @@ FIELDS = [
     "pitfalls",
     "published",
 ]
-MAY_BE_EMPTY = {"checksum", "group_regex", "examples"}
+MAY_BE_EMPTY = {"checksum", "download", "by_hand", "group_regex", "examples"}
 
 
 def read(card: Path) -> dict[str, Any]:
@@ -64,6 +69,39 @@ def test_a_card_has_every_field(card: Path) -> None:
     for file, checksum in (tree["checksum"] or {}).items():
         kind, _, digest = checksum.partition(":")
         assert re.fullmatch(r"[0-9a-f]+", digest) and len(digest) == lengths[kind], file
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_a_card_is_what_the_model_allows(card: Path, tmp_path: Path) -> None:
+    found = read_card(card)
+    assert bool(found.download) != bool(found.by_hand)
+    if found.download is not None:
+        files = [file for part in found.sets.values() for file in part]
+        assert set(files) | set(found.download.bytes) <= set(found.checksum or {})
+    for name, changes in {
+        "sise_px": {"sise_px": 3},
+        "images": {"images": "many"},
+        "download.url": {"download": {"url": "http://x/{file}", "layout": "folders"}},
+        "title": {"title": None},
+    }.items():
+        (tmp_path / "card.yaml").write_text(yaml.safe_dump(read(card) | changes))
+        with pytest.raises(DataError, match=re.escape(f"card.yaml: {name}")):
+            read_card(tmp_path / "card.yaml")
+    (tmp_path / "card.yaml").write_text("a: [")
+    with pytest.raises(DataError, match="not a readable card"):
+        read_card(tmp_path / "card.yaml")
+
+
+def test_the_collection_names_every_class_of_its_sets() -> None:
+    card = read_card(ROOT / "datasets" / "medmnist_plus.yaml")
+    assert isinstance(card.classes, dict) and isinstance(card.images, dict)
+    assert list(card.classes) == list(card.images)
+    counts = {"PathMNIST": 9, "ChestMNIST": 14, "DermaMNIST": 7, "OCTMNIST": 4, "PneumoniaMNIST": 2, "RetinaMNIST": 5}
+    counts |= {"BreastMNIST": 2, "BloodMNIST": 8, "TissueMNIST": 8} | {f"Organ{x}MNIST": 11 for x in "ACS"}
+    assert {name: len(set(names)) for name, names in card.classes.items()} == counts
+    sizes = ("", "_64", "_128", "_224")
+    assert sorted(card.sets) == sorted(f"{name.lower()}{size}" for name in counts for size in sizes)
+    assert len(set((card.checksum or {}).values())) == 48
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)

@@ -12,14 +12,14 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vitmed"
 LAYERS = [  # low to high; a module imports from lower lines only
     ["errors", "tuning", "ui", "cache"],
-    ["world", "catalogue"],
-    ["config"],
-    ["model", "health", "layouts", "rules", "resampling", "lr_range"],
+    ["world", "catalogue", "sources"],
+    ["config", "cards"],
+    ["model", "health", "layouts", "rules", "resampling", "lr_range", "npz"],
     ["images", "augment", "predictions", "synthetic", "mae", "weight_files"],
     ["splits", "weights"],
     ["data", "optim", "inference", "run", "lora"],
     ["checkpoint", "downloads", "metrics", "calibration"],
-    ["loop", "plots", "baselines"],
+    ["loop", "plots", "baselines", "archives", "originals"],
     ["pretraining", "report"],
     ["commands"],
     ["cli"],

@@ -19,6 +19,7 @@ from vitmed.config import AnyConfig, Config, ModelConfig, PretrainConfig, build_
 from vitmed.errors import CheckpointError, DataError, VitmedError
 from vitmed.images import Preprocessing
 from vitmed.model import ViT, build_vit
+from vitmed.npz import is_npz
 from vitmed.run import whole_file
 from vitmed.splits import Sample, Splits
 from vitmed.weight_files import safe_load
@@ -71,7 +72,7 @@ class Checkpoint:
 
     def data_root(self) -> Path:
         """The data folder of the run. Raises DataError where it is not there."""
-        if not self.splits.root.is_dir():
+        if not self.splits.root.is_dir() and not is_npz(self.splits.root):
             raise DataError(
                 f"{self.splits.root}: the data folder of {self.path} is not there", "say where it is now: --data DIR"
             )

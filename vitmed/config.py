@@ -24,7 +24,9 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Which images, how they are split, and how each becomes a square array."""
 
-    root: str | None = Field(None, description="Folder of images; in a YAML file, relative to that file.")
+    root: str | None = Field(
+        None, description="Folder of images, or a MedMNIST .npz file; in a YAML file, relative to that file."
+    )
     resize: Literal["pad", "squash", "crop"] = Field(
         "pad",
         description="How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.",

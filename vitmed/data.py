@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from vitmed import npz
 from vitmed.augment import Augmenter
 from vitmed.errors import DataError
 from vitmed.images import Preprocessing
@@ -78,7 +79,7 @@ class Images:
             path = self.root / self.samples[index].path
             try:
                 image = self.preprocessing.read(path)
-                hashes[index] = hashlib.sha256(path.read_bytes()).hexdigest()
+                hashes[index] = hashlib.sha256(npz.content(path)).hexdigest()
             except DataError as error:
                 bad.append(error.line)
                 return

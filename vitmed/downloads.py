@@ -1,4 +1,4 @@
-"""Fetching the files of the catalogue: into the cache, resumed after a cut, checked, whole or not at all.
+"""Fetching public files, weights and data alike: resumed after a cut, checked, whole or not at all.
 
 While it grows, a file is called `<file>.part`; it gets its name when it is complete and its hash is right. Offline,
 nothing here opens a connection: a file is there, or the error says where to get it and where to put it.
@@ -7,7 +7,6 @@ nothing here opens a connection: a file is there, or the error says where to get
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import json
 import os
@@ -26,8 +25,9 @@ from filelock import FileLock, Timeout
 
 from vitmed.cache import cache_folder
 from vitmed.catalogue import Entry, entry_of
-from vitmed.errors import CheckpointError, UsageError
+from vitmed.errors import CheckpointError, UsageError, VitmedError
 from vitmed.run import write_json, write_text
+from vitmed.sources import Source, by_hand, digest_of, megabytes, mismatch
 from vitmed.ui import Ui
 
 TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as cut
@@ -37,7 +37,7 @@ BLOCK = 1 << 18  # bytes
 
 
 def where(name: str, folder: str | Path | None = None) -> Path:
-    """The path that the file of an entry has, or will have, in `folder` (default the cache).
+    """The path that the file of an entry of the catalogue has, or will have, in `folder` (default the cache).
 
     Raises:
         UsageError: no such entry.
@@ -52,7 +52,7 @@ def is_offline(flag: bool = False) -> bool:
 
 
 def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | Path | None = None) -> Path:
-    """The checked file of an entry: from the cache, else downloaded.
+    """The checked file of an entry of the catalogue: from the cache, else downloaded.
 
     Args:
         name: of an entry of the catalogue.
@@ -64,68 +64,67 @@ def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | 
         CheckpointError: it cannot be had, or is not what it should be.
         UsageError: no such entry, no room or no right to write, or a package is missing.
     """
-    ui, entry, path = ui or Ui(), entry_of(name), where(name, folder)
+    entry, path = entry_of(name), where(name, folder)
+    if path.is_file() or not is_offline(offline):
+        return bring(_source(name, entry), path, ui, offline, warn=entry.non_commercial)
+    raise missing(name, path)
+
+
+def bring(source: Source, path: Path, ui: Ui | None = None, offline: bool = False, warn: bool = False) -> Path:
+    """The checked file of a source at `path`: the one that is there, else downloaded.
+
+    Args:
+        warn: the licence forbids commercial use.
+
+    Raises:
+        source.error: it cannot be had, or is not what it should be.
+        UsageError: no room or no right to write, or a package is missing.
+    """
+    ui = ui or Ui()
     if path.is_file():
-        return _checked(path, name, entry)
+        return _checked(path, source)
     if is_offline(offline):
-        raise missing(name, path)
-    mark = "" if entry.sha256 or entry.hub else "; only its size can be checked"
-    ui.say(f"fetching {name}: {megabytes(entry.size)} from {entry.url}, licence {entry.licence}{mark}")
-    if entry.non_commercial:
-        ui.warn(f"the licence of {name}, {entry.licence}, forbids commercial use: read it before you go on")
+        raise source.error(f"{source.name} is not on this machine: {path} is missing", by_hand(source, path))
+    mark = "" if source.checksum or source.hub else "; only its size can be checked"
+    size = megabytes(source.size) if source.size else "a file"
+    ui.say(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
+    if warn:
+        ui.warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it before you go on")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path.with_name(path.name + ".lock"), name, ui):
+        with _alone(path.with_name(path.name + ".lock"), source.name, ui):
             if path.is_file():  # the process that we waited for brought it
-                return _checked(path, name, entry)
-            bring = _from_hub if entry.hub else _from_address
-            bring(name, entry, path, ui)
+                return _checked(path, source)
+            (_from_hub if source.hub else _from_address)(source, path, ui)
     except OSError as error:
         raise _unwritable(path, error) from None
     return path
 
 
 def missing(name: str, path: Path) -> CheckpointError:
-    """The error for a file that is not there: where to get it, what it should be, and where to put it."""
-    entry = entry_of(name)
-    digest = f"sha256 {entry.sha256}{'...' if len(entry.sha256) < 64 else ''}" if entry.sha256 else "sha256 unknown"
-    return CheckpointError(
-        f"the weights {name} are not on this machine: {path} is missing",
-        f"where there is a network: vitmed weights fetch {name}. For a machine without one, download {entry.url} "
-        f"elsewhere ({megabytes(entry.size)}, {digest}, licence {entry.licence}) and put it at {path}",
-    )
+    """The error for weights that are not there: where to get them, what they should be, and where to put them."""
+    source = _source(name, entry_of(name))
+    return CheckpointError(f"the weights {name} are not on this machine: {path} is missing", by_hand(source, path))
 
 
-def megabytes(size: int) -> str:
-    """Bytes for the eye, in units of 10^6."""
-    return f"{size / 1e6:,.0f} MB"
+def _source(name: str, entry: Entry) -> Source:
+    checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
+    again = f"vitmed weights fetch {name}"
+    return Source(name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub)
 
 
-def _checked(path: Path, name: str, entry: Entry) -> Path:
-    """The file itself. Raises CheckpointError where its size or hash is wrong; it is left as it is."""
-    fix = f"remove it, then: vitmed weights fetch {name}"
+def _checked(path: Path, source: Source) -> Path:
+    """The file itself. Raises source.error where its size or hash is wrong; it is left as it is."""
+    fix = f"remove it, then: {source.again}"
     size = path.stat().st_size
-    if not _plausible(size, entry):
-        raise CheckpointError(f"{path}: {size:,} bytes, expected about {entry.size:,}", fix)
+    if not source.plausible(size):
+        raise source.error(f"{path}: {size:,} bytes, expected about {source.size:,}", fix)
     note = _digest_file(path)
     noted = note.read_text(encoding="utf-8", errors="replace").split()[:1] if note.is_file() else []
-    expected = [digest for digest in (entry.sha256, *noted) if digest]
-    if expected:
-        found = sha256_of(path)
-        wrong = next((digest for digest in expected if not found.startswith(digest)), None)
-        if wrong is not None:
-            raise CheckpointError(f"{path}: its sha256 is {found}, expected {wrong}", fix)
+    for expected in filter(None, (source.checksum, *(f"sha256:{digest}" for digest in noted))):
+        if wrong := mismatch(path, expected):
+            raise source.error(f"{path}: {wrong}", fix)
     return path
-
-
-def sha256_of(path: Path) -> str:
-    """In hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _plausible(size: int, entry: Entry) -> bool:
-    return 0.9 * entry.size <= size <= 1.1 * entry.size
 
 
 def _digest_file(path: Path) -> Path:
@@ -148,25 +147,24 @@ def _alone(lock: Path, name: str, ui: Ui) -> Iterator[None]:
         guard.release()
 
 
-def _accept(part: Path, path: Path, entry: Entry, expected: str | None) -> None:
-    """Give a complete file its name. Raises CheckpointError where size or hash is wrong; the file is then removed."""
+def _accept(part: Path, path: Path, source: Source, expected: str | None) -> None:
+    """Give a complete file its name. Raises source.error where size or hash is wrong; the file is then removed."""
     size = part.stat().st_size
-    if not _plausible(size, entry):
+    if not source.plausible(size):
         part.unlink()
-        raise CheckpointError(
-            f"{path.name} from {entry.url}: {size:,} bytes, expected about {entry.size:,}; what came was removed",
-            f"vitmed weights fetch {path.parent.name} again; if it stays so, open the address in a browser",
+        raise source.error(
+            f"{path.name} from {source.url}: {size:,} bytes, expected about {source.size:,}; what came was removed",
+            f"{source.again} again; if it stays so, open the address in a browser",
         )
-    found = sha256_of(part)
-    if expected is not None and not found.startswith(expected):
+    if expected is not None and (wrong := mismatch(part, expected)):
         part.unlink()
-        raise CheckpointError(
-            f"{path.name} from {entry.url}: its sha256 is {found}, expected {expected}; what came was removed",
+        raise source.error(
+            f"{path.name} from {source.url}: {wrong}; what came was removed",
             "fetch it again; if it stays so, the file was changed at its source or on the way: do not use it",
         )
     with part.open("rb") as stream:
         os.fsync(stream.fileno())
-    write_text(_digest_file(path), f"{found}  {path.name}\n")
+    write_text(_digest_file(path), f"{digest_of(part)}  {path.name}\n")
     part.replace(path)
 
 
@@ -177,9 +175,9 @@ class _Cut(Exception):
     """The connection gave less than it should have; trying again may help."""
 
 
-def _from_address(name: str, entry: Entry, path: Path, ui: Ui) -> None:
+def _from_address(source: Source, path: Path, ui: Ui) -> None:
     part = path.with_name(path.name + ".part")
-    with ui.bar(f"fetching {name}", unit="bytes") as advance:
+    with ui.bar(f"fetching {source.name}", unit="bytes") as advance:
 
         def told(done: int, total: int) -> None:
             advance(done, total, f"{done / 1e6:,.0f} of {megabytes(total)}")
@@ -187,22 +185,22 @@ def _from_address(name: str, entry: Entry, path: Path, ui: Ui) -> None:
         best, failures = 0, 0
         while True:
             try:
-                _stream(entry, part, told)
+                _stream(source, part, told)
                 break
             except _Cut as cut:
                 have = part.stat().st_size if part.is_file() else 0
                 failures = 1 if have > best else failures + 1
                 best = max(best, have)
                 if failures >= TRIES:
-                    raise CheckpointError(
-                        f"{entry.url}: {cut}; tried {failures} times in vain, {have / 1e6:,.1f} MB are here",
-                        f"vitmed weights fetch {name} goes on from there. Without a network, download it elsewhere "
+                    raise source.error(
+                        f"{source.url}: {cut}; tried {failures} times in vain, {have / 1e6:,.1f} MB are here",
+                        f"{source.again} goes on from there. Without a network, download it elsewhere "
                         f"and put it at {path}",
                     ) from None
                 pause = PAUSE * 2 ** (failures - 1)
                 ui.say(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB on")
                 time.sleep(pause)
-    _accept(part, path, entry, entry.sha256)
+    _accept(part, path, source, source.checksum)
     _notes_of(part).unlink(missing_ok=True)
 
 
@@ -211,21 +209,21 @@ def _notes_of(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
-def _stream(entry: Entry, part: Path, told: Callable[[int, int], None]) -> None:
+def _stream(source: Source, part: Path, told: Callable[[int, int], None]) -> None:
     """Bring what of the file is not in `part` yet, if it is still the same file, else all of it.
 
     Raises:
         _Cut: less came than was announced, or a passing fault of the server.
-        CheckpointError: the server refuses, or offers something else.
+        source.error: the server refuses, or offers something else.
         UsageError: no room.
     """
-    validator = _validator_of(part, entry.url)
+    validator = _validator_of(part, source.url)
     have = part.stat().st_size if validator else 0
     headers = {"User-Agent": "vitmed", "Accept-Encoding": "identity"}
     if have and validator:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
     try:
-        response = _open(urllib.request.Request(entry.url, headers=headers))
+        response = _open(urllib.request.Request(source.url, headers=headers), source)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
@@ -235,7 +233,7 @@ def _stream(entry: Entry, part: Path, told: Callable[[int, int], None]) -> None:
             raise _Cut("the file at the source has changed") from None
         if error.code in (408, 429) or error.code >= 500:
             raise _Cut(f"the server says {error.code} {error.reason}") from None
-        raise _refused(entry, f"the server says {error.code} {error.reason}") from None
+        raise _refused(source, f"the server says {error.code} {error.reason}") from None
     with response:
         again = response.status == 206
         if again and not (_goes_on(response, have) and _validator(response) in (validator, None)):
@@ -244,13 +242,13 @@ def _stream(entry: Entry, part: Path, told: Callable[[int, int], None]) -> None:
         have = have if again else 0
         length = response.headers.get("Content-Length")
         total = have + int(length) if length and length.isdigit() else None
-        if total is not None and not _plausible(total, entry):
-            raise CheckpointError(
-                f"{entry.url}: the server offers {total:,} bytes, expected about {entry.size:,}",
+        if total is not None and not source.plausible(total):
+            raise source.error(
+                f"{source.url}: the server offers {total:,} bytes, expected about {source.size:,}",
                 "a page of a proxy or a login in between? Open the address in a browser",
             )
-        check_room(part.parent, (total or entry.size) - have)
-        write_json(_notes_of(part), {"url": entry.url, "validator": _validator(response) or validator})
+        check_room(part.parent, (total or source.size or have) - have)
+        write_json(_notes_of(part), {"url": source.url, "validator": _validator(response) or validator})
         with part.open("ab" if again else "wb") as stream:
             while True:
                 try:
@@ -263,22 +261,22 @@ def _stream(entry: Entry, part: Path, told: Callable[[int, int], None]) -> None:
                     break
                 stream.write(block)
                 have += len(block)
-                told(have, total or entry.size)
+                told(have, total or source.size or have)
     if total is not None and have < total:
         raise _Cut(f"the connection ended after {have:,} of {total:,} bytes")
 
 
-def _open(request: urllib.request.Request) -> Any:
-    """The answer of the server. Raises HTTPError, _Cut, and CheckpointError where it cannot be trusted."""
-    _only_https(request.full_url)
+def _open(request: urllib.request.Request, source: Source) -> Any:
+    """The answer of the server. Raises HTTPError, _Cut, and source.error where it cannot be trusted."""
+    _only_https(request.full_url, source)
     try:
-        return urllib.request.build_opener(_Redirects).open(request, timeout=TIMEOUT)
+        return urllib.request.build_opener(_Redirects(source)).open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError:
         raise
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, ssl.SSLCertVerificationError):
-            raise CheckpointError(
+            raise source.error(
                 f"{request.full_url}: its certificate is not trusted ({reason.verify_message})",
                 "if your institution reads along, give its certificate: SSL_CERT_FILE=ca.pem",
             ) from None
@@ -289,15 +287,18 @@ def _open(request: urllib.request.Request) -> Any:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows a server elsewhere, but not to an unprotected connection."""
 
+    def __init__(self, source: Source):
+        self.source = source
+
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        _only_https(newurl)
+        _only_https(newurl, self.source)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _only_https(url: str) -> None:
+def _only_https(url: str, source: Source) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")):
-        raise CheckpointError(f"{url}: not https, so what comes could have been changed on the way", "use https")
+        raise source.error(f"{url}: not https, so what comes could have been changed on the way", "use https")
 
 
 def _validator(response: Any) -> str | None:
@@ -322,34 +323,34 @@ def _goes_on(response: Any, have: int) -> bool:
 # --- the Hugging Face hub
 
 
-def _from_hub(name: str, entry: Entry, path: Path, ui: Ui) -> None:
+def _from_hub(source: Source, path: Path, ui: Ui) -> None:
     try:
         import huggingface_hub as hub
         from huggingface_hub.errors import GatedRepoError
     except ImportError:
         raise UsageError(
-            f"{name} lies on the Hugging Face hub, which needs one more package",
-            f"pip install 'vitmed[hub]'; or download {entry.url} yourself and put it at {path}",
+            f"{source.name} lies on the Hugging Face hub, which needs one more package",
+            f"pip install 'vitmed[hub]'; or download {source.url} yourself and put it at {path}",
         ) from None
     aside = path.parent / "hub"
     try:
-        about = hub.get_hf_file_metadata(hub.hf_hub_url(entry.hub, entry.file), timeout=TIMEOUT)
+        about = hub.get_hf_file_metadata(hub.hf_hub_url(source.hub, source.file), timeout=TIMEOUT)
         if about.size is not None:
             check_room(path.parent, about.size)
-        part = Path(hub.hf_hub_download(entry.hub, entry.file, revision=about.commit_hash, local_dir=aside))
+        part = Path(hub.hf_hub_download(source.hub, source.file, revision=about.commit_hash, local_dir=aside))
     except GatedRepoError:
-        raise CheckpointError(
-            f"{name}: the hub gives {entry.hub} only to those who accepted its licence ({entry.licence})",
-            f"accept it at https://huggingface.co/{entry.hub}, make a token at https://huggingface.co/settings/tokens, "
-            "and set HF_TOKEN to it",
+        raise source.error(
+            f"{source.name}: the hub gives {source.hub} only to those who accepted its licence ({source.licence})",
+            f"accept it at https://huggingface.co/{source.hub}, make a token at "
+            "https://huggingface.co/settings/tokens, and set HF_TOKEN to it",
         ) from None
-    except (UsageError, CheckpointError):
+    except VitmedError:
         raise
     except Exception as error:  # of its own, of httpx and of the system, and they change between its versions
-        raise _refused(entry, _first_line(error)) from None
+        raise _refused(source, _first_line(error)) from None
     # Large files have their sha256 as ETag on the hub.
-    told = about.etag if about.etag and re.fullmatch("[0-9a-f]{64}", about.etag) else None
-    _accept(part, path, entry, entry.sha256 or told)
+    told = f"sha256:{about.etag}" if about.etag and re.fullmatch("[0-9a-f]{64}", about.etag) else None
+    _accept(part, path, source, source.checksum or told)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -373,8 +374,8 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
     )
 
 
-def _refused(entry: Entry, reason: str) -> CheckpointError:
-    return CheckpointError(f"{entry.url}: {reason}", "try the address in a browser; a newer vitmed may know a new one")
+def _refused(source: Source, reason: str) -> VitmedError:
+    return source.error(f"{source.url}: {reason}", "try the address in a browser; a newer vitmed may know a new one")
 
 
 def _first_line(error: object) -> str:

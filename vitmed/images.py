@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from vitmed import npz
 from vitmed.config import Config, PretrainConfig
 from vitmed.errors import DataError
 
@@ -39,6 +40,8 @@ def read_image(path: str | Path, channels: int = 3) -> Image.Image:
         DataError: missing, unreadable, truncated, too large, several frames, or more than 8 bits.
     """
     path = Path(path)
+    if npz.inside(path):
+        return _to_mode(Image.fromarray(npz.read(path)), channels)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: not an image type that vitmed reads", f"use {', '.join(READERS)}")
@@ -85,6 +88,9 @@ class FileFacts:
 
 def inspect(path: str | Path) -> FileFacts:
     """The facts of a file, from its head alone. Raises DataError where it is no image."""
+    if npz.inside(path):
+        pixels = npz.read(Path(path))
+        return FileFacts("NPZ", "L" if pixels.ndim == 2 else "RGB", 8, pixels.shape[1], pixels.shape[0], 1, 1)
     try:
         with Image.open(path) as image:
             tag = image.getexif().get(0x0112, 1)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitmed import npz
 from vitmed.config import DataConfig, PretrainDataConfig
 from vitmed.errors import DataError, UsageError
 from vitmed.images import READERS
@@ -176,7 +177,7 @@ def data_folder(root: str | Path | None) -> Path:
     if root is None:
         raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
     folder = Path(root)
-    if not folder.is_dir():
+    if not folder.is_dir() and not npz.is_npz(folder):
         what = "is a file, not a folder" if folder.exists() else "no such folder"
         raise DataError(f"{folder}: {what}", "name a folder that holds one folder of images per class")
     return folder
@@ -184,6 +185,8 @@ def data_folder(root: str | Path | None) -> Path:
 
 def split_folders(root: Path) -> dict[str, Path]:
     """Split name -> its folder, where the root is laid out by split. Raises DataError for two of one kind."""
+    if npz.is_npz(root):
+        return npz.folders(root)
     found: dict[str, Path] = {}
     for folder in _folders(root):
         for name, spellings in SPLIT_NAMES.items():
@@ -199,11 +202,15 @@ def split_folders(root: Path) -> dict[str, Path]:
 def has_classes(root: Path) -> bool:
     """Whether the images lie in two or more folders that training would take as classes."""
     folders = split_folders(root)
+    if npz.is_npz(root):
+        return "train" in folders
     return len(_folders(folders.get("train", root))) > 1 and (not folders or "train" in folders)
 
 
 def class_names(folder: Path) -> list[str]:
     """The class folders, sorted by name. Raises DataError where there are none."""
+    if npz.inside(folder):
+        return npz.classes_in(folder)
     names = sorted(entry.name for entry in _folders(folder))
     if not names:
         loose = sum(1 for entry in os.scandir(folder) if Path(entry.name).suffix.lower() in READERS)
@@ -224,6 +231,10 @@ def scan(root: Path, folder: Path, classes: list[str], pattern: re.Pattern[str] 
             f"{folder}: class folder {', '.join(map(repr, extra))} is not one of the classes {', '.join(classes)}",
             "rename or remove it; classes are matched by name",
         )
+    if npz.inside(folder):
+        if pattern is not None:
+            raise DataError(f"{root}: an .npz file tells no patients", "leave --group-regex out")
+        return [Sample(path, classes.index(name), None) for path, name in npz.images_in(folder)]
     samples = []
     for label, name in enumerate(classes):
         for path in image_files(folder / name):
@@ -235,6 +246,8 @@ def scan(root: Path, folder: Path, classes: list[str], pattern: re.Pattern[str] 
 
 def image_files(folder: Path) -> list[Path]:
     """Files below a folder whose suffix vitmed knows, sorted; hidden files and folders are passed over."""
+    if npz.is_npz(folder):
+        return [folder / path for part in npz.folders(folder).values() for path, _ in npz.images_in(part)]
     found = []
     for where, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and not _loops(where, name))

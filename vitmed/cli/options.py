@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-Data = Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/.")]
+Data = Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/; or FILE.npz.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="YAML file or the name of a recipe.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder that run folders are made in.")]
 Name = Annotated[str | None, typer.Option(help="Name of the run folder.")]

@@ -23,6 +23,9 @@ MODULES = {
     "weights_table": "public_weights",
     "fetch_weights": "public_weights",
     "find_weights": "public_weights",
+    "datasets_table": "dataset_cards",
+    "fetch_dataset": "datasets",
+    "import_dataset": "datasets",
 }
 __all__ = list(MODULES)
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from vitmed import npz
 from vitmed.checkpoint import Checkpoint
 from vitmed.errors import DataError
 from vitmed.splits import Sample, class_names, compile_group, data_folder, scan, split_folders
@@ -122,4 +123,7 @@ def leakage_notes(saved: Checkpoint, root: Path, samples: list[Sample], allow: b
 
 def sha256(path: Path) -> str | None:
     """Of a file's content, in hexadecimal; None where there is no file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    try:
+        return hashlib.sha256(npz.content(path)).hexdigest() if path.is_file() or npz.inside(path) else None
+    except DataError:  # another .npz file, which has no such image
+        return None
