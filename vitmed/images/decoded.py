@@ -88,9 +88,8 @@ def refuse_large(path: Path, width: int, height: int, pixel_bytes: int = 1) -> N
     """Raise DataError where an image has no pixel, or more than can be decoded within `BYTES`."""
     if width < 1 or height < 1:
         raise DataError(f"{path}: is {width} x {height} px, which is no image", "copy it again, or remove it")
-    most = min(PIXELS, BYTES // max(1, pixel_bytes))
-    if width * height > most:
-        raise DataError(
-            f"{path}: {width:,} x {height:,} px, more than {most:,} pixels, refused",
-            "cut it into tiles, or scale it down",
-        )
+    fix = "cut it into tiles, or scale it down"
+    if width * height > PIXELS:
+        raise DataError(f"{path}: {width:,} x {height:,} px, more than {PIXELS:,} pixels, refused", fix)
+    if width * height * pixel_bytes > BYTES:
+        raise DataError(f"{path}: {width * height * pixel_bytes:,} bytes of pixels, more than {BYTES:,}, refused", fix)

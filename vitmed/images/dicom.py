@@ -168,13 +168,18 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
         raise DataError(f"{path}: {syntax.name} is not a syntax that vitmed reads", "export single frames") from None
     if not decoder.is_available:
         raise UsageError(f"{path}: {syntax.name} needs one more package", "pip install 'vitmed[dicom]'")
-    if syntax == DEFLATED:
+    start = stream.tell()  # pydicom has stopped before the pixel data
+    explicit = stream.read(8)[4:6].isalpha()
+    if syntax.is_encapsulated:
+        stream.seek(start + (12 if explicit else 8))
+        _check_stream(path, stream, head, index, syntax)
+    if syntax == DEFLATED or explicit == syntax.is_implicit_VR:  # pydicom reads these only as a whole
         import pydicom
 
+        if path.stat().st_size > BYTES:
+            raise DataError(f"{path}: too large a file to be read as a whole", "export single frames")
         stream.seek(0)
         return _frame(pixel_array(pydicom.dcmread(stream), index=index))
-    if syntax.is_encapsulated:
-        _check_stream(path, stream, head, index, syntax)
     first = DECODERS.get(syntax, "")
     if first not in decoder.available_plugins:
         first = ""
@@ -193,10 +198,12 @@ def _frame(array: np.ndarray) -> np.ndarray:
 
 
 def _check_stream(path: Path, stream: BinaryIO, head: Any, index: int, syntax: str) -> None:
-    """Raise DataError where a compressed frame is larger than the head says: it would unfold without bounds."""
+    """Raise DataError where a compressed frame is larger than the head says: it would unfold without bounds.
+
+    The stream stands behind tag, VR and length of the pixel data.
+    """
     from pydicom.encaps import get_frame
 
-    stream.seek(12, 1)  # tag, VR and length of the pixel data, of which pydicom has stopped before
     table = None
     if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
         table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
