@@ -17,7 +17,7 @@ from vitmed.images.decoded import FRAMES, Deep, FileFacts, Least, pick_frame, re
 # No other: Pillow would hand a PostScript file, whatever its suffix, to a program outside.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
 PNG = b"\x89PNG\r\n\x1a\n"
-TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
+TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00")
 HEAD = 2**16  # bytes in which the codestream of a JPEG 2000 file begins
 SCANS = 200  # most scans of a JPEG: each passes over the whole picture
 ORIENTATION = 0x0112
@@ -210,7 +210,7 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> Deep | Image
                 if not deep:
                     return image
                 if not (kind == 2 and bits == 8):  # Pillow takes signed bytes as unsigned
-                    return _deep_tiff(np.asarray(image), tags, bits, kind)
+                    return _deep_tiff(image, tags, bits, kind)
         except UnidentifiedImageError:
             if not deep:
                 raise
@@ -224,12 +224,13 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> Deep | Image
     return Deep(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags.get(ORIENTATION, 1)))
 
 
-def _deep_tiff(values: np.ndarray, tags: Tags, bits: int, kind: int) -> Deep:
-    """What Pillow decoded of one channel; it holds unsigned 32 bits as signed, whose bytes are the same."""
+def _deep_tiff(image: Image.Image, tags: Tags, bits: int, kind: int) -> Deep:
+    """What Pillow decoded, and turned, of one channel; unsigned 32 bits it holds as signed, the bytes are the same."""
+    values = np.asarray(image)
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if kind == 1 and bits == 32 and values.dtype == np.int32:
         values = values.view(np.uint32)
-    turned = _orientation(tags.get(ORIENTATION, 1))
+    turned = _orientation(image.getexif().get(ORIENTATION, 1))  # 1, as it is turned already
     return Deep(values, bits, None, int(tags.get(262, 1)) == 0, orientation=turned)
 
 
@@ -247,7 +248,7 @@ def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Iterator[Tags]]:
     """How many pages there are, and the tags of each (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
     stream.seek(0)
     head = stream.read(8)
-    big = head[2:4] in (b"+\x00", b"\x00+")
+    big = head[2:4] == b"+\x00"
     head += stream.read(8) if big else b""
     order = "<" if head[:2] == b"II" else ">"
     count, offset = (f"{order}Q", f"{order}Q") if big else (f"{order}H", f"{order}I")
