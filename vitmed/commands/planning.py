@@ -256,7 +256,9 @@ def plan_yaml(ready: Ready, folder: Path) -> str:
         if fields:
             lines.append(f"{section}:")
         for field, value in fields.items():
-            text = yaml.safe_dump({field: value}, width=1000).strip()
+            text = (
+                f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000).strip()
+            )
             reason = reasons.get(f"{section}.{field}")
             lines.append(f"  {text}" + (f"  # {reason}" if reason else ""))
     return "\n".join(lines) + "\n"
