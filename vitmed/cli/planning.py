@@ -16,6 +16,7 @@ from vitmed.cli.options import (
     ConfigFile,
     Data,
     Epochs,
+    Frame,
     FreezeBlocks,
     GroupRegex,
     ImageSize,
@@ -31,6 +32,7 @@ from vitmed.cli.options import (
     Rate,
     Sets,
     WeightsOf,
+    Window,
 )
 from vitmed.cli.terminal import print_json, ui
 
@@ -53,6 +55,8 @@ def plan(
     batch_size: BatchSize = None,
     lr: Rate = None,
     policy: Policy = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     group_regex: GroupRegex = None,
     device: OwnDevice = None,
@@ -89,6 +93,8 @@ def lr_find(
     layer_decay: LayerDecay = None,
     batch_size: BatchSize = None,
     policy: Policy = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     group_regex: GroupRegex = None,
     device: OwnDevice = None,

@@ -17,6 +17,7 @@ from vitmed.cli.options import (
     Device,
     Epochs,
     Fail,
+    Frame,
     FreezeBlocks,
     GroupRegex,
     ImageSize,
@@ -36,6 +37,7 @@ from vitmed.cli.options import (
     Resize,
     Sets,
     WeightsOf,
+    Window,
 )
 from vitmed.cli.terminal import judged, ui
 
@@ -58,6 +60,8 @@ def train(
     drop_path: Annotated[float | None, typer.Option(help="Stochastic depth.")] = None,
     resize: Resize = None,
     normalize: Normalize = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     group_regex: GroupRegex = None,
     positive: Positive = None,
@@ -117,6 +121,8 @@ def probe(
     image_size: ImageSize = None,
     resize: Resize = None,
     normalize: Normalize = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     group_regex: GroupRegex = None,
     positive: Positive = None,

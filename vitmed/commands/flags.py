@@ -32,6 +32,8 @@ FLAGS = {
     "drop_path": "model.drop_path",
     "resize": "data.resize",
     "normalize": "data.normalize",
+    "window": "data.window",
+    "frame": "data.frame",
     "max_train": "data.max_train",
     "group_regex": "data.group_regex",
     "positive": "data.positive",

@@ -17,6 +17,7 @@ from vitmed.commands.flags import read_overrides
 from vitmed.commands.planning import median_side
 from vitmed.commands.session import epochs_of, json_line, read_all, splits_csv, stop_signals
 from vitmed.commands.training import default_name
+from vitmed.commands.windows import settle_window
 from vitmed.config import Config, ModelConfig, PretrainConfig, PretrainDataConfig, build_config, load_config
 from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
@@ -49,6 +50,8 @@ FLAGS = {
     "channels": "model.channels",
     "resize": "data.resize",
     "normalize": "data.normalize",
+    "window": "data.window",
+    "frame": "data.frame",
     "max_train": "data.max_train",
     "group_regex": "data.group_regex",
     "policy": "augment.policy",
@@ -136,7 +139,7 @@ def _fresh(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui)
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _plain(config.model), "data": _which(config.data)})
     splits, held_out = pretraining_splits(config.data)
-    config = _sized(config, splits, ui)
+    config = settle_window(_sized(config, splits, ui), splits, ui)
     run = Run(config, splits, ui)
     if held_out:
         ui.say(f"test  {held_out:,} images, left out: pretraining never sees them")
