@@ -5,7 +5,8 @@
 Every image is in the test of one fold, every patient too. In each fold `vitmed train --config malaria_gray50` (which
 fits the logistic regression on colours and size itself) and a small CNN are trained on the same images, split alike,
 with the same augmentation, optimiser, schedule and moving average: the CNN goes through vitmed's own loop, for half
-the epochs, which takes it about as long. The last epoch is judged, once. A part that is finished in WORK_FOLDER is not repeated.
+the epochs, which takes it about as long. The last epoch is judged, once. A part that is finished in WORK_FOLDER is
+not repeated.
 
 Told are the mean and the spread over the folds, and the pooled predictions of all folds with intervals by patient.
 (Pooled AUROC compares scores of different networks, which lowers it a little.)
