@@ -34,6 +34,7 @@ class Record:
     """What is known of a file.
 
     Attributes:
+        size: bytes; -1 where there is no such file.
         sha256: of its content, hexadecimal; "" where it cannot be read.
         facts: what its head says; None where that is no image.
         numbers: (8,) float32, named by NUMBERS: mean colour and colour of the border, 0..255, and the lowest and
@@ -44,6 +45,7 @@ class Record:
         problem, fix: in words, without the path.
     """
 
+    size: int = -1
     sha256: str = ""
     facts: FileFacts | None = None
     numbers: np.ndarray | None = None
@@ -95,7 +97,7 @@ class Index:
                     file = wanted[path.decode(errors="surrogateescape")]
                     if (size, mtime, key) == (file.size, file.mtime_ns, self.key):
                         with contextlib.suppress(ValueError, TypeError, KeyError):
-                            known[file.path] = _record(values)
+                            known[file.path] = _record(size, values)
         return known
 
     def keep(self, root: Path, found: Mapping[File, Record]) -> None:
@@ -108,7 +110,7 @@ class Index:
             for file, record in found.items()
             if 0 <= file.mtime_ns < lately
         ]
-        marks = ",".join("?" * (4 + len(fields(Record))))
+        marks = ",".join("?" * (3 + len(fields(Record))))
         with contextlib.suppress(sqlite3.Error, OSError):
             for part in _chunks(rows):
                 with self._connect() as database:
@@ -170,9 +172,10 @@ def _values(record: Record) -> tuple[object, ...]:
     )
 
 
-def _record(values: Sequence[object]) -> Record:
+def _record(size: int, values: Sequence[object]) -> Record:
     sha256, facts, numbers, thumbnail, personal, kind, problem, fix = values
     return Record(
+        size,
         str(sha256),
         FileFacts(**json.loads(facts)) if isinstance(facts, str) else None,
         np.frombuffer(numbers, "<f4", count=len(NUMBERS)) if isinstance(numbers, bytes) else None,

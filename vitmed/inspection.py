@@ -62,7 +62,7 @@ def look_at(path: Path) -> Record:
         return Record(kind="unreadable", problem=what, fix="restore or remove it")
     digest = hashlib.sha256(data).hexdigest()
     if not data:
-        return Record(digest, kind="empty_file", problem="the file is empty (0 bytes)", fix="copy it again, or remove it")
+        return Record(0, digest, kind="empty_file", problem="the file is empty (0 bytes)", fix="copy it again, or remove it")
     personal = personal_fields(path, data)
     facts = None
     try:
@@ -75,7 +75,7 @@ def look_at(path: Path) -> Record:
             kind = "multi_frame"
         elif facts is not None and "cannot be decoded" in problem:
             kind = "truncated"
-        return Record(digest, facts, personal=personal, kind=kind, problem=problem, fix=error.fix)
+        return Record(len(data), digest, facts, personal=personal, kind=kind, problem=problem, fix=error.fix)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)
     edge = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
     extrema = np.array(image.getextrema())
@@ -84,6 +84,6 @@ def look_at(path: Path) -> Record:
     if constant:  # of one colour, so of no range in any channel: low and high of different channels would hide it
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
-    return Record(digest, facts, numbers, grey, personal)
+    return Record(len(data), digest, facts, numbers, grey, personal)
 
 
