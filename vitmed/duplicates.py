@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,7 +18,8 @@ BANDS = 8  # of 8 bits each: two hashes that differ in fewer bits have a band in
 DISTANCE = BANDS - 1
 BLOCK = 1 << 22  # comparisons at a time
 # Correlation of the small grey copies, from which on two images count as one. Measured: of 27,558 cells of 50 px no two
-# different ones reach 0.985, of 60,000 CIFAR-10 images 20 pairs reach 0.99, all of one class. Copies as JPEG of
+# different ones reach 0.983, of 10,000 MNIST digits 0.987; of 60,000 CIFAR-10 images 20 pairs reach 0.99, all of one
+# class. Copies as JPEG of
 # quality 75 lie above 0.994, brighter or paler ones above 0.99, cells of 80 to 226 px at half their size at 0.987 or
 # more. Crops, and small images scaled down, lie below and are not found.
 ALIKE = 0.99
@@ -83,7 +85,7 @@ def candidates(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         key = (hashes >> np.uint64(8 * band)).astype(np.uint8)
         order = np.argsort(key, kind="stable")
         edges = np.flatnonzero(np.diff(key[order], prepend=-1, append=256))
-        for start, end in zip(edges[:-1], edges[1:], strict=True):
+        for start, end in pairwise(edges.tolist()):
             yield from _within(order[start:end], hashes)
 
 

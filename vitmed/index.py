@@ -156,7 +156,9 @@ def _key() -> str:
     import importlib.util
 
     extra = importlib.util.find_spec("pydicom") is not None
-    return f"{VERSION} {SIDE} {PIL.__version__} {'dicom' if extra else ''} {' '.join(f.name for f in fields(FileFacts))}"
+    return (
+        f"{VERSION} {SIDE} {PIL.__version__} {'dicom' if extra else ''} {' '.join(f.name for f in fields(FileFacts))}"
+    )
 
 
 def _values(record: Record) -> tuple[object, ...]:

@@ -49,7 +49,9 @@ def inspect_files(root: Path, files: Sequence[File], index: Index, ui: Ui, title
             known |= {file.path: record for file, record in found.items()}
     if new:
         rate = len(new) / max(1e-9, time.monotonic() - started)
-        ui.say(f"{title}: {len(new):,} files decoded, {rate:,.0f} images/s; {len(files) - len(new):,} known from before")
+        ui.say(
+            f"{title}: {len(new):,} files decoded, {rate:,.0f} images/s; {len(files) - len(new):,} known from before"
+        )
     return [known[file.path] for file in files]
 
 
@@ -62,7 +64,9 @@ def look_at(path: Path) -> Record:
         return Record(kind="unreadable", problem=what, fix="restore or remove it")
     digest = hashlib.sha256(data).hexdigest()
     if not data:
-        return Record(0, digest, kind="empty_file", problem="the file is empty (0 bytes)", fix="copy it again, or remove it")
+        return Record(
+            0, digest, kind="empty_file", problem="the file is empty (0 bytes)", fix="copy it again, or remove it"
+        )
     personal = personal_fields(path, data)
     facts = None
     try:
@@ -85,5 +89,3 @@ def look_at(path: Path) -> Record:
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
     return Record(len(data), digest, facts, numbers, grey, personal)
-
-

@@ -25,36 +25,48 @@ DICOM_FIELDS = ("PatientName", "PatientBirthDate", "PatientAddress", "PatientTel
 BURNED = {"US": "ultrasound", "SC": "secondary capture", "XA": "angiography"}
 
 
+_YEAR = r"(?:19\d\d|20[0-2]\d)"
+_DATE = rf"{_YEAR}(?:[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01]))?(?!\d)"
+_NAME = r"(?:[A-Z]{2,}|[A-Z][a-z]+(?:-[A-Z][a-z]+)?)"
+# DOE_JANE_1960, Doe-Jane-19600412, 1960_DOE_JANE
+_NAMES = re.compile(
+    rf"(?<![A-Za-z0-9])(?:({_NAME})[_ ,.-]+({_NAME})[_ ,.-]+{_DATE}|"
+    rf"{_DATE}[_ ,.-]+({_NAME})[_ ,.-]+({_NAME})(?![A-Za-z]))"
+)
+# Words that stand where a name would: of cameras, slides, organs and views.
+_WORDS = (
+    "img image scan slide slice cell cells thin thinf thick original copy frame crop patch tile stain series study "
+    "view left right front side normal abnormal positive negative benign malignant infected uninfected parasitized "
+    "chest xray lung heart brain liver kidney breast skin eye fundus retina blood smear bone knee spine train test "
+    "val validation training data dataset site hospital clinic center centre camera canon nikon olympus zeiss leica "
+    "motic sony png jpg mask label class screenshot dsc photo pic dcim batch visit session january february march "
+    "april may june july august september october november december jan feb mar apr jun jul aug sep oct nov dec he "
+    "pas ihc ct mr mri pet us isic ham bcn tcga luad lusc brca patient subject case person exam report pneumonia "
+    "covid tumor tumour "
+)
+_NO_NAMES = frozenset(_WORDS.split())
+PATTERNS = {
+    "an e-mail address": re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.I),
+    "a name": re.compile(r"(?<![A-Za-z])[A-Z][A-Za-z]+\^[A-Z][A-Za-z]+"),  # DOE^JANE, as in DICOM
+    "a name with a title": re.compile(r"(?:^|[^A-Za-z])(?:Mrs?|Ms|Frau|Herr|Dr|Mme|Sra?)[._ ]+[A-Z][a-z]{2,}"),
+    "a date of birth": re.compile(r"(?:^|[^a-z])(?:dob|born|birth(?:date|day)?|geb(?:oren)?|naissance)[-_. ]*\d", re.I),
+    "a named field": re.compile(r"(?:first|last|sur|full|patient)[-_ ]?name[-_ =:]+[A-Za-z]{2,}", re.I),
+    "a social security number": re.compile(r"(?<!\d)\d{3}-\d{2}-\d{4}(?!\d)"),
+}
+
+
 def looks_like_a_person(text: str) -> str | None:
     """What in a file name or a comment looks like a person: "a name", "a date of birth", "an e-mail address", ...
 
     Patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` is called a name, `jdoe3` is not.
     """
-    stem = text.rpartition("/")[2]
     for what, expression in PATTERNS.items():
-        if expression.search(stem):
+        if expression.search(text):
             return what
+    for match in _NAMES.finditer(text):
+        if not any(word and word.lower() in _NO_NAMES for word in match.groups()):
+            return "a name and a year of birth"
     return None
-
-
-_YEAR = r"(?:19[0-9]\d|20[0-2]\d)"
-_DAY = r"(?:0[1-9]|[12]\d|3[01])"
-_MONTH = r"(?:0[1-9]|1[0-2])"
-_STEM_END = r"(?=$|[^A-Za-z])"
-PATTERNS = {
-    "an e-mail address": re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.I),
-    "a name": re.compile(
-        # DOE_JANE_1960, DOE^JANE, Doe_Jane_19600412, Mueller-Anna-1951
-        rf"(?:^|[^A-Za-z])(?:[A-Z][a-zA-Z]{{1,}}\^[A-Z][a-zA-Z]+|[A-Z][A-Za-z]{{2,}}[_ ,-]+[A-Z][A-Za-z]{{1,}}[_ ,-]+"
-        rf"{_YEAR}(?:[-_.]?{_MONTH}[-_.]?{_DAY})?(?!\d))"
-    ),
-    "a name with a title": re.compile(r"(?:^|[^A-Za-z])(?:Mrs?|Ms|Frau|Herr|Dr|Mme|Sra?)[._ ]+[A-Z][a-z]{2,}"),
-    "a date of birth": re.compile(
-        rf"(?:^|[^a-z])(?:dob|born|birth(?:date|day)?|geb(?:oren)?|naissance)[-_. ]*\d", re.I
-    ),
-    "a named field": re.compile(r"(?:first|last|sur|full|patient)[-_ ]?name[-_ =:]+[A-Za-z]{2,}", re.I),
-    "a social security number": re.compile(r"(?<!\d)\d{3}-\d{2}-\d{4}(?!\d)"),
-}
 
 
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ where they are known.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,68 @@ def find_shortcuts(records: Sequence[Record], labels: np.ndarray, groups: Sequen
     return found
 
 
+@dataclass(frozen=True)
+class Gap:
+    """What a baseline reaches when images are held out, and when whole patients are.
+
+    Attributes:
+        baseline: a key of BASELINES.
+        by_image, by_patient: AUROC on held-out images.
+        gap: by how much the first is above the second; low, high: its 95 % interval, a bootstrap of patients.
+    """
+
+    baseline: str
+    by_image: float
+    by_patient: float
+    gap: float
+    low: float
+    high: float
+
+
+def leakage_gap(records: Sequence[Record], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
+    """How much a split by image would flatter cheap baselines; empty where a class has fewer than two patients.
+
+    Args:
+        records: of images that could be decoded.
+        labels: (N,) int class indices.
+        groups: the patients.
+    """
+    chosen = np.arange(len(labels))
+    if len(chosen) > MOST:
+        chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:MOST])
+    _, y = np.unique(labels[chosen], return_inverse=True)
+    some, part = [groups[i] for i in chosen], [records[i] for i in chosen]
+    x = {
+        "colours_and_size": np.concatenate([features(part)[name] for name in ("geometry", "colour", "border")], axis=1),
+        "neighbours": _tiny(part),
+    }
+    units = group_index(some, len(y))
+    found = []
+    for name, (_, model) in BASELINES.items():
+        loose, _ = held_out(model, x[name], y, None)
+        strict, by_patient = held_out(model, x[name], y, some)
+        told = np.isfinite(loose).all(axis=1) & np.isfinite(strict).all(axis=1)
+        if not by_patient or not told.any():
+            return []
+
+        def values(weights: np.ndarray, a: np.ndarray = loose, b: np.ndarray = strict, told: np.ndarray = told) -> Any:
+            return [rank_auroc(scores[told], y[told], weights[:, told]) for scores in (a, b)]
+
+        first, second = (float(v[0]) for v in values(np.ones((1, len(y)))))
+        drawn = [np.subtract(*values(weights)) for weights in bootstrap_weights(units, RESAMPLES, 0)]
+        low, high = percentile_interval(np.concatenate(drawn))
+        found.append(Gap(name, first, second, first - second, low, high))
+    return found
+
+
+def _tiny(records: Sequence[Record]) -> np.ndarray:
+    """(N, 67): 8 x 8 px grey and the mean colour."""
+    grey = np.stack([r.thumbnail for r in records if r.thumbnail is not None]).astype(np.float32)
+    n, side, _ = grey.shape
+    small = grey.reshape(n, 8, side // 8, 8, side // 8).mean(axis=(2, 4)).reshape(n, -1)
+    return np.concatenate([small, np.stack([r.numbers[:3] for r in records if r.numbers is not None])], axis=1)
+
+
 def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
     """Scores (N, K) of images that the model was not fitted with, NaN where no fold could tell, and whether whole
     patients were held out.
@@ -160,6 +222,12 @@ def neighbours() -> Any:
     from sklearn.neighbors import KNeighborsClassifier
 
     return KNeighborsClassifier(5, weights="distance", algorithm="brute")
+
+
+BASELINES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "colours_and_size": ("logistic regression on colours, border and size", logistic),
+    "neighbours": ("5 nearest neighbours among copies of 8 x 8 px", neighbours),
+}
 
 
 def _one_hot(values: Sequence[str]) -> np.ndarray:

@@ -4,6 +4,7 @@ The commands are imported inside their functions, so that `vitmed --help` loads 
 """
 
 from vitmed.cli.app import app
+from vitmed.cli.checking import check
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
 from vitmed.cli.planning import lr_find, plan
@@ -13,6 +14,7 @@ from vitmed.cli.training import demo, probe, train
 
 __all__ = [
     "app",
+    "check",
     "demo",
     "evaluate",
     "lr_find",
