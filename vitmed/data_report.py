@@ -22,12 +22,14 @@ from vitmed.findings import FINDINGS, Finding
 from vitmed.images import read_image
 from vitmed.plots import BLUE, COLOURS, png
 from vitmed.run import write_json, write_text
+from vitmed.splits import SPLITS
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
 EXAMPLES = 8  # pictures of a class
 PAIRS = 12  # pairs of copies
 CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
+Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each
 
 
 def table(images: Sequence[Image]) -> list[dict[str, Any]]:
@@ -43,7 +45,7 @@ def table(images: Sequence[Image]) -> list[dict[str, Any]]:
             "patients": len({i.group for i in part}) if all(i.group is not None for i in part) else None,
             "unreadable": sum(bool(i.record.kind) for i in part),
         }
-        for (split, label), part in sorted(rows.items())
+        for (split, label), part in sorted(rows.items(), key=lambda row: (["", *SPLITS].index(row[0][0]), row[0][1]))
     ]
 
 
@@ -72,7 +74,8 @@ def size_histogram(images: Sequence[Image]) -> Figure:
     if len(good):
         low, high = longer.min(), longer.max()
         wide = high > 20 * low
-        bins = np.geomspace(low, high + 1, 40) if wide else np.linspace(low - 0.5, high + 0.5, min(40, high - low + 2))
+        edges = np.geomspace(low, high + 1, 40) if wide else np.linspace(low - 0.5, high + 0.5, min(40, high - low + 2))
+        bins: list[float] = edges.tolist()
         if len(names) <= len(COLOURS):
             for name, colour in zip(names, COLOURS, strict=False):
                 axes.hist(longer[labels == name], bins=bins, histtype="step", linewidth=2, color=colour, label=name)
@@ -118,24 +121,18 @@ def write_data_report(
     write_text(folder / PAGE, html)
 
 
-def _examples(root: Path, images: Sequence[Image]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
     """Of every class a few pictures from all over it: (class, [(picture, path)])."""
     shown = []
     names = sorted({image.label or "" for image in images})
     for name in names[:CLASSES]:
         of_class = [image for image in images if (image.label or "") == name and not image.record.kind]
-        spread = (
-            [of_class[i] for i in np.unique(np.linspace(0, len(of_class) - 1, EXAMPLES).astype(int))]
-            if of_class
-            else []
-        )
-        shown.append((name or "no class", [(_thumbnail(root / i.path), i.path) for i in spread]))
+        spread = np.unique(np.linspace(0, len(of_class) - 1, EXAMPLES).astype(int)).tolist() if of_class else []
+        shown.append((name or "no class", [(_thumbnail(root / of_class[i].path), of_class[i].path) for i in spread]))
     return shown
 
 
-def _pairs(
-    root: Path, images: Sequence[Image], copies: Mapping[str, Copies]
-) -> list[tuple[str, list[tuple[str, str]]]]:
+def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
     """The worst copies side by side: (what they are, [(picture, path)])."""
     shown = []
     for how, told in (("exact", "byte for byte"), ("near", "to the eye")):

@@ -11,6 +11,7 @@ from vitmed.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN,
 from vitmed.index import Record
 from vitmed.personal import looks_like_a_person
 from vitmed.shortcuts import FAMILIES, Shortcut
+from vitmed.splits import SPLITS
 from vitmed.survey import Survey, same_name
 
 
@@ -192,7 +193,7 @@ def of_patients(images: Sequence[Image], source: str | None) -> list[Finding]:
     guessed = source.startswith("guess")
     known = [image for image in images if image.group is not None and image.label is not None]
     said = f" ({source})" if guessed else ""
-    for split in sorted({image.split or "" for image in known}):
+    for split in [name for name in ("", *SPLITS) if any((image.split or "") == name for image in known)]:
         of_class: dict[str, Counter[str]] = defaultdict(Counter)
         for image in known:
             if (image.split or "") == split:

@@ -86,9 +86,9 @@ def find_shortcuts(records: Sequence[Record], labels: np.ndarray, groups: Sequen
     if len(chosen) > MOST:
         chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:MOST])
     _, y = np.unique(labels[chosen], return_inverse=True)
-    some = None if groups is None else [groups[i] for i in chosen]
+    some = None if groups is None else [groups[i] for i in chosen.tolist()]
     found = []
-    for family, x in features([records[i] for i in chosen]).items():
+    for family, x in features([records[i] for i in chosen.tolist()]).items():
         if np.all(x == x[0]):  # the same for all images tells nothing
             continue
         scores, by_patient = held_out(logistic, x, y, some)
@@ -127,7 +127,7 @@ def leakage_gap(records: Sequence[Record], labels: np.ndarray, groups: Sequence[
     if len(chosen) > MOST:
         chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:MOST])
     _, y = np.unique(labels[chosen], return_inverse=True)
-    some, part = [groups[i] for i in chosen], [records[i] for i in chosen]
+    some, part = [groups[i] for i in chosen.tolist()], [records[i] for i in chosen.tolist()]
     x = {
         "colours_and_size": np.concatenate([features(part)[name] for name in ("geometry", "colour", "border")], axis=1),
         "neighbours": _tiny(part),
@@ -173,7 +173,9 @@ def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | N
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     k = int(y.max()) + 1
-    by_patient = groups is not None and all(len({groups[i] for i in np.flatnonzero(y == c)}) > 1 for c in range(k))
+    by_patient = groups is not None and all(
+        len({groups[i] for i in np.flatnonzero(y == c).tolist()}) > 1 for c in range(k)
+    )
     scores = np.full((len(y), k), np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

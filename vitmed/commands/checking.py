@@ -33,7 +33,7 @@ from vitmed.index import Index
 from vitmed.inspection import file_of, inspect_files
 from vitmed.run import RunFolder, free_name, make_folder, refuse_inside
 from vitmed.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, find_shortcuts, leakage_gap
-from vitmed.splits import Splits, compile_group, data_folder, group_of
+from vitmed.splits import SPLITS, Splits, compile_group, data_folder, group_of
 from vitmed.survey import guess_groups, survey
 from vitmed.ui import Ui
 
@@ -201,6 +201,9 @@ IN_REPORT = {
 }  # fmt: skip
 
 
+_ORDER = ["", *SPLITS]
+
+
 def _index(ui: Ui) -> Index:
     index, problem = Index.open()
     if problem is not None:
@@ -219,7 +222,7 @@ def _diagnose(images: Sequence[Image], source: str | None, ui: Ui, splits: Seque
     near_groups = [[good[i], good[j]] for i, j in near]
     sorted_near = sort_copies(images, near_groups)
     shortcuts = []
-    names: list[str | None] = sorted({image.split for image in images}, key=str)
+    names: list[str | None] = sorted({image.split for image in images}, key=lambda name: _ORDER.index(name or ""))
     with ui.bar("looking for shortcuts", unit="steps"):
         for split in names:
             if splits is None or split in splits:
