@@ -20,6 +20,7 @@ from vitmed.survey import File
 from vitmed.ui import Ui
 from vitmed.world import cores
 
+CUT = ("truncated", "cannot be decoded", "broken data stream")  # the head says that it is an image, the rest fails
 BATCH = 2048  # files between two writes of the index: what a killed run loses
 
 
@@ -77,7 +78,7 @@ def look_at(path: Path) -> Record:
         kind = "unreadable"
         if facts is not None and facts.frames > 1:
             kind = "multi_frame"
-        elif facts is not None and "cannot be decoded" in problem:
+        elif any(sign in problem for sign in CUT):
             kind = "truncated"
         return Record(len(data), digest, facts, personal=personal, kind=kind, problem=problem, fix=error.fix)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)

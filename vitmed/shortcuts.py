@@ -181,7 +181,6 @@ def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | N
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", UserWarning)  # a class of fewer images or patients than folds
         if by_patient:
-            units = group_index(groups, len(y))
             folds = min(FOLDS, min(len(np.unique(units[y == c])) for c in range(k)))
             parts = list(StratifiedGroupKFold(max(2, folds), shuffle=True, random_state=0).split(x, y, units))
         else:
