@@ -362,8 +362,8 @@ def test_dicom_tags(folder: Path, tmp_path: Path) -> None:
 
 
 def _element(pydicom: object, key: str, value: str) -> object:
-    from pydicom.dataelem import DataElement
     from pydicom.datadict import dictionary_VR, tag_for_keyword
+    from pydicom.dataelem import DataElement
 
     return DataElement(tag_for_keyword(key), dictionary_VR(tag_for_keyword(key)), value)
 

@@ -173,9 +173,8 @@ def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | N
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     k = int(y.max()) + 1
-    by_patient = groups is not None and all(
-        len({groups[i] for i in np.flatnonzero(y == c).tolist()}) > 1 for c in range(k)
-    )
+    units = group_index(groups, len(y))
+    by_patient = groups is not None and all(len(np.unique(units[y == c])) > 1 for c in range(k))
     scores = np.full((len(y), k), np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
