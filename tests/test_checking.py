@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Answer, Recorder, draw_classes, draw_image, draw_splits, listing
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits
 from PIL import Image
 
-from vitmed import check
+from vitmed import check, train
 from vitmed.commands import checking
 from vitmed.commands.checking import DataCheck
 from vitmed.errors import DataError, UsageError
@@ -266,12 +266,13 @@ def test_each_trouble_is_found_by_its_name(
 ) -> None:
     monkeypatch.setattr(checking, "write_data_report", lambda *_: None)  # most of the time goes into drawing it
     MAKERS[name](folder)
-    before = listing(folder)
+    before = [(path, path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
     code, severity = DAMAGE[name]
     found = {(f.code, f.severity): f for f in run(folder, tmp_path).findings}
     assert (code, severity) in found
     assert found[code, severity].problem and found[code, severity].fix
-    assert listing(folder) == before  # nothing of the user's was touched
+    after = [(path, path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
+    assert after == before  # nothing of the user's was touched
 
 
 def test_findings_of_splits(tmp_path: Path) -> None:
@@ -286,14 +287,14 @@ def test_findings_of_splits(tmp_path: Path) -> None:
     assert {"copies_across_splits", "near_copies_across_splits", "missing_class", "outside_splits"} <= set(codes)
     assert found.content["duplicates_across_splits"] == 2 and found.content["duplicates"] == 2
     across = next(f for f in found.findings if f.code == "patients_across_splits")
-    assert across.severity == "error" and "p9" in across.problem
+    assert across.severity == "error" and across.files == ("p9",)
 
 
 def test_a_sound_folder_has_no_error_and_strict_lets_it_pass(tmp_path: Path, vitmed: RUN) -> None:
     rng = np.random.default_rng(0)
     for name in ("one", "two"):
         (tmp_path / "data" / name).mkdir(parents=True)
-        for i in range(30):
+        for _ in range(30):
             pixels = rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "data" / name / f"{rng.integers(1 << 40):x}z.png")
     answer = vitmed("check", tmp_path / "data", "--strict", "--output", tmp_path / "report", "--json")
@@ -413,6 +414,32 @@ def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:
     files = [file_of(folder, "amber/amber_0.png")]
     inspect_files(folder, files, index, Recorder())
     assert index.find(folder, files) == {}
+
+
+def test_training_says_the_findings_and_puts_them_into_the_report(trained: Trained) -> None:
+    """Amber, blue and green can be told by their mean colour."""
+    assert any("the mean colour" in text and "(shortcut_colour)" in text for text in trained.ui.warned)
+    notes = trained.result.test.metrics["report"]["notes"]
+    assert any(note.startswith("Data: train: the label can be told from the mean colour alone") for note in notes)
+
+
+def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:
+    same_file_two_labels(folder)
+    with pytest.raises(DataError, match="under two labels") as error:
+        train(folder, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **TINY)
+    assert "amber/amber_0.png = blue/copy.png" in str(error.value) and error.value.exit_code == 3
+    assert not any((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.parametrize("regex", [r"(?:^|/)(C\d+)[^/]*$", None])
+def test_the_patients_of_the_small_malaria_set_come_first(data_dir: Path, tmp_path: Path, regex: str | None) -> None:
+    if not (data_dir / "malaria").is_dir():
+        pytest.skip("no malaria/")
+    found = run(data_dir / "malaria", tmp_path, group_regex=regex)
+    assert [f.code for f in found.findings[:2]] == ["class_of_one_patient", "class_is_patient"]
+    first, second = found.findings[:2]
+    assert first.problem.startswith("train: all 200 images of 'infected' come from one patient")
+    assert second.problem.startswith("test: ") and found.content["patients"] == 8
 
 
 def test_every_finding_has_a_row_in_the_docs_with_its_severity() -> None:

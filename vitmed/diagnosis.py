@@ -206,7 +206,7 @@ def of_patients(images: Sequence[Image], source: str | None) -> list[Finding]:
             splits[image.group].add(image.split)
     both = sorted(group for group, where in splits.items() if len(where) > 1)
     if both:
-        text = f"{_many(len(both), 'patient')} in two splits{said}: {_list(both)}"
+        text = f"{_many(len(both), 'patient')} in two splits{said}"
         severity = "warning" if guessed else None  # the guess may be wrong
         found.append(make("patients_across_splits", text, both, severity))
     if guessed:
@@ -224,13 +224,13 @@ def _of_split(split: str, of_class: Mapping[str, Counter[str]], said: str) -> li
             continue
         equal = total**2 / sum(count**2 for count in counts.values())  # as many patients of equal shares
         if len(counts) == 1:
-            text = f"{where}all {total:,} images of {label!r} come from one patient, {next(iter(counts))}{said}"
-            found.append(make("class_of_one_patient", text))
+            text = f"{where}all {total:,} images of {label!r} come from one patient{said}"
+            found.append(make("class_of_one_patient", text, counts))
         elif equal < FEW_PATIENTS:
-            most, share = counts.most_common(1)[0]
+            share = max(counts.values()) / total
             text = f"{where}the {total:,} images of {label!r} come from {len(counts)} patients"
-            text += f", {share / total:.0%} of them from {most}{said}"
-            found.append(make("class_of_few_patients", text))
+            text += f", {share:.0%} of them from one{said}"
+            found.append(make("class_of_few_patients", text, [name for name, _ in counts.most_common()]))
     patients = [set(counts) for counts in of_class.values() if sum(counts.values()) >= SMALL_CLASS]
     disjoint = all(not a & b for i, a in enumerate(patients) for b in patients[i + 1 :])
     if disjoint and len(patients) > 1:
@@ -281,7 +281,7 @@ def of_shortcuts(split: str | None, shortcuts: Sequence[Shortcut]) -> list[Findi
             continue
         how = "whole patients held out" if shortcut.by_patient else "images held out, not patients"
         text = f"{split}: " if split else ""
-        text += f"{FAMILIES[shortcut.family]} alone tells the label with AUROC {shortcut.auroc:.3f} "
+        text += f"the label can be told from {FAMILIES[shortcut.family]} alone, AUROC {shortcut.auroc:.3f} "
         text += f"({shortcut.low:.3f} to {shortcut.high:.3f}; {how})"
         found.append(make(f"shortcut_{shortcut.family}", text, severity=None if shortcut.auroc >= CERTAIN else "note"))
     return found
@@ -289,7 +289,3 @@ def of_shortcuts(split: str | None, shortcuts: Sequence[Shortcut]) -> list[Findi
 
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def _list(names: Sequence[str], most: int = 10) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

@@ -24,9 +24,9 @@ class Finding:
     Attributes:
         severity: "error", "warning" or "note".
         code: a key of FINDINGS.
-        problem: what was found, with numbers.
-        files: the first of the files (or folders) it is about.
-        count: of the files it is about.
+        problem: what was found, with numbers; free of file names and patients, so that it may stand in a report.
+        files: the first of the files, folders or patients it is about.
+        count: of all of these.
         fix: what to do.
     """
 

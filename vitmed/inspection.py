@@ -74,7 +74,7 @@ def look_at(path: Path) -> Record:
         facts = inspect(path)
         image = read_image(path, 3)
     except DataError as error:
-        problem = error.problem.removeprefix(f"{path}: ")
+        problem = error.problem.removeprefix(f"{path}: ").replace(str(path), path.name)
         kind = "unreadable"
         if facts is not None and facts.frames > 1:
             kind = "multi_frame"

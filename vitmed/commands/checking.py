@@ -155,7 +155,7 @@ class CheckFailed(DataError):
         bad = [finding for finding in result.findings if finding.severity != "note"]
         errors = sum(finding.severity == "error" for finding in bad)
         super().__init__(
-            f"--strict: {errors:,} errors and {len(bad) - errors:,} warnings, the first: {bad[0].problem}", bad[0].fix
+            f"--strict: errors {errors:,}, warnings {len(bad) - errors:,}; the first: {bad[0].problem}", bad[0].fix
         )
         self.result = result
 
@@ -184,7 +184,8 @@ def check_before_training(splits: Splits, config: Config, ui: Ui) -> list[str]:
     allowed = getattr(config.data, "allow_leakage", False)
     told = [f for f in in_order(found.findings) if f.severity != "note"]
     for finding in told[:LINES]:
-        ui.warn(f"{finding.problem} ({finding.code})")
+        named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
+        ui.warn(f"{finding.problem} ({finding.code}){named}")
     if len(told) > LINES:
         ui.warn(f"{len(told) - LINES:,} more findings; vitmed check {splits.root} tells them all")
     labels = next((finding for finding in told if finding.code == "two_labels"), None)
@@ -193,7 +194,7 @@ def check_before_training(splits: Splits, config: Config, ui: Ui) -> list[str]:
     return [f"Data: {finding.problem}." for finding in told if finding.code in IN_REPORT]
 
 
-# Findings that bear on what a result is worth. None of them names a file.
+# Findings that bear on what a result is worth.
 IN_REPORT = {
     "class_of_one_patient", "class_is_patient", "class_of_few_patients", "two_labels", "patients_across_splits",
     "copies_across_splits", "near_two_labels", "near_copies_across_splits", "shortcut_geometry", "shortcut_file",
