@@ -45,6 +45,12 @@ def picture(seed: int = 99, side: int = 20) -> Image.Image:
     return Image.fromarray(draw_image(np.random.default_rng(seed), (200, 50, 90), side))
 
 
+def photo(seed: int = 7) -> Image.Image:
+    """Clouds, 64 x 64 px."""
+    small = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((64, 64), Image.Resampling.BICUBIC)
+
+
 @made("empty_file", "error")
 def zero_bytes(root: Path) -> None:
     (root / "amber" / "zero.png").write_bytes(b"")
@@ -187,14 +193,14 @@ def same_file_twice(root: Path) -> None:
 
 @made("near_two_labels", "warning")
 def alike_two_labels(root: Path) -> None:
-    picture(side=64).save(root / "amber" / "one.png")
-    picture(side=64).save(root / "blue" / "two.jpg", quality=85)
+    photo().save(root / "amber" / "one.png")
+    photo().save(root / "blue" / "two.jpg", quality=85)
 
 
 @made("near_copies", "note")
 def alike_twice(root: Path) -> None:
-    picture(side=64).save(root / "amber" / "one.png")
-    picture(side=64).resize((128, 128)).save(root / "amber" / "two.png")
+    photo().save(root / "amber" / "one.png")
+    photo().resize((128, 128)).save(root / "amber" / "two.png")
 
 
 @made("person_in_name", "warning")
@@ -279,8 +285,8 @@ def test_findings_of_splits(tmp_path: Path) -> None:
     root = draw_splits(tmp_path / "data", train=12, val=0, test=12)
     shutil.copy(root / "train/amber/amber_0.png", root / "test/amber/copy.png")
     shutil.rmtree(root / "test" / "blue")
-    picture(side=64).save(root / "train/amber/p9_1.png")
-    picture(side=64).save(root / "test/amber/p9_2.jpg", quality=85)
+    photo().save(root / "train/amber/p9_1.png")
+    photo().save(root / "test/amber/p9_2.jpg", quality=85)
     picture(5).save(root / "beside.png")
     found = run(root, tmp_path, group_regex=r"(p9)_|/([a-z]+_\d+)\.|(c)opy")
     codes = [f.code for f in found.findings]
