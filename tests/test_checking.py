@@ -20,7 +20,7 @@ from vitmed.commands import checking
 from vitmed.commands.checking import DataCheck
 from vitmed.errors import DataError, UsageError
 from vitmed.findings import FINDINGS
-from vitmed.index import Index
+from vitmed.index import VERSION, Index
 from vitmed.inspection import file_of, inspect_files
 
 RUN = Callable[..., Answer]
@@ -400,7 +400,7 @@ def test_a_damaged_index_is_made_anew_and_a_closed_cache_is_said(
 ) -> None:
     old(folder)
     expected = run(folder, tmp_path).content
-    file = tmp_path / "cache" / "index" / "images.sqlite"
+    file = tmp_path / "cache" / "index" / f"images-{VERSION}.sqlite"
     file.write_bytes(b"this is no database" * 1000)
     assert run(folder, tmp_path).content == expected
     with sqlite3.connect(file) as database:
@@ -412,6 +412,22 @@ def test_a_damaged_index_is_made_anew_and_a_closed_cache_is_said(
     ui = Recorder()
     assert check(folder, output=tmp_path / "report", ui=ui).content == expected
     assert len(ui.warned) == 1 and "decoded anew" in ui.warned[0]
+
+
+def test_many_may_write_at_once(folder: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    old(folder)
+    files = [file_of(folder, f"{name}/{name}_{i}.png") for name in ("amber", "blue") for i in range(12)]
+
+    def one(_: int) -> int:
+        index, problem = Index.open()
+        assert problem is None
+        inspect_files(folder, files, index, Recorder())
+        return len(index.find(folder, files))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(4))) == [24] * 4
 
 
 def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:

@@ -26,6 +26,7 @@ VERSION = 1  # of what a record holds; another number, and all is found out anew
 SIDE = 32  # of a thumbnail, px
 NUMBERS = ("red", "green", "blue", "border_red", "border_green", "border_blue", "low", "high")
 FRESH = 2.0  # seconds: a file changed so lately may change again within the same tick of its time stamp
+MOST = 4 << 30  # bytes of the database: more than two million files
 CHUNK = 500  # rows of a query or a transaction
 
 
@@ -74,7 +75,9 @@ class Index:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
-            index = cls(folder / "images.sqlite")
+            index = cls(folder / f"images-{VERSION}.sqlite")
+            if index.file is not None and index.file.is_file() and index.file.stat().st_size > MOST:
+                index._remove()  # files that are long gone are in it; what is still there is soon found out again
             with index._connect() as database:
                 database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")
             return index, None
@@ -124,6 +127,10 @@ class Index:
         try:
             with database:
                 yield database
+        except sqlite3.DatabaseError as error:
+            if not isinstance(error, sqlite3.OperationalError):  # malformed, seen only on the way
+                self._remove()
+            raise
         finally:
             database.close()
 
@@ -141,9 +148,13 @@ class Index:
                 database.close()
                 if attempt == 2 or isinstance(error, sqlite3.OperationalError):
                     raise
-                for suffix in ("", "-journal"):
-                    self.file.with_name(self.file.name + suffix).unlink(missing_ok=True)
+                self._remove()
         raise AssertionError
+
+    def _remove(self) -> None:
+        assert self.file is not None
+        for suffix in ("", "-journal"):
+            self.file.with_name(self.file.name + suffix).unlink(missing_ok=True)
 
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS images (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, key TEXT,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitmed.errors import DataError
+from vitmed.errors import VitmedError
 from vitmed.images import inspect, read_image
 from vitmed.index import SIDE, Index, Record
 from vitmed.personal import personal_fields
@@ -72,8 +72,8 @@ def look_at(path: Path) -> Record:
     facts = None
     try:
         facts = inspect(path)
-        image = read_image(path, 3)
-    except DataError as error:
+        image = _picture(path)
+    except VitmedError as error:
         problem = error.problem.removeprefix(f"{path}: ").replace(str(path), path.name)
         kind = "unreadable"
         if facts is not None and facts.frames > 1:
@@ -90,3 +90,8 @@ def look_at(path: Path) -> Record:
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
     return Record(len(data), digest, facts, numbers, grey, personal)
+
+
+def _picture(path: Path) -> Image.Image:
+    """What is looked at: RGB, 8 bits."""
+    return read_image(path, 3)
