@@ -193,6 +193,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(data, result.folder, result, ui, before, listing(data))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder that goes with the tests; the user's own is left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITMED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of real images: VITMED_DATA, else ../shared/data beside the repository."""

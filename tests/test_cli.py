@@ -19,7 +19,7 @@ from vitmed.commands.flags import FLAGS
 from vitmed.config import Config, load_config
 
 RUN = Callable[..., Answer]
-COMMANDS = ("train", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")
+COMMANDS = ("train", "check", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -53,6 +53,7 @@ def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None
         shown = hidden.get(parameter, f"--{parameter.replace('_', '-')}")
         positional = {
             "train": "data",
+            "check": "data",
             "plan": "data",
             "lr-find": "data",
             "probe": "data",

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 __all__ = [
     "VitmedError",
     "build_model",
+    "check",
     "demo",
     "evaluate",
     "lr_find",

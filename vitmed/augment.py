@@ -107,6 +107,18 @@ def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
     """
     if not (flips and POLICIES[policy].flips):
         return
+    pair = mirrored_pair(classes)
+    if pair is not None:
+        keep = ", ".join(key for key, value in POLICIES.items() if not value.flips)
+        raise UsageError(
+            f"classes '{pair[0]}' and '{pair[1]}' differ only by left and right, and policy '{policy}' "
+            "mirrors images: a mirrored image would carry the wrong label",
+            f"--set augment.flips=false, or a policy without flips ({keep})",
+        )
+
+
+def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
+    """Two class names that differ only by their side, the left one first; None where there are none."""
     seen: dict[tuple[str, ...], dict[str, str]] = {}  # words without the side -> {"left" or "right": class}
     for name in classes:
         words = _words(name)
@@ -117,12 +129,8 @@ def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
         pair = seen.setdefault(rest, {})
         pair[sides.pop()] = name
         if len(pair) == 2:
-            keep = ", ".join(key for key, value in POLICIES.items() if not value.flips)
-            raise UsageError(
-                f"classes '{pair['left']}' and '{pair['right']}' differ only by left and right, and policy '{policy}' "
-                "mirrors images: a mirrored image would carry the wrong label",
-                f"--set augment.flips=false, or a policy without flips ({keep})",
-            )
+            return pair["left"], pair["right"]
+    return None
 
 
 def _words(name: str) -> list[str]:

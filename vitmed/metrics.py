@@ -274,6 +274,15 @@ class _Ranking:
         return auroc, _ratio(np.einsum("rp,rp->r", w, precision), positives)
 
 
+def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """AUROC of scores (S, K), the mean of each class against the rest, for image weights (R, S): (R,).
+
+    A class without images in a resample makes it undefined there: NaN. Of two classes both give the same.
+    """
+    classes = range(1, 2) if scores.shape[1] == 2 else range(scores.shape[1])
+    return np.mean([_Ranking(scores[:, c], labels == c).scores(weights)[0] for c in classes], axis=0)
+
+
 class _Scorer:
     """Everything about one set of predictions that does not depend on the weights, computed once."""
 

@@ -81,6 +81,7 @@ class RunFolder:
         self.config = self.path / "config.yaml"
         self.environment = self.path / "environment.json"
         self.splits = self.path / "splits.csv"
+        self.data_check = self.path / "data_check.json"
         self.summary = self.path / "summary.txt"
         self.weights = self.path / "weights.json"
         self.metrics = self.path / "metrics.jsonl"

@@ -4,6 +4,7 @@ The commands are imported inside their functions, so that `vitmed --help` loads 
 """
 
 from vitmed.cli.app import app
+from vitmed.cli.checking import check
 from vitmed.cli.datasets import data
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
@@ -14,6 +15,7 @@ from vitmed.cli.training import demo, probe, train
 
 __all__ = [
     "app",
+    "check",
     "data",
     "demo",
     "evaluate",

@@ -101,6 +101,37 @@ def print_table(found: Any, top_k: int, rows: int = 50) -> None:
     sys.stdout.flush()
 
 
+def print_check(found: Any) -> None:
+    """The table of splits and classes, then the findings, worst first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption=RESEARCH)
+    for name in ("split", "class"):
+        table.add_column(name, overflow="fold")
+    for name in ("images", "patients", "not readable"):
+        table.add_column(name, justify="right")
+    for row in found.content["table"]:
+        patients = "?" if row["patients"] is None else f"{row['patients']:,}"
+        names = [plain(row[key] or "-") for key in ("split", "class")]
+        table.add_row(*names, f"{row['images']:,}", patients, f"{row['unreadable']:,}")
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    with console.capture() as text:
+        console.print(table)
+        for finding in found.findings:
+            colour = {"error": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
+            console.print(f"[{colour}]{finding.severity}[/]: {plain(finding.problem)} [dim]({finding.code})[/]")
+            for file in finding.files[:3]:
+                console.print(f"    {plain(file)}", soft_wrap=True)
+            if finding.count > 3:
+                console.print(f"    ... {finding.count:,} in all")
+            console.print(f"    fix: {plain(finding.fix)}")
+        if not found.findings:
+            console.print("nothing was found")
+    sys.stdout.write(text.get())
+    sys.stdout.flush()
+
+
 def plain(text: str) -> str:
     from rich.markup import escape
 

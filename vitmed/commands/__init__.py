@@ -15,6 +15,8 @@ MODULES = {
     "Evaluation": "evaluation",
     "predict": "prediction",
     "probe": "probing",
+    "check": "checking",
+    "DataCheck": "checking",
     "plan": "planning",
     "lr_find": "rate_finding",
     "build_model": "summaries",

@@ -78,6 +78,7 @@ def evaluate(
         ui.warn(note)
     what, name = describe_images(saved, root, samples, split)
     run = RunFolder(saved.path.parent)
+    notes += data_notes(run) if data is None else []
     refuse_inside(root, output or run.path / name)
     folder = _new_folder(output, run.path / name)
     where = pick_device(device)
@@ -110,6 +111,14 @@ def evaluate(
             baselines=others,
         )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def data_notes(run: RunFolder) -> list[str]:
+    """What the check of the data said before the training, for the head of the report; said then, not again."""
+    try:
+        return [str(note) for note in json.loads(run.data_check.read_text(encoding="utf-8"))["notes"]]
+    except (OSError, ValueError, KeyError, TypeError):  # a run of before there was such a file
+        return []
 
 
 def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], resamples: int, ui: Ui) -> Evaluation:

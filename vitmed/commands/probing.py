@@ -8,6 +8,7 @@ from typing import Any
 
 from vitmed.augment import POLICIES
 from vitmed.checkpoint import portable
+from vitmed.commands.checking import check_before_training
 from vitmed.commands.comparison import fit_colours
 from vitmed.commands.evaluation import Evaluation, check_gates, finish, parse_gates, picture
 from vitmed.commands.flags import FLAGS, read_overrides
@@ -75,6 +76,7 @@ def _colours_alone(
     preprocessing = Preprocessing.of(config)
     images = images_of(splits, preprocessing)
     hashes = check_images(images, config.data.cache_mb, ui)
+    notes = check_before_training(splits, config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, portable(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
@@ -89,7 +91,7 @@ def _colours_alone(
             title=f"{what}: colours and size alone",
             facts={"Model": BASELINES["colour_and_size"], "Images": f"{what}: {len(predictions):,} judged"},
             read=lambda path: picture(splits.root / path, preprocessing),
-            notes=["No network: this tells what stain, light, format and size give away."],
+            notes=["No network: this tells what stain, light, format and size give away.", *notes],
         )
         results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])

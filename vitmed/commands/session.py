@@ -18,6 +18,7 @@ import torch
 from vitmed.augment import Augmenter
 from vitmed.baselines import LinearHead
 from vitmed.checkpoint import Checkpoint, portable, save_checkpoint
+from vitmed.commands.checking import check_before_training
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
 from vitmed.commands.membership import seen_before
@@ -65,6 +66,7 @@ class Session:
         self.model = model.to(device)
         self.images = images_of(splits, preprocessing)
         self.hashes: dict[str, list[str]] = {}
+        self.notes: list[str] = []  # on the data, for the head of every report
         self.warned = False
         self._announce(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
@@ -115,6 +117,7 @@ class Session:
     def check_images(self) -> None:
         """Decode every file once; keep those of train and val in memory where they fit."""
         self.hashes = check_images(self.images, self.config.data.cache_mb, self.ui)
+        self.notes = check_before_training(self.splits, self.config, self.ui)
         before = seen_before(self.seen, self.hashes["test"])
         if before:
             self.ui.warn(f"{before:,} images of test were used to make the weights: the result is flattered")
@@ -125,6 +128,7 @@ class Session:
         write_text(folder.config, portable(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
+        write_json(folder.data_check, {"notes": self.notes})
         write_text(folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
             write_json(folder.weights, self.report.to_dict())

@@ -4,10 +4,10 @@
 It is stored in the checkpoint, so that `predict` rebuilds it and never uses today's defaults.
 """
 
-from vitmed.images.colours import MODES
+from vitmed.images.colours import MODES, to_mode
 from vitmed.images.decoded import Deep, FileFacts
 from vitmed.images.preprocessing import CONSTANTS, RESAMPLING, RESIZES, Preprocessing
-from vitmed.images.reading import READERS, decode, inspect, is_image, read_image, read_size
+from vitmed.images.reading import READERS, decode, in_window, inspect, is_image, read_image, read_size
 from vitmed.images.settling import Settled, settle
 from vitmed.images.window import Window
 
@@ -23,9 +23,11 @@ __all__ = [
     "Settled",
     "Window",
     "decode",
+    "in_window",
     "inspect",
     "is_image",
     "read_image",
     "read_size",
     "settle",
+    "to_mode",
 ]

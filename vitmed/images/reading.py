@@ -50,7 +50,7 @@ def read_image(
     path = Path(path)
     found = decode(path, frame, least)
     with _told(path):
-        return to_mode(_in_window(path, found, window) if isinstance(found, Deep) else found, channels)
+        return to_mode(in_window(path, found, window) if isinstance(found, Deep) else found, channels)
 
 
 def decode(path: str | Path, frame: int | None = None, least: Least | None = None) -> Deep | Image.Image:
@@ -134,7 +134,7 @@ def _told(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be decoded ({reason})", "copy it again, or remove it") from None
 
 
-def _in_window(path: Path, found: Deep, window: Window) -> Image.Image:
+def in_window(path: Path, found: Deep, window: Window) -> Image.Image:
     """Deep values as an 8-bit picture: L, LA, RGB or RGBA. Raises DataError where the window does not fit."""
     if window is None or window in ("auto", "percentiles"):
         raise DataError(

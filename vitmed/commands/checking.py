@@ -1,0 +1,302 @@
+"""`vitmed check`: what is wrong with a data folder; and the same before every training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.augment import mirrored_pair
+from vitmed.config import Config
+from vitmed.data_report import NUMBERS, PAGE, sizes, table, write_data_report
+from vitmed.diagnosis import (
+    Copies,
+    Image,
+    crossing,
+    of_class_names,
+    of_copies,
+    of_files,
+    of_folder,
+    of_patients,
+    of_privacy,
+    of_shortcuts,
+    sort_copies,
+)
+from vitmed.duplicates import exact_groups, near_pairs
+from vitmed.errors import DataError
+from vitmed.findings import Finding, in_order
+from vitmed.index import Index
+from vitmed.inspection import file_of, inspect_files
+from vitmed.run import RunFolder, free_name, make_folder, refuse_inside
+from vitmed.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, find_shortcuts, leakage_gap
+from vitmed.splits import SPLITS, Splits, compile_group, data_folder, group_of
+from vitmed.survey import guess_groups, survey
+from vitmed.ui import Ui
+
+LINES = 8  # findings that training says
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """What `check` found.
+
+    Attributes:
+        folder: of data_report.json and data_report.html.
+        findings: worst first.
+        content: of data_report.json: counts, the table by split and class, sizes, shortcuts, findings.
+    """
+
+    folder: Path
+    findings: tuple[Finding, ...]
+    content: dict[str, Any]
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is neither error nor warning."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Findings and what they rest on."""
+
+    findings: list[Finding]
+    exact: Copies
+    near: Copies
+    shortcuts: list[tuple[str | None, Shortcut]]
+    counts: dict[str, int]
+
+
+def check(
+    data: str | Path,
+    *,
+    group_regex: str | None = None,
+    output: str | Path = "data-check",
+    strict: bool = False,
+    leakage_gap: bool = False,
+    frame: int | None = None,
+    index: bool = True,
+    ui: Ui | None = None,
+) -> DataCheck:
+    """Decode every file once and say what is wrong with the data: files, copies, patients, shortcuts, names.
+
+    Goes on where training would refuse. Nothing in the folder is changed.
+
+    Args:
+        data: any folder of images, with or without classes and splits.
+        group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the names,
+            for these findings alone.
+        output: folder of the report; never overwritten, the next is data-check-2.
+        strict: raise where there is an error or a warning, after the report is written.
+        leakage_gap: also fit cheap baselines by image and by patient, and tell the gap.
+        frame: which of several frames, from 0; None tells files that have several.
+        index: remember what was found of every file in the cache folder, so that the next time is quick.
+        ui: where messages and progress go.
+
+    Raises:
+        DataError: no such folder, no image in it; with `strict`, findings (the report is written then).
+        UsageError: an output folder inside the data, or a `group_regex` that is not one.
+    """
+    ui = ui or Ui()
+    root, pattern = data_folder(data), compile_group(group_regex)
+    refuse_inside(root, output)
+    RunFolder.probe(Path(output).parent)
+    seen = survey(root)
+    if not seen.files:
+        raise DataError(f"{root}: holds no image of a type that vitmed reads", "name a folder of images")
+    records = inspect_files(root, seen.files, _index(ui, frame) if index else Index(None, frame), ui)
+    paths = [file.path for file in seen.files]
+    groups: Sequence[str | None] = [group_of(path, pattern) for path in paths]
+    source = f"--group-regex {group_regex}" if pattern is not None else None
+    if pattern is not None and (missed := sum(group is None for group in groups)):
+        ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
+    if source is None and (guess := guess_groups(paths)) is not None:
+        groups, source = guess, "guessed from the file names"
+    images = [
+        Image(path, record, place.label, place.split, group)
+        for path, record, place, group in zip(paths, records, seen.places, groups, strict=True)
+    ]
+    found = _diagnose(images, source, ui)
+    pair = mirrored_pair(sorted({image.label for image in images if image.label is not None}))
+    findings = in_order([*found.findings, *of_folder(seen), *of_class_names(pair)])
+    gaps = _gaps(images, ui) if leakage_gap else []
+    content = {
+        "data": root.resolve().name,
+        "images": len(images),
+        "classes": len({image.label for image in images} - {None}),
+        "patients": len({image.group for image in images} - {None}) if source is not None else None,
+        "patients_from": source,
+        **found.counts,
+        "table": table(images),
+        "sizes": sizes(images),
+        "shortcuts": [_shortcut_row(split, shortcut) for split, shortcut in found.shortcuts],
+        "leakage_gap": [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps],
+        "findings": [finding.to_dict() for finding in findings],
+    }
+    folder = free_name(Path(output))
+    make_folder(folder)
+    with ui.bar("writing the report", unit="steps"):
+        title = f"Data check of {root.resolve().name}"
+        copies = {"exact": found.exact, "near": found.near}
+        write_data_report(folder, root, title, content, images, findings, copies)
+    ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
+    result = DataCheck(folder, tuple(findings), content)
+    if strict and not result.clean:
+        raise CheckFailed(result)
+    return result
+
+
+class CheckFailed(DataError):
+    """`strict`, and there are findings; `result` is what the command would have returned."""
+
+    def __init__(self, result: DataCheck):
+        bad = [finding for finding in result.findings if finding.severity != "note"]
+        errors = sum(finding.severity == "error" for finding in bad)
+        super().__init__(
+            f"--strict: errors {errors:,}, warnings {len(bad) - errors:,}; the first: {bad[0].problem}", bad[0].fix
+        )
+        self.result = result
+
+
+def check_before_training(splits: Splits, config: Config, ui: Ui) -> list[str]:
+    """The findings of `check` on the images of a run, said in a line each.
+
+    Returns:
+        notes for the head of the report.
+
+    Raises:
+        DataError: the same image under two labels, unless data.allow_leakage.
+    """
+    samples = [(name, sample) for name, part in splits.samples.items() for sample in part]
+    paths = [sample.path for _, sample in samples]
+    records = inspect_files(
+        splits.root, [file_of(splits.root, path) for path in paths], _index(ui, config.data.frame), ui
+    )
+    groups: Sequence[str | None] = [sample.group for _, sample in samples]
+    source = "as given" if splits.grouped else None
+    if source is None and (guess := guess_groups(paths)) is not None:
+        groups, source = guess, "guessed from the file names"
+    images = [
+        Image(sample.path, record, splits.classes[sample.label], name, group)
+        for (name, sample), record, group in zip(samples, records, groups, strict=True)
+    ]
+    found = _diagnose(images, source, ui, splits=("train",))
+    allowed = getattr(config.data, "allow_leakage", False)
+    told = [f for f in in_order(found.findings) if f.severity != "note"]
+    for finding in told[:LINES]:
+        named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
+        ui.warn(f"{finding.problem} ({finding.code}){named}")
+    if len(told) > LINES:
+        ui.warn(f"{len(told) - LINES:,} more findings; vitmed check {splits.root} tells them all")
+    labels = next((finding for finding in told if finding.code == "two_labels"), None)
+    if labels is not None and not allowed:
+        raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
+    return [f"Data: {finding.problem}." for finding in told if finding.code in IN_REPORT]
+
+
+# Findings that bear on what a result is worth.
+IN_REPORT = {
+    "class_of_one_patient", "class_is_patient", "class_of_few_patients", "two_labels", "patients_across_splits",
+    "copies_across_splits", "near_two_labels", "near_copies_across_splits", "shortcut_geometry", "shortcut_file",
+    "shortcut_format", "shortcut_colour", "shortcut_border", "mixed_modes", "mixed_depths",
+}  # fmt: skip
+
+
+_ORDER = ["", *SPLITS]
+
+
+def _index(ui: Ui, frame: int | None) -> Index:
+    index, problem = Index.open(frame)
+    if problem is not None:
+        ui.warn(problem)
+    return index
+
+
+def _diagnose(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequence[str] | None = None) -> _Found:
+    """All that rests on the files themselves; shortcuts in these splits (None: in every one)."""
+    with ui.bar("looking for copies", unit="steps"):
+        exact = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
+        copies = {i for group in exact for i in group[1:]}
+        good = [i for i, image in enumerate(images) if image.record.thumbnail is not None and i not in copies]
+        near = near_pairs(*_looks([images[i] for i in good]))
+    sorted_exact = sort_copies(images, exact)
+    near_groups = [[good[i], good[j]] for i, j in near]
+    sorted_near = sort_copies(images, near_groups)
+    shortcuts = []
+    names: list[str | None] = sorted({image.split for image in images}, key=lambda name: _ORDER.index(name or ""))
+    with ui.bar("looking for shortcuts", unit="steps"):
+        for split in names:
+            if splits is None or split in splits:
+                part = [image for image in images if image.split == split]
+                shortcuts += [(split, shortcut) for shortcut in _shortcuts(part)]
+    findings = [
+        *of_files(images),
+        *of_copies(images, sorted_exact, sorted_near),
+        *of_patients(images, source),
+        *of_privacy(images),
+        *(finding for split, shortcut in shortcuts for finding in of_shortcuts(split, [shortcut])),
+    ]
+    groups: dict[str, set[str | None]] = {}
+    for image in images:
+        if image.group is not None:
+            groups.setdefault(image.group, set()).add(image.split)
+    counts = {
+        "unreadable": sum(bool(image.record.kind) for image in images),
+        "duplicates": len(copies) + len(near),
+        "exact_duplicates": len(copies),
+        "near_duplicates": len(near),
+        "duplicates_across_splits": crossing(images, [*exact, *near_groups]),
+        "patients_across_splits": sum(len(where) > 1 for where in groups.values()),
+    }
+    return _Found(findings, sorted_exact, sorted_near, shortcuts, counts)
+
+
+def _looks(images: Sequence[Image]) -> tuple[np.ndarray, np.ndarray]:
+    """Thumbnails (N, S, S) uint8 and width / height (N,)."""
+    if not images:
+        return np.empty((0, 1, 1), np.uint8), np.empty(0)
+    sides = [(i.record.facts.width, i.record.facts.height) for i in images if i.record.facts is not None]
+    turned = [i.record.facts.orientation >= 5 for i in images if i.record.facts is not None]
+    aspects = np.array([h / w if turn else w / h for (w, h), turn in zip(sides, turned, strict=True)])
+    return np.stack([i.record.thumbnail for i in images if i.record.thumbnail is not None]), aspects
+
+
+def _usable(images: Sequence[Image]) -> tuple[list[Image], np.ndarray, list[str] | None]:
+    """The images that count in a regression, their labels and their patients."""
+    good = [image for image in images if image.record.thumbnail is not None and image.label is not None]
+    names = sorted({str(image.label) for image in good})
+    labels = np.array([names.index(str(image.label)) for image in good], dtype=np.int64)
+    groups = [str(i.group) for i in good] if good and all(i.group is not None for i in good) else None
+    return good, labels, groups
+
+
+def _shortcuts(images: Sequence[Image]) -> list[Shortcut]:
+    good, labels, groups = _usable(images)
+    return find_shortcuts([image.record for image in good], labels, groups)
+
+
+def _gaps(images: Sequence[Image], ui: Ui) -> list[Gap]:
+    """The leakage gap of all images together, said in a line each."""
+    good, labels, groups = _usable(images)
+    if groups is None or len(set(labels.tolist())) < 2:
+        ui.warn("--leakage-gap needs two classes and known patients (--group-regex)")
+        return []
+    with ui.bar("leakage gap", unit="steps"):
+        gaps = leakage_gap([image.record for image in good], labels, groups)
+    if not gaps:
+        ui.warn("--leakage-gap: a class has one patient only, so no patient can be held out")
+    for gap in gaps:
+        ui.say(
+            f"leakage gap, {BASELINES[gap.baseline][0]}: AUROC {gap.by_image:.3f} with images held out, "
+            f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+        )
+    return gaps
+
+
+def _shortcut_row(split: str | None, shortcut: Shortcut) -> dict[str, Any]:
+    row = {"split": split, "text": FAMILIES[shortcut.family], **asdict(shortcut)}
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
