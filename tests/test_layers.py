@@ -16,7 +16,7 @@ LAYERS = [  # low to high; a module imports from lower lines only
     ["config"],
     ["model", "health", "layouts", "rules", "resampling", "lr_range"],
     ["images", "augment", "predictions", "synthetic", "mae", "weight_files"],
-    ["splits", "weights"],
+    ["splits", "weights", "pixel_cache"],
     ["data", "optim", "inference", "run", "lora"],
     ["checkpoint", "downloads", "metrics", "calibration"],
     ["loop", "plots", "baselines"],

@@ -12,6 +12,8 @@ from vitmed.cli.app import app
 from vitmed.cli.options import (
     AsJson,
     BatchSize,
+    Cache,
+    CacheSize,
     Channels,
     ConfigFile,
     Data,
@@ -90,6 +92,8 @@ def lr_find(
     batch_size: BatchSize = None,
     policy: Policy = None,
     max_train: MaxTrain = None,
+    cache: Cache = None,
+    cache_size: CacheSize = None,
     group_regex: GroupRegex = None,
     device: OwnDevice = None,
     sets: Sets = None,

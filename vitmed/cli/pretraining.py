@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Sets
+from vitmed.cli.options import AsJson, Cache, CacheSize, Sets
 from vitmed.cli.terminal import print_json, ui
 
 
@@ -29,6 +29,8 @@ def pretrain(
     resize: Annotated[str | None, typer.Option(help="pad, squash or crop.")] = None,
     normalize: Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")] = None,
     max_train: Annotated[int | None, typer.Option(help="Learn from a sample of so many.")] = None,
+    cache: Cache = None,
+    cache_size: CacheSize = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation; default mae.")] = None,
     mask_ratio: Annotated[float | None, typer.Option(help="Share of patches that is hidden.")] = None,

@@ -33,6 +33,8 @@ FLAGS = {
     "resize": "data.resize",
     "normalize": "data.normalize",
     "max_train": "data.max_train",
+    "cache": "data.cache",
+    "cache_size": "data.cache_gb",
     "group_regex": "data.group_regex",
     "positive": "data.positive",
     "policy": "augment.policy",

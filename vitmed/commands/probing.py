@@ -71,7 +71,7 @@ def _colours_alone(
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     images = images_of(splits, Preprocessing.of(config))
-    hashes = check_images(images, config.data.cache_mb, ui)
+    hashes = check_images(images, config.data, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, portable(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
