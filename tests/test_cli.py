@@ -70,7 +70,7 @@ def values() -> dict[str, object]:
     return {
         "model": "vit_small", "weights": "w.pt", "image_size": 48, "patch_size": 6, "channels": 1, "stem": "patch",
         "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
-        "max_train": 99, "group_regex": "(P.)", "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
+        "window": [40.0, 400.0], "frame": 2, "max_train": 99, "group_regex": "(P.)", "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
         "probe_first": True, "freeze_blocks": 1, "baseline": False,
@@ -94,7 +94,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
     for flag, value in values().items():
         option = f"--{flag.replace('_', '-')}"
         args += {"ema": ["--no-ema"], "baseline": ["--no-baseline"], "probe_first": ["--probe-first"]}.get(
-            flag, [option, value]
+            flag, [option, "40,400" if flag == "window" else value]
         )
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()

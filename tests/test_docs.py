@@ -190,10 +190,10 @@ def test_every_figure_and_metric_column_is_explained() -> None:
     assert [CLASS_TITLES[name] for name in PER_CLASS if CLASS_TITLES[name] not in text] == []
 
 
-def test_every_image_type_stands_in_the_data_page() -> None:
+def test_every_image_type_stands_in_the_page_of_formats() -> None:
     from vitmed.images import READERS
 
-    text = read(ROOT / "docs" / "data.md")
+    text = read(ROOT / "docs" / "formats.md")
     assert [suffix for suffix in READERS if f"`{suffix}`" not in text] == []
 
 

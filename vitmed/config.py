@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -15,6 +17,27 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from vitmed.catalogue import is_name
 from vitmed.errors import UsageError, unknown_key
+
+
+def read_window(value: Any) -> str | list[float] | None:
+    """`data.window` as YAML or the command line has it: null, auto, percentiles, dicom, dicom:N, or two numbers.
+
+    Raises:
+        ValueError: anything else, or numbers that do not rise.
+    """
+    if value is None or value in ("auto", "percentiles", "dicom"):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"dicom:\d{1,3}", value):
+        return value
+    try:
+        low, high = (float(part) for part in (value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"data.window {value!r}: expected auto, percentiles, dicom, dicom:1, or two numbers such as 40,400"
+        ) from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"data.window {low:g},{high:g}: the first number must lie below the second")
+    return [low, high]
 
 
 class Section(BaseModel):
@@ -39,6 +62,15 @@ class DataConfig(Section):
     )
     mean: list[float] | None = Field(None, description="Of each channel, of values in 0..1, for normalize: given.")
     std: list[float] | None = Field(None, description="Of each channel, of values in 0..1, for normalize: given.")
+    window: str | list[float] | None = Field(
+        "auto",
+        description="Which values of a deep image (16-bit, float, grey DICOM) become black and white: auto, "
+        "percentiles (0.5 and 99.5 of the training images), dicom (each file's own window; dicom:1 its second), or "
+        "[low, high]; null: 8-bit images only. Settled once, stored with the model. See docs/formats.md.",
+    )
+    frame: int | None = Field(
+        None, ge=0, description="Which frame or page of a file that has several, from 0; null refuses such files."
+    )
     val_fraction: float = Field(
         0.15, gt=0, lt=1, description="Share split off for validation where there is no val folder."
     )
@@ -64,6 +96,11 @@ class DataConfig(Section):
     cache_gb: float = Field(
         20.0, ge=0, description="Most that the files of decoded images may have together, GB; the oldest go first."
     )
+
+    @field_validator("window", mode="plain")
+    @classmethod
+    def _a_window(cls, value: Any) -> str | list[float] | None:
+        return read_window(value)
 
 
 class ModelConfig(Section):

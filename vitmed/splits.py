@@ -18,7 +18,7 @@ import numpy as np
 
 from vitmed.config import DataConfig, PretrainDataConfig
 from vitmed.errors import DataError, UsageError
-from vitmed.images import READERS
+from vitmed.images import is_image
 from vitmed.predictions import Predictions
 
 SPLITS = ("train", "val", "test")
@@ -206,7 +206,7 @@ def class_names(folder: Path) -> list[str]:
     """The class folders, sorted by name. Raises DataError where there are none."""
     names = sorted(entry.name for entry in _folders(folder))
     if not names:
-        loose = sum(1 for entry in os.scandir(folder) if Path(entry.name).suffix.lower() in READERS)
+        loose = sum(1 for entry in os.scandir(folder) if entry.is_file() and is_image(entry.path))
         what = f"{loose:,} images but no class folders" if loose else "neither class folders nor images"
         raise DataError(f"{folder}: holds {what}", "sort the images into one folder per class")
     return names
@@ -234,11 +234,12 @@ def scan(root: Path, folder: Path, classes: list[str], pattern: re.Pattern[str] 
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Files below a folder whose suffix vitmed knows, sorted; hidden files and folders are passed over."""
+    """Files below a folder that vitmed takes for images, sorted; hidden files and folders are passed over."""
     found = []
     for where, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and not _loops(where, name))
-        found += [Path(where, name) for name in files if not name.startswith(".") and _is_image(name)]
+        paths = [f"{where}{os.sep}{name}" for name in files if not name.startswith(".")]
+        found += [Path(path) for path in paths if is_image(path)]
     return sorted(found)
 
 
@@ -344,10 +345,6 @@ def _loops(where: str, name: str) -> bool:
     """Whether a folder is a link back to where it lies in: following it would never end."""
     path = Path(where, name)
     return path.is_symlink() and Path(where).resolve().is_relative_to(path.resolve())
-
-
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in READERS  # noqa: PTH122  (a million of them)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Device, Fail
+from vitmed.cli.options import AsJson, Device, Fail, Frame
 from vitmed.cli.terminal import judged, print_json, print_table, ui
 from vitmed.errors import DataError, UsageError
 
@@ -47,6 +47,7 @@ def predict(
     csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
     device: Device = "auto",
+    frame: Frame = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify images: the class, its probability and the runners-up."""
@@ -59,7 +60,7 @@ def predict(
             check_writable(file)  # now, not after all images
     if plot is not None and plot.suffix.lower() != ".png":
         raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
-    found = run(images, checkpoint=checkpoint, runs=runs, device=device, ui=ui())
+    found = run(images, checkpoint=checkpoint, runs=runs, device=device, frame=frame, ui=ui())
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
     if as_json:
@@ -67,7 +68,8 @@ def predict(
     else:
         print_table(found, top_k)
     if plot is not None and len(found):
-        write_bytes(plot, prediction.prediction_picture(found))
+        how = prediction.preprocessing_of(checkpoint, runs, frame)
+        write_bytes(plot, prediction.prediction_picture(found, how))
     if found.errors:
         problems = "\n".join(problem for _, problem in found.errors[:20])
         raise DataError(f"{len(found.errors):,} of {len(found) + len(found.errors):,} images not read:\n{problems}")

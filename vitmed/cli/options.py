@@ -18,6 +18,10 @@ PatchSize = Annotated[int | None, typer.Option(help="Side of a patch, px.")]
 Channels = Annotated[int | None, typer.Option(help="1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.")]
 Normalize = Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")]
 Resize = Annotated[str | None, typer.Option(help="pad, squash or crop.")]
+Window = Annotated[
+    str | None, typer.Option(metavar="WINDOW", help="auto, percentiles, dicom, or LOW,HIGH, of deep images.")
+]
+Frame = Annotated[int | None, typer.Option(help="Which of several frames, from 0.")]
 MaxTrain = Annotated[int | None, typer.Option(help="Train on a stratified sample of so many.")]
 Cache = Annotated[bool | None, typer.Option("--cache/--no-cache", help="Keep decoded images for the next run.")]
 CacheSize = Annotated[float | None, typer.Option(metavar="GB", help="Most that they may have together.")]

@@ -18,6 +18,7 @@ from vitmed.cli.options import (
     ConfigFile,
     Data,
     Epochs,
+    Frame,
     FreezeBlocks,
     GroupRegex,
     ImageSize,
@@ -33,6 +34,7 @@ from vitmed.cli.options import (
     Rate,
     Sets,
     WeightsOf,
+    Window,
 )
 from vitmed.cli.terminal import print_json, ui
 
@@ -55,6 +57,8 @@ def plan(
     batch_size: BatchSize = None,
     lr: Rate = None,
     policy: Policy = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     group_regex: GroupRegex = None,
     device: OwnDevice = None,
@@ -91,6 +95,8 @@ def lr_find(
     layer_decay: LayerDecay = None,
     batch_size: BatchSize = None,
     policy: Policy = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     cache: Cache = None,
     cache_size: CacheSize = None,

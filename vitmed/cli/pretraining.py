@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Cache, CacheSize, Sets
+from vitmed.cli.options import AsJson, Cache, CacheSize, Frame, Sets, Window
 from vitmed.cli.terminal import print_json, ui
 
 
@@ -28,6 +28,8 @@ def pretrain(
     channels: Annotated[int | None, typer.Option(help="1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.")] = None,
     resize: Annotated[str | None, typer.Option(help="pad, squash or crop.")] = None,
     normalize: Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")] = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: Annotated[int | None, typer.Option(help="Learn from a sample of so many.")] = None,
     cache: Cache = None,
     cache_size: CacheSize = None,

@@ -19,6 +19,7 @@ from vitmed.cli.options import (
     Device,
     Epochs,
     Fail,
+    Frame,
     FreezeBlocks,
     GroupRegex,
     ImageSize,
@@ -38,6 +39,7 @@ from vitmed.cli.options import (
     Resize,
     Sets,
     WeightsOf,
+    Window,
 )
 from vitmed.cli.terminal import judged, ui
 
@@ -60,6 +62,8 @@ def train(
     drop_path: Annotated[float | None, typer.Option(help="Stochastic depth.")] = None,
     resize: Resize = None,
     normalize: Normalize = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     cache: Cache = None,
     cache_size: CacheSize = None,
@@ -121,6 +125,8 @@ def probe(
     image_size: ImageSize = None,
     resize: Resize = None,
     normalize: Normalize = None,
+    window: Window = None,
+    frame: Frame = None,
     max_train: MaxTrain = None,
     cache: Cache = None,
     cache_size: CacheSize = None,

@@ -14,7 +14,7 @@ from vitmed.checkpoint import Checkpoint, load_checkpoint
 from vitmed.commands.membership import choose_samples
 from vitmed.config import ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
-from vitmed.images import read_image
+from vitmed.images import Preprocessing, read_image
 from vitmed.inference import check_finite, predict_logits
 from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
@@ -103,7 +103,7 @@ def evaluate(
             predictions,
             title=what,
             facts=facts(saved, what, len(samples), describe(where)),
-            read=lambda path: picture(root / path),
+            read=lambda path: picture(root / path, saved.preprocessing),
             records=read_json_lines(run.metrics) or None,
             resamples=resamples,
             notes=notes,
@@ -166,9 +166,9 @@ def finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluatio
     return evaluation
 
 
-def picture(path: Path, side: int = 320) -> np.ndarray:
-    """An image for the eye, (H, W, 3) uint8, no side longer than `side`."""
-    image = read_image(path)
+def picture(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
+    """An image for the eye, (H, W, 3) uint8, no side longer than `side`; in the window in which the network sees it."""
+    image = read_image(path, frame=how.frame, window=how.window)
     image.thumbnail((side, side))
     return np.asarray(image)
 
@@ -193,7 +193,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Model": describe_model(model),
         "Started from": started_from(model),
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
-        f"{config.data.normalize}, channels {model.channels}",
+        f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Optimisation": optimisation(train),
         "Model choice": model_choice(saved),
@@ -201,6 +201,16 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Device of this evaluation": f"{device}, fp32",
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
     }
+
+
+def describe_window(how: Preprocessing) -> str:
+    """The window of deep images, and the frame of several, in words; "" where there are none."""
+    parts = ["" if how.frame is None else f"frame {how.frame}"]
+    if isinstance(how.window, tuple):
+        parts.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
+    elif how.window is not None:
+        parts.append(f"window of each file ({how.window})")
+    return "".join(f", {part}" for part in parts if part)
 
 
 def started_from(model: ModelConfig) -> str:

@@ -32,6 +32,8 @@ FLAGS = {
     "drop_path": "model.drop_path",
     "resize": "data.resize",
     "normalize": "data.normalize",
+    "window": "data.window",
+    "frame": "data.frame",
     "max_train": "data.max_train",
     "cache": "data.cache",
     "cache_size": "data.cache_gb",

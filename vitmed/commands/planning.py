@@ -18,6 +18,7 @@ from vitmed.augment import POLICIES, refuse_flips
 from vitmed.checkpoint import from_scratch, relative
 from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.public_weights import open_weights
+from vitmed.commands.windows import settle_window
 from vitmed.config import Config, build_config, check_names, load_config
 from vitmed.errors import DataError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_size
@@ -101,6 +102,7 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
     complete = planned(config, {decision.field: decision.value for decision in decisions})
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
+    complete = settle_window(complete, splits, ui)
     complete = build_config(complete.model_dump())  # values that do not go together end here
     return Ready(config, complete, splits, weights, device, situation, decisions)
 

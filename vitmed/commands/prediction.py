@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
 from vitmed.errors import CheckpointError, DataError
-from vitmed.images import read_image
+from vitmed.images import Preprocessing, inspect, read_image
 from vitmed.inference import check_finite, predict_logits
 from vitmed.predictions import Predictions
 from vitmed.run import RunFolder
 from vitmed.splits import image_files
-from vitmed.ui import Ui
+from vitmed.ui import Silent, Ui
 from vitmed.world import pick_device
 
 NOTICE = "Research use only; not a medical device."
@@ -28,6 +29,7 @@ def predict(
     checkpoint: str | Path | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
+    frame: int | None = None,
     ui: Ui | None = None,
 ) -> Predictions:
     """Classify images with a checkpoint, preprocessed as when it was trained.
@@ -35,6 +37,7 @@ def predict(
     Args:
         images: files, folders (searched below) and glob patterns.
         checkpoint: default the best checkpoint of the newest run in `runs`.
+        frame: which frame of files that have several, from 0; default the run's own.
 
     Returns:
         the predictions, paths as given; what could not be read stands in `errors`.
@@ -44,17 +47,18 @@ def predict(
     """
     ui = ui or Ui()
     saved = find_checkpoint(checkpoint, runs, ui)
+    preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     paths = list_images([images] if isinstance(images, str | Path) else images)
     where = pick_device(device)
     model = saved.model().to(where)
+    if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
+        ui.warn(f"{flat:,} images have 8 bits and are not windowed; the model was trained on deeper ones")
 
     def read(index: int) -> np.ndarray:
-        return saved.preprocessing.read(paths[index])
+        return preprocessing.read(paths[index])
 
     with ui.bar("predicting") as advance:
-        indices, logits, problems = predict_logits(
-            model, saved.preprocessing, read, len(paths), where, progress=advance
-        )
+        indices, logits, problems = predict_logits(model, preprocessing, read, len(paths), where, progress=advance)
     check_finite(logits, saved.path)
     return Predictions(
         classes=saved.classes,
@@ -64,6 +68,14 @@ def predict(
         logits=logits if len(indices) else np.empty((0, len(saved.classes)), np.float32),
         errors=tuple((paths[i].as_posix(), problem) for i, problem in sorted(problems.items())),
     )
+
+
+def _is_flat(path: Path) -> bool:
+    """Whether an image has 8 bits; what cannot be read is told later."""
+    try:
+        return not inspect(path).deep
+    except DataError:
+        return False
 
 
 def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
@@ -124,8 +136,14 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
     return {"classes": list(predictions.classes), "images": images, "errors": errors, "notice": NOTICE}
 
 
-def prediction_picture(predictions: Predictions) -> bytes:
-    """A PNG of up to 24 of the images with their predictions.
+def preprocessing_of(checkpoint: str | Path | None, runs: str | Path, frame: int | None) -> Preprocessing:
+    """How `predict` with these arguments reads an image."""
+    how = find_checkpoint(checkpoint, runs, Silent()).preprocessing
+    return how if frame is None else replace(how, frame=frame)
+
+
+def prediction_picture(predictions: Predictions, how: Preprocessing | None = None) -> bytes:
+    """A PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`.
 
     Raises:
         DataError: no image could be read.
@@ -136,6 +154,6 @@ def prediction_picture(predictions: Predictions) -> bytes:
         raise DataError("no image could be read, so there is nothing to draw", "see the errors above")
 
     def read(path: str) -> np.ndarray:
-        return np.asarray(read_image(path))
+        return np.asarray(read_image(path, frame=how.frame, window=how.window) if how else read_image(path))
 
     return png(PLOTS["grid"].draw(predictions, read))

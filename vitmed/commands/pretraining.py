@@ -18,6 +18,7 @@ from vitmed.commands.planning import median_side
 from vitmed.commands.reading import read_all
 from vitmed.commands.session import epochs_of, json_line, splits_csv, stop_signals
 from vitmed.commands.training import default_name
+from vitmed.commands.windows import settle_window
 from vitmed.config import Config, ModelConfig, PretrainConfig, PretrainDataConfig, build_config, load_config
 from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
@@ -50,6 +51,8 @@ FLAGS = {
     "channels": "model.channels",
     "resize": "data.resize",
     "normalize": "data.normalize",
+    "window": "data.window",
+    "frame": "data.frame",
     "max_train": "data.max_train",
     "cache": "data.cache",
     "cache_size": "data.cache_gb",
@@ -139,7 +142,7 @@ def _fresh(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui)
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _plain(config.model), "data": _which(config.data)})
     splits, held_out = pretraining_splits(config.data)
-    config = _sized(config, splits, ui)
+    config = settle_window(_sized(config, splits, ui), splits, ui)
     run = Run(config, splits, ui)
     if held_out:
         ui.say(f"test  {held_out:,} images, left out: pretraining never sees them")

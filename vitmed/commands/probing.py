@@ -13,6 +13,7 @@ from vitmed.commands.evaluation import Evaluation, check_gates, finish, parse_ga
 from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.session import check_images, images_of, splits_csv
 from vitmed.commands.training import TrainResult, default_name, train
+from vitmed.commands.windows import settle_window
 from vitmed.config import Config, check_names, load_config
 from vitmed.images import Preprocessing
 from vitmed.metrics import METRICS
@@ -70,7 +71,9 @@ def _colours_alone(
     splits = make_splits(config.data)
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    images = images_of(splits, Preprocessing.of(config))
+    config = settle_window(config, splits, ui)
+    preprocessing = Preprocessing.of(config)
+    images = images_of(splits, preprocessing)
     hashes = check_images(images, config.data, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, portable(config, folder.path).to_yaml())
@@ -85,7 +88,7 @@ def _colours_alone(
             predictions,
             title=f"{what}: colours and size alone",
             facts={"Model": BASELINES["colour_and_size"], "Images": f"{what}: {len(predictions):,} judged"},
-            read=lambda path: picture(splits.root / path),
+            read=lambda path: picture(splits.root / path, preprocessing),
             notes=["No network: this tells what stain, light, format and size give away."],
         )
         results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)

@@ -1,0 +1,90 @@
+"""Windows: which of the real values of a deep image is black, which is white, and what lies between.
+
+A window that holds for a run is `Window`; one that a DICOM file brings is `Own`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeGuard
+
+import numpy as np
+
+# None: 8-bit images only. "dicom", "dicom:1": the first, the second window of each file. (low, high): for all files.
+Window = str | tuple[float, float] | None
+
+ROWS = 2**20  # values that are mapped at a time, so that a large image is never whole in float
+
+
+class Linear(NamedTuple):
+    """A straight line: `low` and below are black, `high` and above white. Where both are one value, a threshold."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, centre: float, width: float, exact: bool = False) -> Linear:
+        """From centre and width by DICOM PS3.3, C.11.2.1.2.1 (LINEAR) or C.11.2.1.3.2 (LINEAR_EXACT)."""
+        if exact:
+            return cls(centre - width / 2, centre + width / 2)
+        return cls(centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2)
+
+    def grey(self, x: np.ndarray) -> np.ndarray:
+        """Float values -> 0..255 in place, or a new array."""
+        if self.high <= self.low:
+            return np.where(x > self.low, 255.0, 0.0)
+        x -= self.low
+        x *= 255 / (self.high - self.low)
+        return x
+
+
+class Sigmoid(NamedTuple):
+    """DICOM PS3.3, C.11.2.1.3.1: 1 / (1 + exp(-4 (x - centre) / width))."""
+
+    centre: float
+    width: float
+
+    def grey(self, x: np.ndarray) -> np.ndarray:
+        """As `Linear.grey`."""
+        x -= self.centre
+        x *= -4 / self.width
+        with np.errstate(over="ignore"):
+            return 255 / (1 + np.exp(x))
+
+
+class Table(NamedTuple):
+    """A VOI LUT (DICOM PS3.3, C.11.2): `first` and below take the first entry, the last entry goes for all above."""
+
+    first: int
+    entries: np.ndarray  # (N,) float32 grey levels, 0..255
+
+    def grey(self, x: np.ndarray) -> np.ndarray:
+        """As `Linear.grey`."""
+        x -= self.first
+        np.rint(x, out=x)
+        np.clip(x, 0, len(self.entries) - 1, out=x)
+        return self.entries[x.astype(np.int64)]
+
+
+Own = Linear | Sigmoid | Table
+
+
+def to_grey(values: np.ndarray, window: Own) -> np.ndarray:
+    """Real values of any shape -> uint8 grey levels, rounded to the nearest."""
+    wide = values.dtype.itemsize > 4 or (values.dtype.kind in "iu" and values.dtype.itemsize == 4)
+    flat, out = values.reshape(-1), np.empty(values.size, np.uint8)
+    for start in range(0, len(flat), ROWS):
+        x = window.grey(flat[start : start + ROWS].astype(np.float64 if wide else np.float32))
+        np.rint(x, out=x)
+        np.clip(x, 0, 255, out=x)
+        out[start : start + ROWS] = x
+    return out.reshape(values.shape)
+
+
+def is_own(window: Window) -> TypeGuard[str]:
+    """Whether each DICOM file is to be shown by a window of its own."""
+    return isinstance(window, str) and (window == "dicom" or window.startswith("dicom:"))
+
+
+def own_index(window: str) -> int:
+    """Which of a file's windows: "dicom" is 0, "dicom:1" is 1."""
+    return int(window.partition(":")[2] or 0)
