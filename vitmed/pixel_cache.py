@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import PIL
+import torch
 from filelock import FileLock, Timeout
 
 from vitmed import images
@@ -224,10 +225,11 @@ def digests_of(hashes: Sequence[str], paths: Sequence[Path]) -> np.ndarray:
 
 
 def decoding_version() -> str:
-    """Changes with vitmed's code that decodes, and with Pillow's version: their squares may differ."""
+    """Changes with what may change a square: vitmed's code that decodes, Pillow, PyTorch, and the kind of CPU."""
     file = Path(images.__file__)
     sources = sorted(file.parent.glob("*.py")) if file.stem == "__init__" else [file]
-    return _short(PIL.__version__.encode(), *(source.read_bytes() for source in sources))
+    under = f"{PIL.__version__} {torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
+    return _short(under.encode(), *(source.read_bytes() for source in sources))
 
 
 def _short(*parts: Any) -> str:

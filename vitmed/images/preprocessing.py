@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageOps
 
 from vitmed.config import Config, PretrainConfig
@@ -25,7 +26,7 @@ class Preprocessing:
     Attributes:
         image_size: side S of the square, px.
         channels: C.
-        resize: "pad", "squash" or "crop"; antialiased by Pillow.
+        resize: "pad", "squash" or "crop"; antialiased.
         normalize: "imagenet", "half", "image" or "given"; see `DataConfig.normalize`.
         mean, std: of the channels, for "given": one number, one for each of R, G, B, or one a channel.
         interpolation: a key of `RESAMPLING`.
@@ -89,6 +90,9 @@ class Preprocessing:
         """Make an image square: (S, S, C) uint8; padding is black."""
         side = (self.image_size, self.image_size)
         if image.size != side:
+            square = _by_torch(image, side, self.resize, RESAMPLING[self.interpolation])
+            if square is not None:
+                return square
             image = RESIZES[self.resize](image, side, RESAMPLING[self.interpolation])
         return np.asarray(image).reshape(*side, self.channels)
 
@@ -152,6 +156,34 @@ def _crop(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Ima
     return ImageOps.fit(image, side, method)
 
 
+def contained(size: Side, side: Side) -> Side:
+    """The largest size of the same proportions within a square, as ImageOps.contain rounds it."""
+    width, height = size
+    if width > height:
+        return side[0], round(height / width * side[0])
+    return round(width / height * side[1]), side[1]
+
+
+def _by_torch(image: Image.Image, side: Side, resize: str, method: Image.Resampling) -> np.ndarray | None:
+    """RGB, padded or squashed to (S, S, 3) uint8 in half of Pillow's time or less; None for what PyTorch is slower at.
+
+    Antialiased alike, but the sums are rounded otherwise: grey levels differ from Pillow's by 1 here and there,
+    bicubic ones by up to 2.
+    """
+    mode = TORCH_MODES.get(method)
+    size = contained(image.size, side) if resize == "pad" else side
+    fast = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    if not fast or mode is None or image.mode != "RGB" or resize == "crop" or not min(size):
+        return None
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]  # (1, 3, H, W), channels last in memory
+    small = F.interpolate(pixels, size[::-1], mode=mode, align_corners=False, antialias=True)[0].numpy()
+    out = np.zeros((side[1], side[0], 3), dtype=np.uint8)
+    x, y = (round((whole - inside) * 0.5) for whole, inside in zip(side, size, strict=True))
+    for channel, plane in enumerate(small):  # one after the other: five times as fast as a transposed copy
+        out[y : y + size[1], x : x + size[0], channel] = plane
+    return out
+
+
 RESIZES: dict[str, Callable[[Image.Image, Side, Image.Resampling], Image.Image]] = {
     "pad": _pad,
     "squash": _squash,
@@ -163,6 +195,7 @@ RESAMPLING = {
     "lanczos": Image.Resampling.LANCZOS,
     "nearest": Image.Resampling.NEAREST,
 }
+TORCH_MODES = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicubic"}
 CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
