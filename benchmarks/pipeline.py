@@ -33,7 +33,7 @@ from speed import Contender, Step, compete, machine, say, tell_rates, tell_ratio
 SIDE = 224
 SETS = {"jpeg-1000": 1000, "png-100": 100, "png-50": 50}  # name -> side of the files, px
 COUNT = {"jpeg-1000": 64, "png-100": 640, "png-50": 640}  # files
-SLOPE = 1.2  # amplitude falls as 1 / frequency^SLOPE
+SLOPE = 1.4  # amplitude falls as 1 / frequency^SLOPE
 JITTER = 0.1  # brightness, contrast and saturation
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
