@@ -1,4 +1,4 @@
-"""vitmed beside timm, torchvision and a plain ViT: training, inference, peak memory, and the way from PNG to batch.
+"""vitmed beside timm and a plain ViT: training, inference and peak memory. (From files to batches: pipeline.py.)
 
     python benchmarks/speed.py                        all of it, some minutes on a quiet machine
     python benchmarks/speed.py --only train --batch 8 --rounds 3
@@ -21,7 +21,6 @@ import platform
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,7 +32,6 @@ from typing import Any
 
 Step = Callable[[], Any]
 SIDE, CLASSES = 224, 10
-CELLS, CELL_SIDE = 600, 100  # drawn PNGs, and their side in px
 
 
 @dataclass(frozen=True)
@@ -142,60 +140,6 @@ def _forward(model: Any, options: argparse.Namespace, bf16: bool) -> Step:
             model(x)
 
     return step
-
-
-# From PNG files to normalised float batches, in one thread; one step is one pass over the files.
-
-
-def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
-    """vitmed's loader without worker processes; `cached`: files decoded and resized before, kept in memory."""
-    from vitmed.augment import Augmenter
-    from vitmed.config import build_config
-    from vitmed.data import EpochBatches, Images, TrainImages, train_loader
-    from vitmed.images import Preprocessing
-    from vitmed.splits import Sample
-
-    paths = sorted(Path(options.cells).glob("*/*.png"))
-    names = sorted({path.parent.name for path in paths})
-    samples = [Sample(str(path), names.index(path.parent.name), None) for path in paths]
-    images = Images(Path(), samples, Preprocessing.of(build_config({})))
-    images.check(keep=cached)
-    batches = EpochBatches(images.labels, options.batch, 0, False)
-    loader = train_loader(TrainImages(images, Augmenter(policy, SIDE, 3), 0), batches, 0, False)
-
-    def epoch() -> None:
-        for x, _, _ in loader:
-            images.preprocessing.normalise(x)
-        batches.epoch += 1
-
-    return epoch
-
-
-def load_torchvision(options: argparse.Namespace, like_medical: bool) -> Step:
-    """ImageFolder and torchvision's transforms v1: resize, change, to tensor, normalise.
-
-    The change is a flip and a colour jitter, or what vitmed's default policy `medical` does: turn, shift and
-    scale in 70 % of the images, brightness and contrast in half of them.
-    """
-    from torch.utils.data import DataLoader
-    from torchvision import datasets
-    from torchvision import transforms as T
-
-    if like_medical:
-        affine = T.RandomAffine(10, (0.05, 0.05), (0.9, 1.1), interpolation=T.InterpolationMode.BILINEAR)
-        change = [T.RandomApply([affine], 0.7), T.RandomApply([T.ColorJitter(0.1, 0.1)], 0.5)]
-    else:
-        change = [T.RandomHorizontalFlip(), T.ColorJitter(0.15, 0.15, 0.1, 0.03)]
-    normalise = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    transform = T.Compose([T.Resize((SIDE, SIDE)), *change, T.ToTensor(), normalise])
-    folder = datasets.ImageFolder(options.cells, transform)
-    loader = DataLoader(folder, options.batch, shuffle=True, drop_last=True)
-
-    def epoch() -> None:
-        for _ in loader:
-            pass
-
-    return epoch
 
 
 def _timm(options: argparse.Namespace, sdpa: bool) -> Any:
@@ -351,8 +295,8 @@ def tell_rates(results: dict[str, dict[str, Any]], images: int, base: str) -> No
         )
 
 
-def tell_ratio(results: dict[str, dict[str, Any]], ours: str, theirs: str) -> None:
-    """One line: ours against the best of the rows whose name begins so."""
+def tell_ratio(results: dict[str, dict[str, Any]], ours: str, theirs: str | tuple[str, ...]) -> None:
+    """One line: ours against the best of the rows whose name begins so, or with one of those."""
     best = max((name for name in results if name.startswith(theirs)), key=lambda name: rate(results[name], 1))
     low, middle, high = ratio(results, best, ours)
     print(f"\n{ours} is {middle:.2f} x {best} (quartiles {low:.2f}-{high:.2f}, {len(results[best]['seconds'])} rounds)")
@@ -408,24 +352,6 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
         for name, result in found.items():
             print(f"| {name} | {result['peak_mb']:.0f} | {result['peak_mb'] / least:.2f} |")
         results[part] = found
-    return results
-
-
-def pipeline(options: argparse.Namespace) -> dict[str, Any]:
-    """Small PNGs to batches on one core."""
-    from vitmed.synthetic import draw_cells
-
-    core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else None
-    with tempfile.TemporaryDirectory() as folder:
-        say(f"  drawing {CELLS} cells")
-        draw_cells(Path(folder, "cells"), cells=CELLS, patients=20, size=CELL_SIDE)
-        cells = Path(folder, "cells", "train")
-        images = sum(1 for _ in cells.glob("*/*.png")) // options.batch * options.batch
-        one = argparse.Namespace(**{**vars(options), "core": core, "threads": 1, "cells": str(cells)})
-        results = compete(PIPELINE, one)
-    tell_rates(results, images, "torchvision, flip and colour jitter")
-    tell_ratio(results, "vitmed, policy medical", "torchvision, as")
-    tell_ratio(results, "vitmed, policy medical, cached", "torchvision")
     return results
 
 
@@ -489,17 +415,7 @@ INFERENCE = {
     "tuned timm fp32, SDPA": Contender(partial(infer_timm, sdpa=True), tuned=True),
     "plain fp32": Contender(infer_plain),
 }
-PIPELINE = {
-    "vitmed, policy medical": Contender(partial(load_vitmed, policy="medical", cached=False), tuned=True),
-    "vitmed, policy blood_smear": Contender(partial(load_vitmed, policy="blood_smear", cached=False), tuned=True),
-    "vitmed, policy medical, cached": Contender(partial(load_vitmed, policy="medical", cached=True), tuned=True),
-    "vitmed, policy blood_smear, cached": Contender(
-        partial(load_vitmed, policy="blood_smear", cached=True), tuned=True
-    ),
-    "torchvision, flip and colour jitter": Contender(partial(load_torchvision, like_medical=False)),
-    "torchvision, as medical": Contender(partial(load_torchvision, like_medical=True)),
-}
-PARTS = {"train": train, "inference": inference, "memory": memory, "pipeline": pipeline}
+PARTS = {"train": train, "inference": inference, "memory": memory}
 
 if __name__ == "__main__":
     main()

@@ -75,6 +75,7 @@ def values() -> dict[str, object]:
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
+        "cache": False, "cache_size": 3.5,
         "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 

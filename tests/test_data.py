@@ -144,6 +144,6 @@ def test_the_loader_draws_nothing_from_the_global_generator(images: Images) -> N
 
 def test_number_of_workers() -> None:
     assert pick_workers(3, False, True, CPU) == 3 and pick_workers(0, True, False, CUDA) == 0
-    assert pick_workers(None, augments=False, cached=True, device=CPU) == 0
-    assert pick_workers(None, augments=True, cached=True, device=CPU) >= 1
-    assert pick_workers(None, augments=True, cached=True, device=CUDA) >= 1
+    assert pick_workers(None, augments=False, in_memory=True, device=CPU) == 0
+    assert pick_workers(None, augments=True, in_memory=True, device=CPU) >= 1
+    assert pick_workers(None, augments=True, in_memory=True, device=CUDA) >= 1

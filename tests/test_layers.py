@@ -16,7 +16,7 @@ LAYERS = [  # low to high; a module imports from lower lines only
     ["config", "cards"],
     ["model", "health", "layouts", "rules", "resampling", "lr_range", "npz"],
     ["images", "augment", "predictions", "synthetic", "mae", "weight_files"],
-    ["splits", "weights"],
+    ["splits", "weights", "pixel_cache"],
     ["data", "optim", "inference", "run", "lora", "survey", "personal"],
     ["checkpoint", "downloads", "metrics", "calibration", "index"],
     ["loop", "plots", "baselines", "archives", "originals", "inspection", "duplicates", "shortcuts", "findings"],

@@ -27,6 +27,7 @@ from vitmed.weights import ENCODER, FORMAT
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
+GONE = {"data.cache_mb"}  # fields that earlier versions stored
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,20 @@ def load_pretraining(path: Path) -> Pretraining:
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
     try:
         splits, hashes = _read_membership(path, content)
-        config = build_config(content["config"], PretrainConfig)
+        config = build_config(_today(content["config"]), PretrainConfig)
         return Pretraining(path, config, splits, hashes, dict(content["training"]))
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
+
+
+def _today(config: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration without the fields that are gone; they changed no result."""
+    return {
+        section: {field: value for field, value in fields.items() if f"{section}.{field}" not in GONE}
+        for section, fields in config.items()
+    }
 
 
 def _head(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
@@ -242,7 +251,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     splits, hashes = _read_membership(path, content)
     classes = splits.classes
-    config = build_config(content["config"])
+    config = build_config(_today(content["config"]))
     if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"classes {classes}")
     if Preprocessing(**content["preprocessing"]) != Preprocessing.of(config):

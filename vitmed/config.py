@@ -90,8 +90,13 @@ class DataConfig(Section):
         None,
         description="Of two classes the finding, whose sensitivity is told; default the one not named like normal.",
     )
-    cache_mb: int = Field(
-        2048, ge=0, description="Keep decoded, resized training images in memory up to this size; 0 decodes every time."
+    cache: bool = Field(
+        True,
+        description="Keep decoded, resized images: few and quick ones in memory, others in a file in the cache folder; "
+        "false decodes every time and writes nothing.",
+    )
+    cache_gb: float = Field(
+        20.0, ge=0, description="Most that the files of decoded images may have together, GB; the oldest go first."
     )
 
     @field_validator("window", mode="plain")

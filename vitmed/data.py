@@ -1,4 +1,4 @@
-"""From samples to batches: every file decoded once before training, then kept in memory where it fits.
+"""From samples to batches: every file decoded once before training, then kept in memory or in a file.
 
 Every random draw is a pure function of (seed, epoch, index), so it depends neither on the number of workers
 nor on where an earlier run was interrupted.
@@ -21,6 +21,7 @@ from vitmed import npz
 from vitmed.augment import Augmenter
 from vitmed.errors import DataError
 from vitmed.images import Preprocessing
+from vitmed.pixel_cache import Squares
 from vitmed.splits import Sample
 from vitmed.world import cores
 
@@ -34,7 +35,7 @@ def seed_of(*parts: int) -> int:
 
 
 class Images:
-    """The images of one split, decoded and square; in memory where they fit.
+    """The images of one split, decoded and square; `cache` has them all, or is None.
 
     Args:
         root, samples: where they lie.
@@ -46,7 +47,7 @@ class Images:
         self.samples = samples
         self.preprocessing = preprocessing
         self.labels = np.array([sample.label for sample in samples], dtype=np.int64)
-        self.cache: np.ndarray | None = None
+        self.cache: np.ndarray | Squares | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -54,8 +55,21 @@ class Images:
     def read(self, index: int) -> np.ndarray:
         """(S, S, C) uint8. Raises DataError with the file's name."""
         if self.cache is not None:
-            return self.cache[index]
+            try:
+                return self.cache[index]
+            except (OSError, ValueError):  # a loader process that is not forked opens the file anew: it may be gone
+                self.cache = None
         return self.preprocessing.read(self.root / self.samples[index].path)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return [self.root / sample.path for sample in self.samples]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading them waits for no disk."""
+        return isinstance(self.cache, np.ndarray)
 
     @property
     def megabytes(self) -> float:
@@ -95,6 +109,24 @@ class Images:
                     progress(done, len(self))
         self.cache = cache
         return hashes, bad
+
+
+def hash_files(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
+    """The sha256 of every file, in threads; "" where it cannot be read."""
+
+    def one(path: Path) -> str:
+        try:
+            return hashlib.sha256(npz.content(path)).hexdigest()
+        except (OSError, DataError):
+            return ""
+
+    hashes = []
+    with ThreadPoolExecutor(cores()) as pool:
+        for done, digest in enumerate(pool.map(one, paths), 1):
+            hashes.append(digest)
+            if progress is not None:
+                progress(done, len(paths))
+    return hashes
 
 
 def unusable(bad: Sequence[str], total: int) -> DataError:
@@ -173,11 +205,11 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
     )
 
 
-def pick_workers(asked: int | None, augments: bool, cached: bool, device: torch.device) -> int:
+def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device) -> int:
     """Loader processes: as asked, else none where there is nothing to do, few where the CPU also trains."""
     if asked is not None:
         return asked
-    if cached and not augments:
+    if in_memory and not augments:
         return 0
     return max(1, cores() // 2) if device.type == "cpu" else min(8, cores())
 

@@ -44,7 +44,7 @@ def _exit_code(run: Callable[[], None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MemoryError:
-        _stderr("error: no memory left\nFix: --batch-size with a smaller number, or --set data.cache_mb=0")
+        _stderr("error: no memory left\nFix: --batch-size with a smaller number, or --no-cache")
         return 5
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a wrong flag: click's, or typer's copy of it

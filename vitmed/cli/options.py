@@ -23,6 +23,8 @@ Window = Annotated[
 ]
 Frame = Annotated[int | None, typer.Option(help="Which of several frames, from 0.")]
 MaxTrain = Annotated[int | None, typer.Option(help="Train on a stratified sample of so many.")]
+Cache = Annotated[bool | None, typer.Option("--cache/--no-cache", help="Keep decoded images for the next run.")]
+CacheSize = Annotated[float | None, typer.Option(metavar="GB", help="Most that they may have together.")]
 GroupRegex = Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")]
 Positive = Annotated[str | None, typer.Option(help="Of two classes the finding.")]
 Policy = Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation for the modality.")]

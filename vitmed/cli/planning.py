@@ -12,6 +12,8 @@ from vitmed.cli.app import app
 from vitmed.cli.options import (
     AsJson,
     BatchSize,
+    Cache,
+    CacheSize,
     Channels,
     ConfigFile,
     Data,
@@ -96,6 +98,8 @@ def lr_find(
     window: Window = None,
     frame: Frame = None,
     max_train: MaxTrain = None,
+    cache: Cache = None,
+    cache_size: CacheSize = None,
     group_regex: GroupRegex = None,
     device: OwnDevice = None,
     sets: Sets = None,

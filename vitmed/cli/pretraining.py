@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Frame, Sets, Window
+from vitmed.cli.options import AsJson, Cache, CacheSize, Frame, Sets, Window
 from vitmed.cli.terminal import print_json, ui
 
 
@@ -31,6 +31,8 @@ def pretrain(
     window: Window = None,
     frame: Frame = None,
     max_train: Annotated[int | None, typer.Option(help="Learn from a sample of so many.")] = None,
+    cache: Cache = None,
+    cache_size: CacheSize = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation; default mae.")] = None,
     mask_ratio: Annotated[float | None, typer.Option(help="Share of patches that is hidden.")] = None,

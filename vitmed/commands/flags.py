@@ -35,6 +35,8 @@ FLAGS = {
     "window": "data.window",
     "frame": "data.frame",
     "max_train": "data.max_train",
+    "cache": "data.cache",
+    "cache_size": "data.cache_gb",
     "group_regex": "data.group_regex",
     "positive": "data.positive",
     "policy": "augment.policy",

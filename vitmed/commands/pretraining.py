@@ -15,7 +15,8 @@ from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
 from vitmed.commands.flags import read_overrides
 from vitmed.commands.planning import median_side
-from vitmed.commands.session import epochs_of, json_line, read_all, splits_csv, stop_signals
+from vitmed.commands.reading import read_all
+from vitmed.commands.session import epochs_of, json_line, splits_csv, stop_signals
 from vitmed.commands.training import default_name
 from vitmed.commands.windows import settle_window
 from vitmed.config import Config, ModelConfig, PretrainConfig, PretrainDataConfig, build_config, load_config
@@ -53,6 +54,8 @@ FLAGS = {
     "window": "data.window",
     "frame": "data.frame",
     "max_train": "data.max_train",
+    "cache": "data.cache",
+    "cache_size": "data.cache_gb",
     "group_regex": "data.group_regex",
     "policy": "augment.policy",
     "mask_ratio": "mae.mask_ratio",
@@ -71,7 +74,7 @@ FLAGS = {
 UNLABELLED_VAL = 0.05  # share of images without classes that only the validation loss sees
 
 # What may be said beside --resume: what changes no result.
-RESUMABLE = {"train.device", "train.workers"}
+RESUMABLE = {"train.device", "train.workers", "data.cache", "data.cache_gb"}
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def _fresh(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui)
         ui.warn("no test images were left out: images that will be judged later must not lie here")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    run.hashes = read_all(run.images, config.data.cache_mb, ui)
+    run.hashes = read_all(run.images, config.data, ui)
     run.open(RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae"))
     return run
 
@@ -213,7 +216,7 @@ def _resumed(
         Splits(root, saved.splits.classes, saved.splits.samples, saved.splits.made),
         ui,
     )
-    run.hashes = read_all(run.images, run.config.data.cache_mb, ui)
+    run.hashes = read_all(run.images, run.config.data, ui)
     changed = [name for name, hashes in saved.hashes.items() if hashes != run.hashes[name]]
     if changed:
         raise DataError(f"{root}: images of {', '.join(changed)} have changed since the run began", "start a new run")
@@ -272,7 +275,7 @@ class Run:
         train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
         augmenter = Augmenter(augment.policy, model.image_size, model.channels, augment.flips)
         self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced=False)
-        workers = pick_workers(train.workers, augment.policy != "none", images.cache is not None, self.device)
+        workers = pick_workers(train.workers, augment.policy != "none", images.in_memory, self.device)
         dataset = TrainImages(images, augmenter, train.seed)
         self.loader = train_loader(dataset, self.batches, workers, self.device.type == "cuda")
         self.state: TrainState = new_pretraining(self.model, self.config, self.device, self.precision)

@@ -75,7 +75,7 @@ def _colours_alone(
     config = settle_window(config, splits, ui)
     preprocessing = Preprocessing.of(config)
     images = images_of(splits, preprocessing)
-    hashes = check_images(images, config.data.cache_mb, ui)
+    hashes = check_images(images, config.data, ui)
     notes = check_before_training(splits, config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, portable(config, folder.path).to_yaml())

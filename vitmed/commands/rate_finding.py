@@ -11,7 +11,8 @@ import torch
 
 from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.planning import get_ready
-from vitmed.commands.session import Session, read_all
+from vitmed.commands.reading import read_all
+from vitmed.commands.session import Session
 from vitmed.config import load_config
 from vitmed.errors import UsageError, VitmedError
 from vitmed.loop import classification_loss, end_epoch, rest_of_epoch
@@ -62,7 +63,7 @@ def lr_find(
     ready = get_ready(load_config(config, overrides, sets), config is None, offline, ui)
     refuse_inside(ready.splits.root, file)
     session = Session(ready.config, ready.splits, ready.device, ui, ready.weights)
-    read_all({"train": session.images["train"]}, ready.config.data.cache_mb, ui)
+    read_all({"train": session.images["train"]}, ready.config.data, ui)
     session.prepare()
     rates = rising(low, high, steps)
     found = watch(rates, _losses(session, rates, ui))

@@ -22,9 +22,10 @@ from vitmed.commands.checking import check_before_training
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
 from vitmed.commands.membership import seen_before
+from vitmed.commands.reading import read_all
 from vitmed.commands.summaries import summarise
-from vitmed.config import Config, PretrainConfig
-from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader, unusable
+from vitmed.config import Config, DataConfig, PretrainConfig
+from vitmed.data import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.health import stuck
 from vitmed.images import Preprocessing
@@ -115,8 +116,8 @@ class Session:
         return f"all {total:.2f} M parameters"
 
     def check_images(self) -> None:
-        """Decode every file once; keep those of train and val in memory where they fit."""
-        self.hashes = check_images(self.images, self.config.data.cache_mb, self.ui)
+        """Decode every file once, in this run or in one before, and look for what is wrong with them."""
+        self.hashes = check_images(self.images, self.config.data, self.ui)
         self.notes = check_before_training(self.splits, self.config, self.ui)
         before = seen_before(self.seen, self.hashes["test"])
         if before:
@@ -155,7 +156,7 @@ class Session:
         augmenter = Augmenter(augment.policy, self.config.model.image_size, self.config.model.channels, augment.flips)
         self.dataset = TrainImages(train_images, augmenter, train.seed)
         self.batches = EpochBatches(train_images.labels, train.batch_size, train.seed, train.balance == "sampler")
-        workers = pick_workers(train.workers, augment.policy != "none", train_images.cache is not None, self.device)
+        workers = pick_workers(train.workers, augment.policy != "none", train_images.in_memory, self.device)
         self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
         self.state: TrainState = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
 
@@ -266,36 +267,15 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
     return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
 
 
-def check_images(images: dict[str, Images], cache_mb: int, ui: Ui) -> dict[str, list[str]]:
+def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> dict[str, list[str]]:
     """As `read_all`; and warn where an image of val or test is in another split too."""
-    hashes = read_all(images, cache_mb, ui)
+    hashes = read_all(images, data, ui)
     seen = dict.fromkeys(hashes["train"], "train")
     for name in ("val", "test"):
         copies = sum(digest in seen for digest in hashes[name])
         if copies:
             ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered")
         seen |= dict.fromkeys(hashes[name], name)
-    return hashes
-
-
-def read_all(images: dict[str, Images], cache_mb: int, ui: Ui) -> dict[str, list[str]]:
-    """Decode every file once; keep those of train and val in memory where they fit.
-
-    Returns:
-        split -> sha256 of its files, in the order of the samples.
-
-    Raises:
-        DataError: files that cannot be used; names them.
-    """
-    room, bad, hashes = cache_mb, list[str](), dict[str, list[str]]()
-    for name, part in images.items():
-        keep = name != "test" and part.megabytes <= room
-        room -= int(part.megabytes) if keep else 0
-        with ui.bar(f"reading {name}") as advance:
-            hashes[name], problems = part.check(keep, advance)
-        bad += problems
-    if bad:
-        raise unusable(bad, sum(len(part) for part in images.values()))
     return hashes
 
 

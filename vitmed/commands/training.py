@@ -25,7 +25,7 @@ from vitmed.ui import Ui
 from vitmed.world import pick_device
 
 # What may be said beside --resume: how long to go on, and what changes no result.
-RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers"}
+RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers", "data.cache", "data.cache_gb"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _resumed(
     if not folder.last.is_file():
         raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
     if config is not None or sets or set(overrides) - RESUMABLE:
-        flags = ", ".join(f"--{key.partition('.')[2]}" for key in sorted(RESUMABLE))
+        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag, key in FLAGS.items() if key in RESUMABLE)
         raise UsageError("--resume goes on with the run's own configuration", f"with it give only {flags}")
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:

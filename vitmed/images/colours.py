@@ -15,7 +15,7 @@ LEVELS = 2  # a profile that changes no colour by more than this is sRGB
 
 def to_mode(image: Image.Image, channels: int) -> Image.Image:
     """L, LA, RGB or RGBA. CMYK, palettes and the like become RGB; RGB becomes grey by ITU-R 601 luma."""
-    image = ImageOps.exif_transpose(image)
+    ImageOps.exif_transpose(image, in_place=True)
     profile = image.info.get("icc_profile")
     if image.mode == "P":
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
@@ -28,7 +28,7 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
         image = _on_black(image.convert("RGBA"))
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode in ("1", "LA", "La") else "RGB")
-    return image.convert(MODES[channels])
+    return image if image.mode == MODES[channels] else image.convert(MODES[channels])
 
 
 def _on_black(image: Image.Image) -> Image.Image:
