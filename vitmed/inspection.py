@@ -94,7 +94,7 @@ def look_at(path: Path, frame: int | None = None) -> Record:
 
 
 def _picture(path: Path, frame: int | None) -> Image.Image:
-    """What is looked at: RGB, 8 bits. Deep values are stretched image by image: the window of a run is not known yet."""
+    """What is looked at: RGB, 8 bits. Deep values are stretched image by image: no window is known yet."""
     found = decode(path, frame)
     if isinstance(found, Deep):
         shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
