@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Sets
+from vitmed.cli.options import AllowLeakage, AsJson, Fold, Folds, Groups, Labels, Sets
 from vitmed.cli.terminal import print_json, ui
 
 
@@ -29,7 +29,12 @@ def pretrain(
     resize: Annotated[str | None, typer.Option(help="pad, squash or crop.")] = None,
     normalize: Annotated[str | None, typer.Option(help="imagenet, half, or image (against stain and light).")] = None,
     max_train: Annotated[int | None, typer.Option(help="Learn from a sample of so many.")] = None,
+    labels: Labels = None,
+    groups: Groups = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
+    folds: Folds = None,
+    fold: Fold = None,
+    allow_leakage: AllowLeakage = None,
     policy: Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation; default mae.")] = None,
     mask_ratio: Annotated[float | None, typer.Option(help="Share of patches that is hidden.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the images.")] = None,
