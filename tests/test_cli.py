@@ -70,10 +70,11 @@ def values() -> dict[str, object]:
     return {
         "model": "vit_small", "weights": "w.pt", "image_size": 48, "patch_size": 6, "channels": 1, "stem": "patch",
         "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
-        "max_train": 99, "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True, "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
+        "max_train": 99, "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
         "probe_first": True, "freeze_blocks": 1, "baseline": False,
+        "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
         "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 

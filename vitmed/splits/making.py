@@ -18,7 +18,7 @@ from vitmed.splits.patients import Progress, know_patients
 from vitmed.splits.samples import SPLITS, Splits, shared_groups
 from vitmed.splits.scanning import data_folder, image_names, split_folders
 
-MANY = 10_000  # patients; beyond, they are dealt out: weighing each against all folds would take minutes
+MANY = 500  # patients; beyond, scikit-learn's StratifiedGroupKFold takes seconds to hours
 NAMED = 10  # patients in two splits that are named
 
 
@@ -236,7 +236,7 @@ def _patients(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int)
 def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """(S,) int64: the fold of every image, 0 to folds - 1; whole patients, classes in proportion."""
     if int(codes.max()) + 1 > MANY:
-        return _dealt(labels, codes, folds, seed)
+        return _levelled(labels, codes, folds, seed)
     from sklearn.model_selection import StratifiedGroupKFold
 
     number = np.empty(len(labels), dtype=np.int64)
@@ -248,24 +248,30 @@ def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int)
     return number
 
 
-def _dealt(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """The same for very many patients: sorted by their main class and size, and dealt out like cards.
+def _levelled(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """The same for many patients: each, from the largest down, goes where it adds least to the unevenness of the folds.
 
-    Every run of `folds` patients goes to as many folds, in random order, so neighbours, which are alike, are spread.
+    The unevenness is the sum over the classes of the squared shares that the folds have of a class; a patient with c_k
+    images of class k adds 2 sum_k n_k c_k / N_k^2 and a constant to it in a fold that has n_k of N_k.
     """
-    patients, classes = int(codes.max()) + 1, int(labels.max()) + 1
+    classes = int(labels.max()) + 1
     pair, count = np.unique(codes * classes + labels, return_counts=True)
     of_patient, of_class = np.divmod(pair, classes)
-    largest_last = np.lexsort((of_class, count, of_patient))
-    main, most = np.empty(patients, dtype=np.int64), np.empty(patients, dtype=np.int64)
-    main[of_patient[largest_last]] = of_class[largest_last]  # of several for one patient the last one stays
-    most[of_patient[largest_last]] = count[largest_last]
-    rng = np.random.default_rng([seed, folds])
-    order = np.lexsort((rng.random(patients), most, np.bincount(codes), main))
-    hands = -(-patients // folds)
-    dealt = rng.permuted(np.tile(np.arange(folds), (hands, 1)), axis=1).ravel()[:patients]
-    number = np.empty(patients, dtype=np.int64)
-    number[order] = dealt
+    weight = (count / np.bincount(labels, minlength=classes)[of_class] ** 2).tolist()
+    begin = np.searchsorted(of_patient, np.arange(int(codes.max()) + 2)).tolist()
+    class_of, count_of, size = of_class.tolist(), count.tolist(), np.bincount(codes)
+    mixed = np.random.default_rng([seed, folds]).permutation(len(size))
+    held = [[0] * folds for _ in range(classes)]
+    number = np.empty(len(size), dtype=np.int64)
+    for patient in mixed[np.argsort(-size[mixed], kind="stable")].tolist():
+        pairs = range(begin[patient], begin[patient + 1])
+        added = [0.0] * folds
+        for i in pairs:  # plain lists: an array of a few numbers costs more to begin with than to add up
+            added = [sum_ + weight[i] * n for sum_, n in zip(added, held[class_of[i]], strict=True)]
+        best = added.index(min(added))
+        for i in pairs:
+            held[class_of[i]][best] += count_of[i]
+        number[patient] = best
     return number[codes]
 
 
