@@ -71,11 +71,12 @@ def values() -> dict[str, object]:
     return {
         "model": "vit_small", "weights": "w.pt", "image_size": 48, "patch_size": 6, "channels": 1, "stem": "patch",
         "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
-        "max_train": 99, "group_regex": "(P.)", "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
+        "max_train": 99, "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "cache_size": 3.5,
+        "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
         "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
@@ -83,7 +84,7 @@ def values() -> dict[str, object]:
 def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitmed.commands import training
 
-    alone = {"freeze": True, "lora": 4}  # these go with few others
+    alone = {"freeze": True, "lora": 4, "group_regex": "(P.)"}  # these go with few others
     assert {*values(), *alone} == set(FLAGS), "a value for each flag"
     seen: dict[str, Any] = {}
 
@@ -95,19 +96,23 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
     args: list[object] = []
     for flag, value in values().items():
         option = f"--{flag.replace('_', '-')}"
-        args += {"ema": ["--no-ema"], "baseline": ["--no-baseline"], "probe_first": ["--probe-first"]}.get(
-            flag, [option, "40,400" if flag == "window" else value]
-        )
+        args += {
+            "ema": ["--no-ema"],
+            "baseline": ["--no-baseline"],
+            "probe_first": ["--probe-first"],
+            "allow_leakage": ["--allow-leakage"],
+        }.get(flag, [option, "40,400" if flag == "window" else value])
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()
     for flag, value in values().items():
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == value != defaults[section][field], flag
     assert seen["data"]["root"] == "somewhere"
-    for args in (["--freeze"], ["--lora", 4]):
+    for args in (["--freeze"], ["--lora", 4], ["--group-regex", "(P.)"]):
         assert vitmed("train", "somewhere", *args).code == 130
-        flag = args[0].removeprefix("--")
-        assert seen["train"][flag] == alone[flag]
+        flag = args[0].removeprefix("--").replace("-", "_")
+        section, field = FLAGS[flag].split(".")
+        assert seen[section][field] == alone[flag]
     monkeypatch.setattr(training, "_fresh", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
     assert (
         vitmed("train", "x", "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code == 1

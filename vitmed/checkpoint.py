@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from vitmed.catalogue import is_name
-from vitmed.config import AnyConfig, Config, ModelConfig, PretrainConfig, build_config
+from vitmed.config import PATHS, AnyConfig, Config, ModelConfig, PretrainConfig, build_config, is_word
 from vitmed.errors import CheckpointError, DataError, VitmedError
 from vitmed.images import Preprocessing
 from vitmed.model import ViT, build_vit
@@ -193,20 +192,36 @@ def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dic
             "labels": [sample.label for sample in samples],
             "groups": [sample.group for sample in samples],
             "sha256": hashes.get(name, []),
+            **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
         }
         for name, samples in splits.samples.items()
     }
-    return {"root": relative(splits.root, path.parent), "splits": membership, "made": splits.made}
+    return {
+        "root": relative(splits.root, path.parent),
+        "splits": membership,
+        "made": splits.made,
+        "columns": list(splits.columns),
+        "patients": splits.patients,
+    }
 
 
 def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
     data, samples, hashes = content["data"], {}, {}
     for name, part in data["splits"].items():
-        rows = zip(part["paths"], part["labels"], part["groups"], strict=True)
+        further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
+        rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
     root = Path(os.path.normpath(path.parent / data["root"]))
-    return Splits(root, tuple(content["classes"]), samples, dict(data["made"])), hashes
+    splits = Splits(
+        root,
+        tuple(content["classes"]),
+        samples,
+        dict(data["made"]),
+        columns=tuple(data.get("columns", ())),  # none in files of vitmed 0.1
+        patients=data.get("patients", ""),
+    )
+    return splits, hashes
 
 
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
@@ -278,12 +293,23 @@ def relative(path: str | Path, folder: Path) -> str:
 
 def portable(config: AnyConfig, folder: Path) -> AnyConfig:
     """The configuration with its paths relative to a folder; a name of the catalogue is none."""
-    data, model = config.data, config.model
-    if data.root is not None:
-        data = data.model_copy(update={"root": relative(data.root, folder)})
-    if model.weights is not None and not is_name(model.weights):
-        model = model.model_copy(update={"weights": relative(model.weights, folder)})
-    return config.model_copy(update={"data": data, "model": model})
+    for section, name in PATHS:
+        part = getattr(config, section)
+        value = getattr(part, name)
+        if value is not None and not is_word(name, value):
+            part = part.model_copy(update={name: relative(value, folder)})
+            config = config.model_copy(update={section: part})
+    return config
+
+
+def placed(config: AnyConfig, folder: Path) -> dict[str, Any]:
+    """The tree of a configuration as `portable` left it, with its paths as they are seen from here."""
+    tree = config.model_dump()
+    for section, name in PATHS:
+        value = tree[section][name]
+        if value is not None and not is_word(name, value, folder):
+            tree[section][name] = os.path.normpath(folder / value)
+    return tree
 
 
 def from_scratch(model: ModelConfig) -> ModelConfig:

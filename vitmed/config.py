@@ -86,6 +86,21 @@ class DataConfig(Section):
         description="Finds the patient in a path relative to the data root: the first bracket, or the whole match. "
         "A patient is then never split.",
     )
+    groups: str | None = Field(
+        None,
+        description="How patients are known instead: names (from the file names, as vitmed shows them), dicom "
+        "(PatientID), or a CSV table with columns path and patient (in a YAML file, relative to that file).",
+    )
+    labels: str | None = Field(
+        None,
+        description="CSV table with columns path and label, instead of folders by class; more in docs/patients.md. In "
+        "a YAML file, relative to that file.",
+    )
+    folds: int | None = Field(None, ge=2, description="Divide all images into so many folds; one is the test.")
+    fold: int = Field(1, ge=1, description="Which of the folds is the test, from 1.")
+    allow_leakage: bool = Field(
+        False, description="Go on where a patient is in two of the folder's own splits; the report says so."
+    )
     positive: str | None = Field(
         None,
         description="Of two classes the finding, whose sensitivity is told; default the one not named like normal.",
@@ -214,8 +229,12 @@ class RunConfig(Section):
     @field_validator("data", check_fields=False)
     @classmethod
     def _something_left_to_train_on(cls, data: DataConfig) -> DataConfig:
-        if data.val_fraction + data.test_fraction >= 1:
-            raise ValueError("data.val_fraction + data.test_fraction leave nothing to train on")
+        if data.val_fraction + (data.test_fraction if data.folds is None else 1 / data.folds) >= 1:
+            raise ValueError("the shares of validation and test leave nothing to train on")
+        if data.groups is not None and data.group_regex is not None:
+            raise ValueError("data.groups and data.group_regex both say who the patient is")
+        if data.fold > (data.folds or 1):
+            raise ValueError(f"data.fold {data.fold} of data.folds {data.folds}: there is no such fold")
         return data
 
     @model_validator(mode="after")
@@ -347,11 +366,11 @@ def load_config(
     if file is not None:
         path = find_config(file)
         tree = _number(_read_yaml(path))
-        for section, field in (("data", "root"), ("model", "weights")):
+        for section, field in PATHS:
             fields = tree.get(section)
-            if isinstance(fields, dict) and isinstance(value := fields.get(field), str):
-                if field == "weights" and is_name(value, path.parent):
-                    continue  # public weights, which lie in no folder of the user's
+            fields = fields if isinstance(fields, dict) else {}
+            value = fields.get(field)
+            if isinstance(value, str) and not is_word(field, value, path.parent):
                 fields[field] = str(Path(path.parent, value))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
@@ -365,6 +384,11 @@ def load_config(
         if value is not None:
             _put(tree, key, value, kind)
     return build_config(tree, kind)
+
+
+def is_word(field: str, value: str, folder: str | Path = ".") -> bool:
+    """Whether a field of `PATHS` holds a word with a meaning of its own, and no path."""
+    return is_name(value, folder) if field == "weights" else field == "groups" and value in GROUP_WORDS
 
 
 def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyConfig:  # type: ignore[assignment]
@@ -454,3 +478,8 @@ def _number(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+GROUP_WORDS = ("names", "dicom")  # values of data.groups that are no table
+# Fields that name a file or folder: relative to the YAML file that they stand in.
+PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Predictions:
         labels: (S,) int64 indices into `classes`, or None where the truth is unknown.
         logits: (S, K) float32, before the softmax.
         positive: of two classes the finding, where somebody said which; else its name decides.
+        columns: what else a table says of the images: name of the column -> S cells.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
     """
 
@@ -40,12 +41,14 @@ class Predictions:
     logits: np.ndarray
     errors: tuple[tuple[str, str], ...] = ()
     positive: str | None = None
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = len(self.paths)
         assert self.logits.shape == (size, len(self.classes)), self.logits.shape
         assert self.labels is None or self.labels.shape == (size,)
         assert self.groups is None or len(self.groups) == size
+        assert all(len(cells) == size for cells in self.columns.values())
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -67,9 +70,10 @@ class Predictions:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
-    def columns(self) -> list[str]:
-        """Column names of `predictions.csv`, in order."""
-        return [*FIXED_COLUMNS, *(f"prob_{c}" for c in self.classes), *(f"logit_{c}" for c in self.classes)]
+    def header(self) -> list[str]:
+        """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
+        own = [f"{kind}_{name}" for kind in ("prob", "logit") for name in self.classes]
+        return [*FIXED_COLUMNS, *own, *self.columns]
 
     def rows(self) -> list[list[str]]:
         """One row of text per image; floats are written so that they read back to the same bits."""
@@ -80,6 +84,7 @@ class Predictions:
             row = [path, label, group, self.classes[self.predicted[i]], repr(float(self.confidence[i]))]
             row += [repr(float(p)) for p in self.probabilities[i]]
             row += [repr(float(z)) for z in self.logits[i]]  # a float32 is exact as a float64
+            row += [cells[i] for cells in self.columns.values()]
             rows.append(row)
         return rows
 
@@ -91,7 +96,7 @@ class Predictions:
         """
         stream = io.StringIO(newline="")
         writer = csv.writer(stream)  # lines end in CR LF, so that a name that holds either is quoted
-        columns, last = self.columns(), ([""] if errors else [])
+        columns, last = self.header(), ([""] if errors else [])
         writer.writerow([*columns, *(["error"] if errors else [])])
         writer.writerows([*row, *last] for row in self.rows())
         if errors:
@@ -135,10 +140,12 @@ class Predictions:
             raise DataError(f"{file}: some rows have a label and some have none", "fill the label column, or empty it")
         unlabelled = not labels or labels[0] == -1
         groups = tuple(row["group"] or "" for row in table)
+        further = [c for c in header if c not in (*FIXED_COLUMNS, "error") and not c.startswith(("prob_", "logit_"))]
         return cls(
             classes=classes,
             paths=tuple(row["path"] or "" for row in table),
             groups=groups if any(groups) else None,
             labels=None if unlabelled else np.array(labels, dtype=np.int64),
             logits=logits.reshape(len(table), len(classes)),
+            columns={name: tuple(row[name] or "" for row in table) for name in further},
         )

@@ -6,7 +6,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -128,25 +128,6 @@ def _survey_npz(file: Path) -> Survey:
 def same_name(name: str) -> str:
     """What is left of a class name without what an eye does not see: case, blanks at its ends, Unicode form."""
     return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
-
-
-def guess_groups(paths: Sequence[str]) -> list[str] | None:
-    """Patients read from the shape of the file names, one for each path; None where no shape fits all of them.
-
-    A stand-in that knows names such as `C99P60_...`, `patient12_...`, `p-007/...`.
-    """
-    for expression in GUESSES:
-        found = [match[1].lower() if (match := expression.search(path)) else "" for path in paths]
-        if found and all(found) and 1 < len(set(found)) <= len(found) / 2:
-            return found
-    return None
-
-
-GUESSES = (
-    re.compile(r"(?:^|/)(?:patient|person|subject|case|pat|sub|pid|mrn|id)s?[ _-]?0*(\d+)(?![\d])", re.I),
-    re.compile(r"(?:^|/)([A-Z]\d+)(?:[A-Z_-]|P\d)[^/]*$"),
-    re.compile(r"(?:^|/)(TCGA-\w\w-\w{4})"),
-)
 
 
 def _walk(folder: Path, prefix: str, below: dict[str, list[str]]) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Device, Fail, Frame
+from vitmed.cli.options import AsJson, Device, Fail, Frame, Groups, Labels
 from vitmed.cli.terminal import judged, print_json, print_table, ui
 from vitmed.errors import DataError, UsageError
 
@@ -20,6 +20,8 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report.")] = None,
     device: Device = "auto",
+    labels: Labels = None,
+    groups: Groups = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a path of --data.")] = None,
     fail_under: Fail = None,
     allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
@@ -28,7 +30,8 @@ def evaluate(
     """Judge a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
     from vitmed import commands
 
-    options = {"data": data, "split": split, "output": output, "device": device, "group_regex": group_regex}
+    options = {"data": data, "split": split, "output": output, "device": device}
+    options |= {"labels": labels, "groups": groups, "group_regex": group_regex}
     judged(
         lambda: commands.evaluate(
             checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options

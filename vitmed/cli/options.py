@@ -26,6 +26,15 @@ MaxTrain = Annotated[int | None, typer.Option(help="Train on a stratified sample
 Cache = Annotated[bool | None, typer.Option("--cache/--no-cache", help="Keep decoded images for the next run.")]
 CacheSize = Annotated[float | None, typer.Option(metavar="GB", help="Most that they may have together.")]
 GroupRegex = Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")]
+Groups = Annotated[
+    str | None, typer.Option(metavar="TABLE|names|dicom", help="Patients by a CSV table, file names or PatientID.")
+]
+Labels = Annotated[str | None, typer.Option(metavar="TABLE", help="CSV with columns path and label, for folders.")]
+Folds = Annotated[int | None, typer.Option(help="Divide all images into so many folds; one is the test.")]
+Fold = Annotated[int | None, typer.Option(help="Which fold is the test, from 1.")]
+AllowLeakage = Annotated[
+    bool | None, typer.Option("--allow-leakage", help="Go on where a patient is in two of the folder's splits.")
+]
 Positive = Annotated[str | None, typer.Option(help="Of two classes the finding.")]
 Policy = Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation for the modality.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training images.")]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Cache, CacheSize, Frame, Sets, Window
+from vitmed.cli.options import AllowLeakage, AsJson, Cache, CacheSize, Fold, Folds, Frame, Groups, Labels, Sets, Window
 from vitmed.cli.terminal import print_json, ui
 
 
@@ -33,7 +33,12 @@ def pretrain(
     max_train: Annotated[int | None, typer.Option(help="Learn from a sample of so many.")] = None,
     cache: Cache = None,
     cache_size: CacheSize = None,
+    labels: Labels = None,
+    groups: Groups = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a file's path.")] = None,
+    folds: Folds = None,
+    fold: Fold = None,
+    allow_leakage: AllowLeakage = None,
     policy: Annotated[str | None, typer.Option("--policy", "--augment", help="Augmentation; default mae.")] = None,
     mask_ratio: Annotated[float | None, typer.Option(help="Share of patches that is hidden.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the images.")] = None,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.augment import mirrored_pair
-from vitmed.config import Config
+from vitmed.config import Config, build_config
 from vitmed.data_report import NUMBERS, PAGE, sizes, table, write_data_report
 from vitmed.diagnosis import (
     Copies,
@@ -33,8 +33,8 @@ from vitmed.index import Index
 from vitmed.inspection import file_of, inspect_files
 from vitmed.run import RunFolder, free_name, make_folder, refuse_inside
 from vitmed.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, find_shortcuts, leakage_gap
-from vitmed.splits import SPLITS, Splits, compile_group, data_folder, group_of
-from vitmed.survey import guess_groups, survey
+from vitmed.splits import SPLITS, Guess, Splits, compile_group, data_folder, group_of, guess_patients, know_patients
+from vitmed.survey import survey
 from vitmed.ui import Ui
 
 LINES = 8  # findings that training says
@@ -75,6 +75,7 @@ def check(
     data: str | Path,
     *,
     group_regex: str | None = None,
+    groups: str | Path | None = None,
     output: str | Path = "data-check",
     strict: bool = False,
     leakage_gap: bool = False,
@@ -90,6 +91,7 @@ def check(
         data: any folder of images, with or without classes and splits.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the names,
             for these findings alone.
+        groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
         output: folder of the report; never overwritten, the next is data-check-2.
         strict: raise where there is an error or a warning, after the report is written.
         leakage_gap: also fit cheap baselines by image and by patient, and tell the gap.
@@ -102,7 +104,10 @@ def check(
         UsageError: an output folder inside the data, or a `group_regex` that is not one.
     """
     ui = ui or Ui()
-    root, pattern = data_folder(data), compile_group(group_regex)
+    root = data_folder(data)
+    given = {"root": str(root), "group_regex": group_regex, "groups": None if groups is None else str(groups)}
+    config = build_config({"data": given}).data
+    pattern = compile_group(group_regex)
     refuse_inside(root, output)
     RunFolder.probe(Path(output).parent)
     seen = survey(root)
@@ -110,15 +115,19 @@ def check(
         raise DataError(f"{root}: holds no image of a type that vitmed reads", "name a folder of images")
     records = inspect_files(root, seen.files, _index(ui, frame) if index else Index(None, frame), ui)
     paths = [file.path for file in seen.files]
-    groups: Sequence[str | None] = [group_of(path, pattern) for path in paths]
+    of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
     source = f"--group-regex {group_regex}" if pattern is not None else None
-    if pattern is not None and (missed := sum(group is None for group in groups)):
+    if pattern is not None and (missed := sum(group is None for group in of_images)):
         ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
-    if source is None and (guess := guess_groups(paths)) is not None:
-        groups, source = guess, "guessed from the file names"
+    if groups is not None:
+        known = know_patients(config, root, paths)
+        assert known is not None
+        of_images, source = known.groups, known.how
+    if source is None and (guess := guess_patients(paths)).expression is not None:
+        of_images, source = _guessed(paths, guess), GUESSED
     images = [
         Image(path, record, place.label, place.split, group)
-        for path, record, place, group in zip(paths, records, seen.places, groups, strict=True)
+        for path, record, place, group in zip(paths, records, seen.places, of_images, strict=True)
     ]
     found = _diagnose(images, source, ui)
     pair = mirrored_pair(sorted({image.label for image in images if image.label is not None}))
@@ -177,15 +186,14 @@ def check_before_training(splits: Splits, config: Config, ui: Ui) -> list[str]:
         splits.root, [file_of(splits.root, path) for path in paths], _index(ui, config.data.frame), ui
     )
     groups: Sequence[str | None] = [sample.group for _, sample in samples]
-    source = "as given" if splits.grouped else None
-    if source is None and (guess := guess_groups(paths)) is not None:
-        groups, source = guess, "guessed from the file names"
+    source = splits.patients or None
+    if source is None and splits.guess is not None:
+        groups, source = _guessed(paths, splits.guess), GUESSED
     images = [
         Image(sample.path, record, splits.classes[sample.label], name, group)
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     found = _diagnose(images, source, ui, splits=("train",))
-    allowed = getattr(config.data, "allow_leakage", False)
     told = [f for f in in_order(found.findings) if f.severity != "note"]
     for finding in told[:LINES]:
         named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
@@ -193,7 +201,7 @@ def check_before_training(splits: Splits, config: Config, ui: Ui) -> list[str]:
     if len(told) > LINES:
         ui.warn(f"{len(told) - LINES:,} more findings; vitmed check {splits.root} tells them all")
     labels = next((finding for finding in told if finding.code == "two_labels"), None)
-    if labels is not None and not allowed:
+    if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
     return [f"Data: {finding.problem}." for finding in told if finding.code in IN_REPORT]
 
@@ -207,6 +215,15 @@ IN_REPORT = {
 
 
 _ORDER = ["", *SPLITS]
+
+
+GUESSED = "guessed from the file names"
+
+
+def _guessed(paths: Sequence[str], guess: Guess) -> list[str | None]:
+    """The patients that file names look like."""
+    pattern = compile_group(guess.expression)
+    return [group_of(path, pattern) for path in paths]
 
 
 def _index(ui: Ui, frame: int | None) -> Index:

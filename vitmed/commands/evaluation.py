@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
-from vitmed.commands.membership import choose_samples
+from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_image
@@ -21,7 +21,7 @@ from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
-from vitmed.splits import SPLITS, Sample, labelled, split_folders
+from vitmed.splits import SPLITS, labelled
 from vitmed.ui import Ui
 from vitmed.world import describe, pick_device
 
@@ -43,6 +43,8 @@ def evaluate(
     output: str | Path | None = None,
     device: str = "auto",
     group_regex: str | None = None,
+    groups: str | Path | None = None,
+    labels: str | Path | None = None,
     fail_under: Sequence[str] = (),
     allow_leakage: bool = False,
     resamples: int = 2000,
@@ -58,6 +60,8 @@ def evaluate(
         split: "test", "val" or "train".
         output: folder of the report; default `<run>/<split>`, never one that is there.
         group_regex: finds the patient in the paths of `data`; default the run's own.
+        groups: instead of it, "names", "dicom" or a CSV table; as of `train`.
+        labels: a CSV table that says the class of the images in `data`; as of `train`.
         fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
         allow_leakage: judge `data` although some of it was trained on.
         resamples: bootstrap resamples for the intervals.
@@ -73,10 +77,11 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     saved = load_checkpoint(checkpoint)
-    root, samples, notes = choose_samples(saved, data, split, group_regex, allow_leakage, ui)
+    chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
+    root, samples, notes = chosen.root, chosen.samples, chosen.notes
     for note in notes:
         ui.warn(note)
-    what, name = describe_images(saved, root, samples, split)
+    what, name = describe_images(saved, chosen)
     run = RunFolder(saved.path.parent)
     notes += data_notes(run) if data is None else []
     refuse_inside(root, output or run.path / name)
@@ -96,7 +101,7 @@ def evaluate(
         raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
     check_finite(logits, saved.path)
     judged = [samples[i] for i in indices]
-    predictions = labelled(saved.classes, judged, logits, saved.config.data.positive)
+    predictions = labelled(saved.classes, judged, logits, saved.config.data.positive, chosen.columns)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
@@ -182,14 +187,13 @@ def picture(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
     return np.asarray(image)
 
 
-def describe_images(saved: Checkpoint, root: Path, samples: Sequence[Sample], split: str) -> tuple[str, str]:
+def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
     """Which images an evaluation judges, in words; and the name of its folder."""
-    data = root.resolve().name
-    if list(samples) == list(saved.splits.samples[split]):
-        return f"{split} of {data}", split
-    if split_folders(root):
-        return f"{split} of {data}", f"{data}_{split}"
-    return f"all of {data}", data
+    data, part = chosen.root.resolve().name, chosen.part
+    if part is None:
+        return f"all of {data}", data
+    own = tuple(chosen.samples) == saved.splits.samples[part]
+    return f"{part} of {data}", part if own else f"{data}_{part}"
 
 
 def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:
@@ -198,6 +202,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     return {
         "Images": f"{what}: {images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
+        "Patients of the run": patients_fact(saved.splits),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
         "Started from": started_from(model),
@@ -277,7 +282,7 @@ def headline(metrics: dict[str, Any]) -> str:
         interval = "" if entry["low"] is None else f" [{entry['low']:.3f}, {entry['high']:.3f}]"
         parts.append(f"{name.replace('_', ' ')} {entry['value']:.3f}{interval}")
     intervals = f"; 95 % intervals, bootstrap {metrics['resampling']}" if metrics["resamples"] else "; no intervals"
-    return ", ".join(parts) + intervals
+    return ", ".join(parts) + intervals + ("; likely optimistic" if metrics["n_groups"] is None else "")
 
 
 def verdict(baseline: dict[str, Any], patients: int | None, metric: str = "auroc") -> str:

@@ -4,44 +4,133 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed import npz
 from vitmed.checkpoint import Checkpoint
-from vitmed.errors import DataError
-from vitmed.splits import Sample, class_names, compile_group, data_folder, scan, split_folders
+from vitmed.config import GROUP_WORDS, DataConfig
+from vitmed.errors import DataError, UsageError
+from vitmed.splits import (
+    ALL,
+    Listing,
+    Sample,
+    Splits,
+    class_names,
+    data_folder,
+    list_by_folder,
+    list_by_table,
+    split_folders,
+    with_patients,
+)
 from vitmed.ui import Ui
 
 
-def choose_samples(
-    saved: Checkpoint, data: str | Path | None, split: str, group_regex: str | None, allow_leakage: bool, ui: Ui
-) -> tuple[Path, list[Sample], list[str]]:
-    """The images to judge: the run's own split, that split in a folder that moved, or a folder of others.
+@dataclass(frozen=True)
+class Asked:
+    """Which images `vitmed evaluate` is asked to judge: `data` None means the run's own; the rest is about `data`."""
 
-    Returns:
-        the root, the samples, and notes for the head of the report.
+    data: str | Path | None
+    split: str
+    group_regex: str | None = None
+    groups: str | Path | None = None
+    labels: str | Path | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The images that are judged.
+
+    Attributes:
+        root: the data folder; samples: the images, with the further columns named by `columns`.
+        notes: for the head of the report.
+        part: the split that they are of their data; None where they are all of it.
+    """
+
+    root: Path
+    samples: list[Sample]
+    columns: tuple[str, ...]
+    notes: list[str]
+    part: str | None
+
+
+def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui) -> Chosen:
+    """The images to judge: the run's own split, that split in a folder that moved, or a folder of others.
 
     Raises:
         DataError: no such images, an unknown class, or images that the model was made with.
+        UsageError: labels or patients of other images without --data.
     """
-    samples = list(saved.splits.samples[split])
+    data, split = asked.data, asked.split
+    if data is None and any(said is not None for said in (asked.group_regex, asked.groups, asked.labels)):
+        raise UsageError(
+            "--labels, --groups and --group-regex tell of the images in --data; those of the run are known",
+            "add --data DIR, or leave them out",
+        )
+    samples, columns = list(saved.splits.samples[split]), saved.splits.columns
+    part: str | None = split
     root = saved.data_root() if data is None else data_folder(data)
     now = [sha256(root / sample.path) for sample in samples]
     if data is None or now == saved.hashes[split]:
-        notes = own_notes(saved, split, now)
+        notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, now)]
         if data is not None:
             ui.say(f"{root} holds the images that the run knows: taking its own {split} split")
     else:
-        samples, notes = foreign_samples(saved, root, split, group_regex)
+        listing, chosen, notes = foreign_images(saved, root, asked)
+        samples, columns = list(listing.samples(listing.parts[chosen])), listing.columns
+        part = None if chosen == ALL else chosen
+        if not samples:
+            raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
         notes += leakage_notes(saved, root, samples, allow_leakage)
-    if not all(sample.group is not None for sample in samples):
-        by_image = data is None and "by image" in saved.splits.made.get(split, "")
-        start = "Split by image: likely optimistic." if by_image else "Patients are unknown."
-        notes.append(f"{start} One patient may be in two splits, and the intervals take each image as independent.")
+        if not all(sample.group is not None for sample in samples):
+            notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     missing = [name for k, name in enumerate(saved.classes) if not any(s.label == k for s in samples)]
     if missing:
         notes.append(f"No image of class {', '.join(missing)}: what needs it is undefined.")
-    return root, samples, notes
+    return Chosen(root, samples, columns, notes, part)
+
+
+UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
+
+
+def patient_notes(splits: Splits, split: str) -> list[str]:
+    """Notes on who is in this split and in another one too, or that nobody knows."""
+    if not splits.grouped:
+        return [f"Split by image: likely optimistic. Patients are unknown. {UNKNOWN}"]
+    shared = [group for group, names in splits.shared().items() if split in names]
+    if not shared:
+        return []
+    return [
+        f"Leakage: {len(shared):,} patients of this split have images in another split too; the result is flattered."
+    ]
+
+
+def patients_fact(splits: Splits) -> str:
+    """How many patients there are in each split, whether one is in two, and how they are known, in words."""
+    if not splits.grouped:
+        return "unknown, so the images were split one by one: a patient may be in two splits"
+    counts = ", ".join(f"{len(groups):,} in {name}" for name, groups in splits.groups().items())
+    shared = len(splits.shared())
+    known = f"; known {splits.patients}" if splits.patients else ""
+    return f"{counts}, {f'{shared:,} OF THEM IN TWO' if shared else 'none in two'}{known}"
+
+
+def tell_patients(splits: Splits, risk: str, ui: Ui) -> None:
+    """Say who is where; where patients are unknown, what that risks and what the file names look like."""
+    for text in splits.told:
+        ui.warn(text)
+    if splits.grouped:
+        ui.say(f"patients: {patients_fact(splits)}")
+        return
+    guess = splits.guess
+    if guess is None:
+        ui.warn(f"patients are unknown: {risk} (--group-regex or --groups tells them)")
+        return
+    examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
+    ui.warn(
+        f"patients are unknown: {risk}. The file names look like {guess.patients:,} patients ({examples}): confirm "
+        "with --groups names, or say otherwise with --group-regex or --groups TABLE"
+    )
 
 
 def own_notes(saved: Checkpoint, split: str, now: list[str | None]) -> list[str]:
@@ -73,34 +162,57 @@ def seen_before(seen: Sequence[str], hashes: Sequence[str]) -> int:
     return sum(digest in known for digest in hashes)
 
 
-def foreign_samples(
-    saved: Checkpoint, root: Path, split: str, group_regex: str | None
-) -> tuple[list[Sample], list[str]]:
-    """The labelled images of another folder, classes matched by name; of its `split` folder where it has splits."""
-    folders = split_folders(root)
-    if folders and split not in folders:
-        raise DataError(f"{root}: has {', '.join(folders)} but no {split} folder", f"--split {next(iter(folders))}")
-    folder = folders.get(split, root)
-    unknown = sorted(set(class_names(folder)) - set(saved.classes))
-    if unknown:
+def foreign_images(saved: Checkpoint, root: Path, asked: Asked) -> tuple[Listing, str, list[str]]:
+    """The labelled images of another folder, classes matched by name; which part of them; and notes.
+
+    The part is `asked.split` where the folder or the table has splits, else all.
+    """
+    if asked.labels is not None:
+        own_groups = asked.groups is None and asked.group_regex is None
+        listing = list_by_table(root, Path(asked.labels), own_groups, saved.classes)
+        parts = list(listing.parts)
+    else:
+        folders = split_folders(root)
+        parts, folder = list(folders) or [ALL], folders.get(asked.split, root)
+        if asked.split in folders or not folders:
+            unknown = sorted(set(class_names(folder)) - set(saved.classes))
+            if unknown:
+                raise DataError(
+                    f"{folder}: the model does not know class {', '.join(unknown)}; it knows "
+                    + ", ".join(saved.classes),
+                    "rename the folders to the model's classes, or remove them",
+                )
+            listing = list_by_folder(root, {asked.split if folders else ALL: folder}, saved.classes)
+    part = ALL if parts == [ALL] else asked.split
+    if part not in parts:
         raise DataError(
-            f"{folder}: the model does not know class {', '.join(unknown)}; it knows {', '.join(saved.classes)}",
-            "rename the folders to the model's classes, or remove them",
+            f"{root}: has {', '.join(parts)} but no {part} {'rows' if asked.labels else 'folder'}",
+            f"--split {parts[0]}",
         )
-    notes, classes = [], list(saved.classes)
-    if group_regex is not None:
-        samples = scan(root, folder, classes, compile_group(group_regex))
-    else:  # the run's expression may not fit the names of another place
-        try:
-            samples = scan(root, folder, classes, compile_group(saved.config.data.group_regex))
-        except DataError:
-            samples = scan(root, folder, classes, None)
-            notes.append(
-                "The expression of the run finds no patient in these file names (--group-regex tells another)."
-            )
-    if not samples:
-        raise DataError(f"{folder}: no images in its class folders", "name a folder of labelled images")
-    return samples, notes
+    listing, notes = _foreign_patients(saved, listing, asked)
+    return listing, part, [*notes, *listing.told]
+
+
+def _foreign_patients(saved: Checkpoint, listing: Listing, asked: Asked) -> tuple[Listing, list[str]]:
+    """The listing with patients: as asked; else as the table of labels says; else as the run found its own, if it can.
+
+    The run's table knows nobody of another place, and its expression may not fit the names there.
+    """
+    if asked.group_regex is not None or asked.groups is not None:
+        groups = None if asked.groups is None else str(asked.groups)
+        return with_patients(listing, DataConfig(group_regex=asked.group_regex, groups=groups)), []  # type: ignore[call-arg]
+    if listing.groups is not None:
+        return listing, []
+    run = saved.config.data
+    if run.group_regex is None and run.groups not in GROUP_WORDS:
+        return listing, []
+    way = {"names": "file names", "dicom": "PatientID"}.get(run.groups or "", "expression")
+    try:
+        config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
+        return with_patients(listing, config), []
+    except (DataError, UsageError):
+        note = f"The {way} of the run finds no patient in these images (--group-regex or --groups tells another way)."
+        return listing, [note]
 
 
 def leakage_notes(saved: Checkpoint, root: Path, samples: list[Sample], allow: bool) -> list[str]:

@@ -82,7 +82,8 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
     if weights is not None:
         config = start_from(config, weights)
     needs_weights(config)
-    splits = make_splits(config.data)
+    with ui.bar("finding images", unit="files") as advance:
+        splits = make_splits(config.data, advance)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
@@ -250,7 +251,7 @@ def plan_yaml(ready: Ready, folder: Path) -> str:
             or field in fields_set(ready.given, section)
             or value != getattr(asked, field)  # `auto`, made definite
         }
-        for key in ("root", "weights"):
+        for key in ("root", "groups", "labels", "weights"):
             if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
                 fields[key] = relative(fields[key], folder)
         if fields:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from vitmed.augment import POLICIES, Augmenter
-from vitmed.checkpoint import load_pretraining, portable, save_encoder, save_pretraining
+from vitmed.checkpoint import load_pretraining, placed, portable, save_encoder, save_pretraining
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
 from vitmed.commands.flags import read_overrides
+from vitmed.commands.membership import tell_patients
 from vitmed.commands.planning import median_side
 from vitmed.commands.reading import read_all
 from vitmed.commands.session import epochs_of, json_line, splits_csv, stop_signals
@@ -56,7 +57,12 @@ FLAGS = {
     "max_train": "data.max_train",
     "cache": "data.cache",
     "cache_size": "data.cache_gb",
+    "labels": "data.labels",
+    "groups": "data.groups",
     "group_regex": "data.group_regex",
+    "folds": "data.folds",
+    "fold": "data.fold",
+    "allow_leakage": "data.allow_leakage",
     "policy": "augment.policy",
     "mask_ratio": "mae.mask_ratio",
     "epochs": "train.epochs",
@@ -141,7 +147,8 @@ def _fresh(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _plain(config.model), "data": _which(config.data)})
-    splits, held_out = pretraining_splits(config.data)
+    with ui.bar("finding images", unit="files") as advance:
+        splits, held_out = pretraining_splits(config.data, advance)
     config = settle_window(_sized(config, splits, ui), splits, ui)
     run = Run(config, splits, ui)
     if held_out:
@@ -185,7 +192,7 @@ def _sized(config: PretrainConfig, splits: Splits, ui: Ui) -> PretrainConfig:
 
 def _which(data: PretrainDataConfig) -> PretrainDataConfig:
     """The data section, with what the folder decides: whether there are classes, and so how much validates."""
-    if not data.unlabelled and has_classes(data_folder(data.root)):
+    if not data.unlabelled and (data.labels is not None or has_classes(data_folder(data.root))):
         return data
     fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
     return data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
@@ -205,17 +212,13 @@ def _resumed(
     if config is not None or sets or set(overrides) - RESUMABLE:
         raise UsageError("--resume goes on with the run's own configuration", "with it give only --device, --workers")
     saved = load_pretraining(folder.last)
-    tree = saved.config.model_dump()
+    tree = placed(saved.config, folder.path)
     root = data_folder(data if data is not None else saved.splits.root)
     tree["data"]["root"] = str(root)
     for key, value in overrides.items():
         section, _, field = key.partition(".")
         tree[section][field] = value
-    run = Run(
-        build_config(tree, PretrainConfig),
-        Splits(root, saved.splits.classes, saved.splits.samples, saved.splits.made),
-        ui,
-    )
+    run = Run(build_config(tree, PretrainConfig), replace(saved.splits, root=root), ui)
     run.hashes = read_all(run.images, run.config.data, ui)
     changed = [name for name, hashes in saved.hashes.items() if hashes != run.hashes[name]]
     if changed:
@@ -242,8 +245,7 @@ class Run:
         self.hashes: dict[str, list[str]] = {}
         for name, samples in splits.samples.items():
             ui.say(f"{name:5} {len(samples):,} images, {splits.made[name]}")
-        if not splits.grouped:
-            ui.warn("patients are unknown: a patient of a later test may be among these images (--group-regex)")
+        tell_patients(splits, "a patient of a later test may be among these images", ui)
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
         ui.say(f"encoder {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
         ui.say(

@@ -12,6 +12,7 @@ from vitmed.commands.checking import check_before_training
 from vitmed.commands.comparison import fit_colours
 from vitmed.commands.evaluation import Evaluation, check_gates, finish, parse_gates, picture
 from vitmed.commands.flags import FLAGS, read_overrides
+from vitmed.commands.membership import patient_notes, patients_fact, tell_patients
 from vitmed.commands.session import check_images, images_of, splits_csv
 from vitmed.commands.training import TrainResult, default_name, train
 from vitmed.commands.windows import settle_window
@@ -69,7 +70,9 @@ def _colours_alone(
     config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
 ) -> TrainResult:
     """Train and val fit and choose; val and test are judged, with a report each."""
-    splits = make_splits(config.data)
+    with ui.bar("finding images", unit="files") as advance:
+        splits = make_splits(config.data, advance)
+    tell_patients(splits, "a patient may be in two splits, which flatters the result", ui)
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     config = settle_window(config, splits, ui)
@@ -83,15 +86,25 @@ def _colours_alone(
     judge = fit_colours(splits, images, ui)
     results = {}
     for split in ("val", "test"):
-        predictions = labelled(splits.classes, splits.samples[split], judge(split), config.data.positive)
+        predictions = labelled(
+            splits.classes, splits.samples[split], judge(split), config.data.positive, splits.columns
+        )
         what = f"{split} of {splits.root.resolve().name}"
         metrics = write_report(
             folder.path / split,
             predictions,
             title=f"{what}: colours and size alone",
-            facts={"Model": BASELINES["colour_and_size"], "Images": f"{what}: {len(predictions):,} judged"},
+            facts={
+                "Model": BASELINES["colour_and_size"],
+                "Images": f"{what}: {len(predictions):,} judged",
+                "Patients": patients_fact(splits),
+            },
             read=lambda path: picture(splits.root / path, preprocessing),
-            notes=["No network: this tells what stain, light, format and size give away.", *notes],
+            notes=[
+                *patient_notes(splits, split),
+                "No network: this tells what stain, light, format and size give away.",
+                *notes,
+            ],
         )
         results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])

@@ -21,7 +21,7 @@ from vitmed.checkpoint import Checkpoint, portable, save_checkpoint
 from vitmed.commands.checking import check_before_training
 from vitmed.commands.environment import environment
 from vitmed.commands.evaluation import describe_model
-from vitmed.commands.membership import seen_before
+from vitmed.commands.membership import seen_before, tell_patients
 from vitmed.commands.reading import read_all
 from vitmed.commands.summaries import summarise
 from vitmed.config import Config, DataConfig, PretrainConfig
@@ -82,13 +82,7 @@ class Session:
         if len(splits.classes) == 2:
             told = self.config.data.positive or splits.classes[positive_class(splits.classes)]
             self.ui.say(f"positive class: {told} (--positive names the other)")
-        if splits.grouped:
-            groups = {name: len({s.group for s in part}) for name, part in splits.samples.items()}
-            self.ui.say("patients: " + ", ".join(f"{n:,} in {name}" for name, n in groups.items()) + ", none in two")
-        else:
-            self.ui.warn(
-                "patients are unknown: a patient may be in two splits, which flatters the result (--group-regex)"
-            )
+        tell_patients(splits, "a patient may be in two splits, which flatters the result", self.ui)
         model = config.model
         self.ui.say(f"model {describe_model(model)}, {start}")
         self.ui.say(f"training {self._learning()}")
@@ -337,11 +331,13 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
-    """path, sha256, class, group, split: one row an image."""
+    """path, sha256, class, group, split, and the further columns of a table of labels: one row an image."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["path", "sha256", "class", "group", "split"])
+    writer.writerow(["path", "sha256", "class", "group", "split", *splits.columns])
     for name, samples in splits.samples.items():
         for sample, digest in zip(samples, hashes[name], strict=True):
-            writer.writerow([sample.path, digest, splits.classes[sample.label], sample.group or "", name])
+            writer.writerow(
+                [sample.path, digest, splits.classes[sample.label], sample.group or "", name, *sample.columns]
+            )
     return stream.getvalue()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.catalogue import is_name
-from vitmed.checkpoint import load_checkpoint
+from vitmed.checkpoint import load_checkpoint, placed
 from vitmed.commands.comparison import Baselines
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.flags import FLAGS, read_overrides
@@ -20,7 +19,7 @@ from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.model import SIZES
 from vitmed.rules import describe
 from vitmed.run import RunFolder, refuse_inside
-from vitmed.splits import Splits, data_folder
+from vitmed.splits import data_folder
 from vitmed.ui import Ui
 from vitmed.world import pick_device
 
@@ -136,11 +135,8 @@ def _resumed(
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
-    tree = checkpoint.config.model_dump()
+    tree = placed(checkpoint.config, folder.path)
     tree["data"]["root"] = str(data_folder(data) if data is not None else checkpoint.data_root())
-    weights = tree["model"]["weights"]
-    if weights is not None and not is_name(weights, folder.path):  # stored relative to the run folder
-        tree["model"]["weights"] = str(folder.path / weights)
     epochs = checkpoint.config.train.epochs
     for key, value in overrides.items():
         section, _, field = key.partition(".")
@@ -148,7 +144,7 @@ def _resumed(
     if tree["train"]["epochs"] != epochs:
         ui.warn(f"{tree['train']['epochs']} epochs instead of {epochs}: the learning rate follows the new schedule")
     resumed = build_config(tree)
-    splits = Splits(Path(tree["data"]["root"]), checkpoint.classes, checkpoint.splits.samples, checkpoint.splits.made)
+    splits = replace(checkpoint.splits, root=Path(tree["data"]["root"]))
     session = Session(resumed, splits, pick_device(resumed.train.device), ui, start="from last.pt")
     session.check_images()
     changed = [name for name, hashes in checkpoint.hashes.items() if hashes != session.hashes[name]]
