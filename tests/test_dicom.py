@@ -331,13 +331,24 @@ def test_without_pydicom_one_sentence_says_what_to_install(tmp_path: Path, monke
 
 
 def test_without_a_decoder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pydicom.pixels.decoders import base
-
-    file = compress(write(tmp_path / "a.dcm", RAMP), "JPEGLSLossless")
-    monkeypatch.setattr(base.DecoderBase if hasattr(base, "DecoderBase") else base.Decoder, "is_available", False)
+    file = compress(write(tmp_path / "a.dcm", np.tile(RAMP, (8, 8))), "JPEGLSLossless")
+    monkeypatch.setitem(pydicom.pixels.get_decoder(pydicom.uid.JPEGLSLossless)._available, "pyjpegls", None)
+    monkeypatch.delitem(pydicom.pixels.get_decoder(pydicom.uid.JPEGLSLossless)._available, "gdcm")
     with pytest.raises(UsageError, match="JPEG-LS") as error:
         read_image(file, window=(0.0, 1.0))
     assert "vitmed[dicom]" in error.value.fix
+
+
+def test_a_stream_that_is_cut_short_ends(tmp_path: Path) -> None:
+    """pyjpegls would go on for minutes."""
+    file = compress(write(tmp_path / "a.dcm", np.tile(RAMP * 16, (8, 8))), "JPEGLSLossless")
+    whole = file.read_bytes()
+    for cut in range(600, len(whole), max(1, len(whole) // 60)):
+        file.write_bytes(whole[:cut])
+        try:
+            read_image(file, window=(0.0, 1.0))
+        except DataError as error:
+            assert "a.dcm" in str(error)
 
 
 def test_an_old_file_of_pillows_is_not_taken_for_dicom(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def check(
 
     options = {
         "group_regex": group_regex,
+        "groups": groups,
         "output": output,
         "leakage_gap": leakage_gap,
         "frame": frame,

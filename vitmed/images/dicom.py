@@ -23,13 +23,14 @@ from vitmed.images.window import Linear, Own, Sigmoid, Table
 GREY = ("MONOCHROME1", "MONOCHROME2")
 DEFLATED = "1.2.840.10008.1.2.1.99"
 RLE = "1.2.840.10008.1.2.5"
-# Decoders that are tried first; the others follow. Those of JPEG 2000 and JPEG-LS alone keep to damaged files' bounds.
+# The decoders that are trusted with a damaged file, the first that is installed; no other is tried where it fails.
+# Of the others pyjpegls never ends on some streams that are cut short.
 DECODERS = {
-    "1.2.840.10008.1.2.4.50": "pillow",  # JPEG, 8 bits
-    "1.2.840.10008.1.2.4.80": "pyjpegls",
-    "1.2.840.10008.1.2.4.81": "pyjpegls",
-    "1.2.840.10008.1.2.4.90": "pylibjpeg",  # JPEG 2000
-    "1.2.840.10008.1.2.4.91": "pylibjpeg",
+    "1.2.840.10008.1.2.4.50": ("pillow",),  # JPEG, 8 bits
+    "1.2.840.10008.1.2.4.80": ("gdcm",),  # JPEG-LS
+    "1.2.840.10008.1.2.4.81": ("gdcm",),
+    "1.2.840.10008.1.2.4.90": ("pylibjpeg", "pillow"),  # JPEG 2000
+    "1.2.840.10008.1.2.4.91": ("pylibjpeg", "pillow"),
 }
 HEAD = (
     "Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated", "BitsStored",
@@ -166,7 +167,9 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
         decoder = get_decoder(syntax)
     except NotImplementedError:
         raise DataError(f"{path}: {syntax.name} is not a syntax that vitmed reads", "export single frames") from None
-    if not decoder.is_available:
+    plugins = DECODERS.get(syntax, decoder.available_plugins)
+    plugin = next((name for name in plugins if name in decoder.available_plugins), "")
+    if not plugin and (syntax.is_encapsulated or not decoder.is_available):
         raise UsageError(f"{path}: {syntax.name} needs one more package", "pip install 'vitmed[dicom]'")
     start = stream.tell()  # pydicom has stopped before the pixel data
     explicit = stream.read(8)[4:6].isalpha()
@@ -179,18 +182,9 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
         if path.stat().st_size > BYTES:
             raise DataError(f"{path}: too large a file to be read as a whole", "export single frames")
         stream.seek(0)
-        return _frame(pixel_array(pydicom.dcmread(stream), index=index))
-    first = DECODERS.get(syntax, "")
-    if first not in decoder.available_plugins:
-        first = ""
-    for plugin in dict.fromkeys((first, "")):
-        stream.seek(0)
-        try:
-            return _frame(pixel_array(stream, index=index, decoding_plugin=plugin))
-        except RuntimeError:
-            if not plugin:
-                raise
-    raise AssertionError
+        return _frame(pixel_array(pydicom.dcmread(stream), index=index, decoding_plugin=plugin))
+    stream.seek(0)
+    return _frame(pixel_array(stream, index=index, decoding_plugin=plugin))
 
 
 def _frame(array: np.ndarray) -> np.ndarray:
