@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vitmed.config import DataConfig, build_config
+from vitmed.checkpoint import placed, portable
+from vitmed.config import DataConfig, build_config, load_config
 from vitmed.errors import DataError, UsageError
 from vitmed.splits import Splits, make_splits
 
@@ -201,3 +202,17 @@ def test_a_column_without_a_name_is_left_out(root: Path, tmp_path: Path) -> None
     """What pandas writes by default."""
     rows = [["", "path", "label"], *([str(i), p, str(i % 2)] for i, p in enumerate(paths(root)))]
     assert split(root, labels=table(tmp_path / "t.csv", rows)).columns == ()
+
+
+def test_a_yaml_names_tables_relative_to_itself(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("data: {root: images, labels: l.csv, groups: g.csv}")
+    data = load_config(file).data
+    assert (data.labels, data.groups) == (str(tmp_path / "l.csv"), str(tmp_path / "g.csv"))
+    moved = portable(load_config(file), tmp_path / "runs" / "a").data
+    assert (moved.root, moved.labels, moved.groups) == ("../../images", "../../l.csv", "../../g.csv")
+    tree = placed(portable(load_config(file), tmp_path / "runs" / "a"), tmp_path / "runs" / "a")
+    assert (tree["data"]["root"], tree["data"]["labels"]) == (str(tmp_path / "images"), data.labels)
+    for word in ("names", "dicom"):
+        file.write_text(f"data: {{groups: {word}}}")
+        assert load_config(file).data.groups == portable(load_config(file), tmp_path).data.groups == word
