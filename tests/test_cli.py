@@ -101,6 +101,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
             "baseline": ["--no-baseline"],
             "probe_first": ["--probe-first"],
             "allow_leakage": ["--allow-leakage"],
+            "cache": ["--no-cache"],
         }.get(flag, [option, "40,400" if flag == "window" else value])
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()

@@ -69,7 +69,7 @@ def test_the_proof_is_in_the_report(run: TrainResult) -> None:
     told = report["report"]["facts"]["Patients of the run"]
     counts = ", ".join(f"{len(groups[name])} in {name}" for name in ("train", "val", "test"))
     assert told == f"{counts}, none in two; known by table (--labels)" and sum(map(len, groups.values())) == 12
-    assert report["resampling"] == "by patient" and report["report"]["notes"] == []
+    assert report["resampling"] == "by patient" and all(note.startswith("Data: ") for note in report["report"]["notes"])
     assert "fold 2 of 3 by patient" in report["report"]["facts"]["Splits of the run"]
 
 

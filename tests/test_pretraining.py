@@ -280,14 +280,15 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
         "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
     flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True}
-    values |= flags
+    values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5}
     del values["group_regex"]  # one way of knowing patients at a time
     assert {*values, "group_regex"} == set(FLAGS)
     seen: list[PretrainConfig] = []
     monkeypatch.setattr(pretraining, "_fresh", lambda config, *_: seen.append(config) or 1 / 0)
     args: list[object] = []
     for flag, value in values.items():
-        args += [f"--{flag.replace('_', '-')}"] if value is True else [f"--{flag.replace('_', '-')}", value]
+        option = f"--{flag.replace('_', '-')}"
+        args += ["--no-cache"] if value is False else [option] if value is True else [option, value]
     vitmed("pretrain", "somewhere", *args)
     told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()
     for flag in values:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Frame, GroupRegex
+from vitmed.cli.options import AsJson, Frame, GroupRegex, Groups
 from vitmed.cli.terminal import print_check, print_json, ui
 
 
@@ -16,6 +16,7 @@ from vitmed.cli.terminal import print_check, print_json, ui
 def check(
     data: Annotated[Path, typer.Argument(help="Any folder of images, with or without classes and splits.")],
     group_regex: GroupRegex = None,
+    groups: Groups = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the report; never overwritten.")] = Path(
         "data-check"
     ),

@@ -51,14 +51,14 @@ def _quick(images: dict[str, Images]) -> bool:
     """Whether decoding in every run is no burden, by a sample of the files."""
     if sum(part.megabytes for name, part in images.items() if name != "test") > MEMORY_MB:
         return False
-    files = [(part, path) for part in images.values() for path in part.paths]
+    files = [(part, path) for name, part in images.items() if name != "test" for path in part.paths]
     seconds = []
     for part, path in files[:: max(1, len(files) // TIMED)]:
         start = time.perf_counter()
         with suppress(DataError):  # told when all are read
             part.preprocessing.read(path)
             seconds.append(time.perf_counter() - start)
-    return not seconds or float(np.median(seconds)) * len(files) / cores() < QUICK
+    return not seconds or float(np.median(seconds)) * sum(map(len, images.values())) / cores() < QUICK
 
 
 def _from_disk(images: dict[str, Images], data: DataConfig, ui: Ui) -> dict[str, list[str]] | None:

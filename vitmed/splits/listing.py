@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed import npz
-from vitmed.config import DataConfig
+from vitmed.config import GROUP_WORDS, DataConfig
 from vitmed.errors import DataError
 from vitmed.splits.guessing import Guess, guess_patients
 from vitmed.splits.patients import Progress, group_of, know_patients
@@ -101,7 +101,9 @@ def list_images(config: DataConfig, progress: Progress | None = None) -> Listing
 
 def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
     """The same, with the patients that the configuration asks for; else, where its table has none, with a guess."""
-    by_folder = not listing.source.is_file()
+    if npz.is_npz(listing.root) and (config.group_regex is not None or config.groups in GROUP_WORDS):
+        raise DataError(f"{listing.root}: an .npz file tells no patients", "name them by --groups TABLE")
+    by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
     known = know_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
         told = (*listing.told, *known.told)
