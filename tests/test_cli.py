@@ -94,9 +94,13 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
     args: list[object] = []
     for flag, value in values().items():
         option = f"--{flag.replace('_', '-')}"
-        args += {"ema": ["--no-ema"], "baseline": ["--no-baseline"], "probe_first": ["--probe-first"]}.get(
-            flag, [option, "40,400" if flag == "window" else value]
-        )
+        switched = {
+            "ema": "--no-ema",
+            "baseline": "--no-baseline",
+            "cache": "--no-cache",
+            "probe_first": "--probe-first",
+        }
+        args += [switched[flag]] if flag in switched else [option, "40,400" if flag == "window" else value]
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()
     for flag, value in values().items():
