@@ -208,10 +208,11 @@ def work(pipe: Connection, contender: Contender, options: argparse.Namespace) ->
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     step = contender.build(options)
+    clock = time.process_time if options.cpu_time else time.perf_counter
     while pipe.recv():
-        start = time.perf_counter()
+        start = clock()
         step()
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
         pipe.send((seconds, peak))
 
@@ -379,7 +380,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="bf16 too on a CPU that only emulates it (ten times slower)")
     parser.add_argument("--json", type=Path, help="write everything measured to this file")
     options = parser.parse_args()
-    options.core = None
+    options.core, options.cpu_time = None, False
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     child = multiprocessing.get_context("spawn").Process(target=has_bf16, args=(theirs,))
     child.start()
