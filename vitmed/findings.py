@@ -208,7 +208,7 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
     "patients_guessed": (
         "note",
         "The patients were guessed from the file names; nothing but these findings rests on it.",
-        "if it is right, tell training the same by --group-regex",
+        "if it is right, tell training the same by --groups names",
     ),
     "patients_unknown": (
         "note",
