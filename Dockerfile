@@ -17,7 +17,8 @@ COPY vitmed ./vitmed
 COPY configs ./configs
 COPY datasets ./datasets
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
-    && pip install --no-cache-dir /wheels/vitmed-*.whl
+    && wheel=$(ls /wheels/vitmed-*.whl) \
+    && pip install --no-cache-dir "${wheel}[dicom,weights]"
 
 FROM python:${PYTHON_VERSION}-slim
 LABEL org.opencontainers.image.title="vitmed" \
