@@ -120,12 +120,12 @@ def hash_files(paths: Sequence[Path], progress: Progress | None = None) -> list[
         except (OSError, DataError):
             return ""
 
-    hashes = []
+    hashes: list[str] = []
     with ThreadPoolExecutor(cores()) as pool:
-        for done, digest in enumerate(pool.map(one, paths), 1):
-            hashes.append(digest)
+        for start in range(0, len(paths), 1024):  # all at once, a million waiting tasks would take a gigabyte
+            hashes += pool.map(one, paths[start : start + 1024])
             if progress is not None:
-                progress(done, len(paths))
+                progress(len(hashes), len(paths))
     return hashes
 
 
