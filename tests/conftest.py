@@ -186,8 +186,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     data = draw_splits(place / "data", classes=tuple(COLOURS))
     before, ui = listing(data), Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "DPI", 30)
-        patch.setattr(plots, "PICTURES", 4)
+        patch.setattr(plots.drawing, "DPI", 30)
+        patch.setattr(plots.pictures, "PICTURES", 4)
         settings = TINY | {"epochs": 6, "save_every": 2}
         result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
     return Trained(data, result.folder, result, ui, before, listing(data))

@@ -183,7 +183,7 @@ def test_every_policy_and_run_file_stands_in_the_training_page() -> None:
 def test_every_figure_and_metric_column_is_explained() -> None:
     from vitmed.metrics import PER_CLASS
     from vitmed.plots import PLOTS
-    from vitmed.report import CLASS_TITLES
+    from vitmed.report.page import CLASS_TITLES
 
     text = read(ROOT / "docs" / "reading-the-report.md")
     assert [plot.title for plot in PLOTS.values() if plot.title not in text] == []

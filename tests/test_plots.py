@@ -22,8 +22,8 @@ NAMES = {
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pictures at a low resolution: the same code in a tenth of the time."""
-    monkeypatch.setattr(plots, "PICTURES", 6)
-    monkeypatch.setattr(plots, "DPI", 30)
+    monkeypatch.setattr(plots.pictures, "PICTURES", 6)
+    monkeypatch.setattr(plots.drawing, "DPI", 30)
 
 
 def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:
@@ -65,7 +65,7 @@ def test_pictures_are_known_by_row_alone(name: str) -> None:
     shown = texts(figure)
     assert not any("secret" in text or "png" in text for text in shown)
     rows = [int(text.split()[1]) for text in shown if text.startswith("row ")]
-    assert len(rows) == len(set(rows)) == plots.PICTURES
+    assert len(rows) == len(set(rows)) == plots.pictures.PICTURES
     for axes in (a for a in figure.axes if a.images):
         row = int(axes.get_xlabel().split()[1]) - 1
         assert np.asarray(axes.images[0].get_array())[0, 0].max() == row % 256  # it is that row's image
@@ -90,7 +90,7 @@ def test_no_errors_and_unreadable_images() -> None:
     def broken(path: str) -> np.ndarray:
         raise DataError(f"{path}: truncated")
 
-    assert texts(plots.grid(perfect, broken)).count("cannot be read") == plots.PICTURES
+    assert texts(plots.grid(perfect, broken)).count("cannot be read") == plots.pictures.PICTURES
 
 
 def test_grid_of_one_image_without_labels() -> None:
@@ -163,8 +163,8 @@ def test_contact_sheet() -> None:
 
 
 def test_names_are_cut_in_the_middle() -> None:
-    assert plots._short("adenocarcinoma stage 12", 14) == "adenoc…tage 12"
-    assert plots._short("_a$b\n c", 14) == r" _a\$b c"
+    assert plots.drawing.short("adenocarcinoma stage 12", 14) == "adenoc…tage 12"
+    assert plots.drawing.short("_a$b\n c", 14) == r" _a\$b c"
 
 
 def test_pyplot_is_never_loaded() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vitmed import plots
+from vitmed.config import EvaluateConfig
 from vitmed.errors import DataError
 from vitmed.metrics import METRICS
 from vitmed.predictions import Predictions
@@ -23,8 +24,8 @@ RECORDS = [{"epoch": 1, "lr": 0.1, "train_loss": 1.0, "val_loss": 1.0, "val_auro
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pictures at a low resolution: the same code in a tenth of the time."""
-    monkeypatch.setattr(plots, "PICTURES", 6)
-    monkeypatch.setattr(plots, "DPI", 30)
+    monkeypatch.setattr(plots.pictures, "PICTURES", 6)
+    monkeypatch.setattr(plots.drawing, "DPI", 30)
 
 
 def draw(classes: tuple[str, ...] = ("infected", "uninfected"), groups: bool = True) -> Predictions:
@@ -72,7 +73,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
         facts=FACTS,
         read=read,
         records=RECORDS,
-        resamples=50,
+        config=EvaluateConfig(resamples=50),
         notes=["Split by image: likely optimistic."],
     )
     names = {path.name for path in (tmp_path / "test").iterdir()}
@@ -101,9 +102,9 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
 
 
 def test_the_same_again_from_the_table_alone(tmp_path: Path) -> None:
-    first = write_report(tmp_path / "a", draw(), title="t", facts={}, resamples=50)
+    first = write_report(tmp_path / "a", draw(), title="t", facts={}, config=EvaluateConfig(resamples=50))
     table = Predictions.from_csv(tmp_path / "a" / "predictions.csv")
-    again = write_report(tmp_path / "b", table, title="t", facts={}, read=None, resamples=50)
+    again = write_report(tmp_path / "b", table, title="t", facts={}, read=None, config=EvaluateConfig(resamples=50))
     first["notes"].remove("1 images could not be read and are not counted.")  # those have no row
     assert again == first
     for name in ("predictions.csv", "confusion_matrix.png", "roc.png"):
@@ -115,7 +116,7 @@ def test_more_classes_and_undefined_values(tmp_path: Path) -> None:
     p = draw(("a", "b", "never <seen>"), groups=False)
     assert p.labels is not None
     p = Predictions(p.classes, p.paths, None, np.minimum(p.labels, 1), p.logits)
-    write_report(tmp_path, p, title="t", facts={}, resamples=20)
+    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=20))
     html = (tmp_path / "report.html").read_text()
     assert Page(html).open == []
     assert "there is no image of class &#39;never &lt;seen&gt;&#39;" in html and "undefined" in html

@@ -20,8 +20,8 @@ RUN = Callable[..., Answer]
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA")])
 def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: int, mode: str) -> None:
     """With all pictures drawn: a contact sheet of two or four channels is one too."""
-    monkeypatch.setattr(plots, "DPI", 20)
-    monkeypatch.setattr(plots, "PICTURES", 2)
+    monkeypatch.setattr(plots.drawing, "DPI", 20)
+    monkeypatch.setattr(plots.pictures, "PICTURES", 2)
     data = draw_splits(tmp_path / "data", 4, 2, 2)
     for file in data.rglob("*.png"):
         with Image.open(file) as image:

@@ -262,6 +262,12 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(), sort_keys=False)
 
 
+class EvaluateConfig(Section):
+    """What an evaluation finds, and how. It changes no weight; all that is chosen is chosen on validation."""
+
+    resamples: int = Field(default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none.")
+
+
 class Config(RunConfig):
     """One training run, completely."""
 
@@ -269,6 +275,7 @@ class Config(RunConfig):
     model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
     augment: AugmentConfig = AugmentConfig()  # type: ignore[call-arg]
     train: TrainConfig = TrainConfig()  # type: ignore[call-arg]
+    evaluate: EvaluateConfig = EvaluateConfig()
 
     @field_validator("train")
     @classmethod

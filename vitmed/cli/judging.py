@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Device, Fail, Frame, Groups, Labels
+from vitmed.cli.options import AsJson, Device, Fail, Frame, Groups, Labels, Resamples
 from vitmed.cli.terminal import judged, print_json, print_table, ui
 from vitmed.errors import DataError, UsageError
 
@@ -23,6 +23,7 @@ def evaluate(
     labels: Labels = None,
     groups: Groups = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a path of --data.")] = None,
+    resamples: Resamples = None,
     fail_under: Fail = None,
     allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
     as_json: AsJson = False,
@@ -30,12 +31,12 @@ def evaluate(
     """Judge a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
     from vitmed import commands
 
-    options = {"data": data, "split": split, "output": output, "device": device}
-    options |= {"labels": labels, "groups": groups, "group_regex": group_regex}
+    options: dict[str, Any] = {"data": data, "split": split, "output": output, "device": device}
+    options |= {"labels": labels, "groups": groups, "group_regex": group_regex, "resamples": resamples}
     judged(
         lambda: commands.evaluate(
             checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options
-        ),  # type: ignore[arg-type]
+        ),
         as_json,
         lambda result: {"folder": str(result.folder), **result.metrics},
     )

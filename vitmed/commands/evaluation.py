@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
+from vitmed.commands.flags import evaluate_config
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
-from vitmed.config import ModelConfig, TrainConfig
+from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_image
 from vitmed.inference import check_finite, predict_logits
@@ -47,9 +48,9 @@ def evaluate(
     labels: str | Path | None = None,
     fail_under: Sequence[str] = (),
     allow_leakage: bool = False,
-    resamples: int = 2000,
     baselines: Callable[[], Mapping[str, Predictions]] | None = None,
     ui: Ui | None = None,
+    **flags: Any,
 ) -> Evaluation:
     """Judge a checkpoint on a labelled split and write the report.
 
@@ -64,8 +65,9 @@ def evaluate(
         labels: a CSV table that says the class of the images in `data`; as of `train`.
         fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
         allow_leakage: judge `data` although some of it was trained on.
-        resamples: bootstrap resamples for the intervals.
         baselines: gives, when the model has been judged, what baselines say of the same images; see `BASELINES`.
+        ui: where messages and progress go.
+        **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default what the run was made with.
 
     Raises:
         CheckpointError, DataError, UsageError: what cannot be used. GateError: a gate not met.
@@ -73,11 +75,12 @@ def evaluate(
     ui = ui or Ui()
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
-        return _rebuild(Path(checkpoint), output, gates, resamples, ui)
+        return _rebuild(Path(checkpoint), output, gates, flags, ui)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     saved = load_checkpoint(checkpoint)
     chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
+    config = evaluate_config(saved.config.evaluate, flags)
     root, samples, notes = chosen.root, chosen.samples, chosen.notes
     for note in notes:
         ui.warn(note)
@@ -111,7 +114,8 @@ def evaluate(
             facts=facts(saved, what, len(samples), describe(where)),
             read=lambda path: picture(root / path, saved.preprocessing),
             records=read_json_lines(run.metrics) or None,
-            resamples=resamples,
+            validation=known_validation(run) if split != "val" else None,
+            config=config,
             notes=notes,
             baselines=others,
         )
@@ -126,25 +130,42 @@ def data_notes(run: RunFolder) -> list[str]:
         return []
 
 
-def _rebuild(file: Path, output: str | Path | None, gates: dict[str, float], resamples: int, ui: Ui) -> Evaluation:
+def _rebuild(
+    file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], ui: Ui
+) -> Evaluation:
     """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it."""
     predictions, folder = Predictions.from_csv(file), _new_folder(output, file.parent / "report")
     notes = ["Made from a table alone: the split and what the model was made with are unknown."]
+    asked = EvaluateConfig()
     said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
     beside = file.with_name("metrics.json")
     if beside.is_file():
         try:
             before = json.loads(beside.read_text(encoding="utf-8"))
             said = {key: before["report"][key] for key in said}
+            asked = EvaluateConfig(**before["report"].get("evaluate", {}))
             predictions = replace(predictions, positive=before["positive_class"])
             if predictions.positive not in (None, *predictions.classes):
                 raise ValueError(predictions.positive)
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
-    records = read_json_lines(RunFolder(file.parent.parent).metrics) or None
-    others = read_baselines(file.parent)
-    metrics = write_report(folder, predictions, records=records, resamples=resamples, baselines=others, **said)
+    run = RunFolder(file.parent.parent)
+    metrics = write_report(
+        folder,
+        predictions,
+        records=read_json_lines(run.metrics) or None,
+        validation=known_validation(run) if file.parent.name != "val" else None,
+        config=evaluate_config(asked, flags),
+        baselines=read_baselines(file.parent),
+        **said,
+    )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def known_validation(run: RunFolder) -> Predictions | None:
+    """What the run's best.pt said of its validation images, which training wrote; None where it is not there."""
+    file = run.path / "val" / "predictions.csv"
+    return Predictions.from_csv(file) if file.is_file() else None
 
 
 def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:

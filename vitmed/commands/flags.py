@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from vitmed.config import EvaluateConfig
 from vitmed.errors import UsageError
 
 
@@ -19,8 +22,28 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
     return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 
 
+def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
+    """What an evaluation is asked for: the run's own wish, and over it the flags of `EVALUATE_FLAGS`.
+
+    Raises:
+        UsageError: a flag that is not known, or a value that is not valid.
+    """
+    given = {key.partition(".")[2]: value for key, value in read_overrides(flags, EVALUATE_FLAGS, "evaluate").items()}
+    try:
+        return EvaluateConfig(**{**own.model_dump(), **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"evaluate.{name}: {first['msg']}", "see docs/configuration.md") from None
+
+
+# Flag of `vitmed evaluate`, `vitmed train` and keyword of their functions -> field of the configuration.
+EVALUATE_FLAGS = {
+    "resamples": "evaluate.resamples",
+}
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
 FLAGS = {
+    **EVALUATE_FLAGS,
     "model": "model.name",
     "weights": "model.weights",
     "image_size": "model.image_size",

@@ -148,7 +148,7 @@ def prediction_picture(predictions: Predictions, how: Preprocessing | None = Non
     Raises:
         DataError: no image could be read.
     """
-    from vitmed.plots import PLOTS, png  # matplotlib: only who draws waits for it
+    from vitmed.plots import grid, png  # matplotlib: only who draws waits for it
 
     if not len(predictions):
         raise DataError("no image could be read, so there is nothing to draw", "see the errors above")
@@ -156,4 +156,4 @@ def prediction_picture(predictions: Predictions, how: Preprocessing | None = Non
     def read(path: str) -> np.ndarray:
         return np.asarray(read_image(path, frame=how.frame, window=how.window) if how else read_image(path))
 
-    return png(PLOTS["grid"].draw(predictions, read))
+    return png(grid(predictions, read))

@@ -100,6 +100,7 @@ def _colours_alone(
                 "Patients": patients_fact(splits),
             },
             read=lambda path: picture(splits.root / path, preprocessing),
+            config=config.evaluate,
             notes=[
                 *patient_notes(splits, split),
                 "No network: this tells what stain, light, format and size give away.",

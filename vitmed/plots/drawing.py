@@ -1,0 +1,74 @@
+"""What the figures share: colours, how text is cut and numbers are written, a picture, a figure as PNG.
+
+Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no meaning rests on colour alone.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitmed.metrics import METRICS
+
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
+GREY = "#8A8A8A"
+LEGEND = 8  # classes that a legend names; of more, only the worst
+DPI = 120
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file at 120 dots per inch."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks shows boxes
+        figure.savefig(stream, format="png", dpi=DPI, facecolor="white")
+    return stream.getvalue()
+
+
+def show(axes: Axes, image: np.ndarray) -> None:
+    if image.ndim == 3:  # without alpha, which matplotlib would draw on white
+        image = image[..., :3] if image.shape[2] >= 3 else image[..., 0]
+    axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255, interpolation="nearest")
+
+
+def square(x: str, y: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, 7.1), layout="constrained")
+    axes = figure.add_subplot(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel=x, ylabel=y)
+    axes.set_aspect("equal")
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def told_value(metrics: Mapping[str, Any] | None, name: str, before: str) -> str:
+    """`, Balanced accuracy 0.91 (0.88 to 0.93)`; empty where it is not known."""
+    if metrics is None or metrics["overall"][name]["value"] is None:
+        return ""
+    entry = metrics["overall"][name]
+    return f"{before}{METRICS[name].title} {entry['value']:.3f}{interval(entry)}"
+
+
+def interval(entry: Mapping[str, float | None]) -> str:
+    return "" if entry["low"] is None else f" ({entry['low']:.3f} to {entry['high']:.3f})"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage that never rounds to 100 % or 0 % what is not."""
+    if 0.995 <= share < 1:
+        return ">99%"
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def short(name: str, most: int) -> str:
+    """A class name fit for a figure: one line, cut in its middle to `most` characters, no mathtext."""
+    name = " ".join(name.split())
+    if len(name) > most:  # names of one family often differ at the end
+        name = name[: most - most // 2 - 1].rstrip() + "…" + name[-(most // 2) :].lstrip()
+    return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")

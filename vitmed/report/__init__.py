@@ -1,0 +1,110 @@
+"""A folder that tells what a model is worth: table, numbers, figures and one HTML file that needs nothing else.
+
+Everything is made from `Predictions`; `read` is needed only for the figures that show the images. So
+`write_report(folder, Predictions.from_csv(file), read=None, ...)` rebuilds a report without model or images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitmed.config import EvaluateConfig
+from vitmed.metrics import compare_predictions, evaluate_predictions
+from vitmed.plots import PLOTS, Read, png, training_curves
+from vitmed.predictions import Predictions
+from vitmed.report.analyses import ANALYSES, Material
+from vitmed.report.page import render
+from vitmed.run import make_folder, write_bytes, write_json, write_text
+
+PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
+BASELINES = {
+    # key in metrics.json and file name -> what it is, in the words of the report
+    "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
+    "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
+    "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
+}
+
+
+def write_report(
+    folder: str | Path,
+    predictions: Predictions,
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    read: Read | None = None,
+    records: Sequence[Mapping[str, Any]] | None = None,
+    validation: Predictions | None = None,
+    config: EvaluateConfig | None = None,
+    notes: Sequence[str] = (),
+    baselines: Mapping[str, Predictions] | None = None,
+) -> dict[str, Any]:
+    """Write predictions.csv, metrics.json, the figures as PNG, and report.html; each whole or not at all.
+
+    report.html holds no file name and no patient: a picture is known by its row in predictions.csv. What stands in
+    `title`, `facts` and `notes` is the caller's to keep free of them.
+
+    Args:
+        folder: made if it is not there.
+        predictions: with labels.
+        title: headline of the report.
+        facts: name -> value, about data, model and training, as a table.
+        read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
+        records: of metrics.jsonl, for the training curves; None or empty leaves them out.
+        validation: what the same model said of the validation images, on which everything is chosen.
+        config: what to find; the defaults otherwise.
+        notes: what must be known before the numbers are believed; shown above them.
+        baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
+
+    Returns:
+        what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
+        `report`: title, facts, notes as given, and what each of `ANALYSES` found.
+
+    Raises:
+        DataError: the predictions have no labels.
+        UsageError: the folder cannot be written.
+    """
+    folder, config = Path(folder), config or EvaluateConfig()
+    metrics = evaluate_predictions(predictions, resamples=config.resamples)
+    metrics["baselines"] = {
+        key: {"text": BASELINES[key], **compare_predictions(predictions, other, config.resamples)}
+        for key, other in (baselines or {}).items()
+    }
+    metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}
+    metrics["report"]["evaluate"] = config.model_dump()  # so that it can be made again
+    metrics["notes"] = [*notes, *metrics["notes"]]
+    if predictions.errors:
+        metrics["notes"].append(f"{len(predictions.errors)} images could not be read and are not counted.")
+
+    for key, analyse in ANALYSES.items():
+        found = analyse(Material(predictions, metrics, validation, config, baselines or {}))
+        if found is not None:
+            metrics[key] = found
+
+    figures: dict[str, bytes] = {}
+    for name, plot in PLOTS.items():
+        if plot.pictures and read is None:
+            continue
+        figure = plot.draw(predictions, read if plot.pictures else metrics)
+        if figure is not None:
+            figures[name] = png(figure)
+    if records:
+        figures["training_curves"] = png(training_curves(records))
+    html = render(metrics, figures, title=title, facts=facts)
+
+    make_folder(folder)
+    write_text(folder / PREDICTIONS, predictions.to_csv())
+    for key, other in (baselines or {}).items():
+        write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
+    write_json(folder / NUMBERS, metrics)
+    for name, data in figures.items():
+        write_bytes(folder / f"{name}.png", data)
+    write_text(folder / REPORT, html)
+    return metrics
+
+
+def read_baselines(folder: Path) -> dict[str, Predictions]:
+    """The baselines that stand beside a predictions.csv."""
+    files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
+    return {key: Predictions.from_csv(file) for key, file in files.items() if file.is_file()}
