@@ -12,6 +12,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from vitmed.config import DataConfig, build_config
 from vitmed.errors import DataError, UsageError
 from vitmed.splits import Splits, image_names, make_splits
+from vitmed.splits.copies import first_copies
 from vitmed.splits.making import _levelled
 
 
@@ -163,3 +164,30 @@ def test_links_in_a_circle_of_two_end(tmp_path: Path) -> None:
     (root / "b" / "y").symlink_to(root / "a", target_is_directory=True)
     found = image_names(root)
     assert {"a/0.png", "a/x/1.png", "b/1.png", "b/y/0.png"} <= set(found) and len(found) < 20
+
+
+def test_copies_stay_in_one_split_where_patients_are_unknown(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(40):  # every content three times, under names that do not tell
+            (tmp_path / name / f"{i:02}.png").write_text(f"{name}{i % 20 if i < 30 else i} {'x' * 20_000} {i % 20}")
+    splits = split(tmp_path)
+    content = {
+        name: {(tmp_path / sample.path).read_text() for sample in samples} for name, samples in splits.samples.items()
+    }
+    assert not content["train"] & content["test"] and not content["train"] & content["val"]
+    assert not content["val"] & content["test"]
+    assert sum(map(len, splits.samples.values())) == 80
+    assert any("byte for byte copies" in told for told in splits.told)
+    folds = [split(tmp_path, folds=4, fold=k + 1) for k in range(4)]
+    tests = [{(tmp_path / s.path).read_text() for s in fold.samples["test"]} for fold in folds]
+    assert sum(map(len, tests)) == len(set().union(*tests))  # no content in two folds
+
+
+def test_copies_are_found_by_content_alone(tmp_path: Path) -> None:
+    long = "x" * 50_000
+    contents = ["one", "two", "one", "", "", f"{long}A{long}", f"{long}B{long}", f"{long}A{long}"]
+    for i, text in enumerate(contents):
+        (tmp_path / f"{i}.png").write_text(text)
+    names = [f"{i}.png" for i in range(len(contents))] + ["gone.png"]
+    assert first_copies(tmp_path, names).tolist() == [0, 1, 0, 3, 4, 5, 6, 5, 8]

@@ -21,7 +21,7 @@ def touch(root: Path, tree: dict[str, int]) -> Path:
     for folder, count in tree.items():
         (root / folder).mkdir(parents=True, exist_ok=True)
         for i in range(count):
-            (root / folder / f"{i}.png").write_bytes(b"x")
+            (root / folder / f"{i}.png").write_text(f"{folder} {i}")  # no copies of each other
     return root
 
 
@@ -122,7 +122,7 @@ def test_patients_are_never_split(tmp_path: Path) -> None:
     for i in range(300):
         folder = tmp_path / ("a" if i % 3 else "b")
         folder.mkdir(exist_ok=True)
-        (folder / f"P{i % 20:02}_{i}.png").write_bytes(b"x")
+        (folder / f"P{i % 20:02}_{i}.png").write_text(str(i))
     for seed in range(3):
         splits = split(tmp_path, group_regex=r"(P\d+)_", split_seed=seed)
         groups = {name: {s.group for s in samples} for name, samples in splits.samples.items()}
@@ -137,7 +137,7 @@ def test_a_patient_in_two_folders_is_told(tmp_path: Path) -> None:
     for part, patient in (("train", 1), ("train", 2), ("val", 3), ("test", 2)):
         for name in "ab":
             (tmp_path / part / name).mkdir(parents=True, exist_ok=True)
-            (tmp_path / part / name / f"P{patient}_0.png").write_bytes(b"x")
+            (tmp_path / part / name / f"P{patient}_0.png").write_text("x")
     message = told(tmp_path, group_regex=r"P\d+")
     assert "'P2'" in message and "train" in message and "test" in message
     split(tmp_path)  # unknown patients cannot be checked
@@ -172,8 +172,8 @@ def test_max_train_takes_every_class_in_proportion(tmp_path: Path) -> None:
 def test_hidden_files_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     touch(tmp_path, {"a": 9, "b": 9, ".git": 3, "a/.thumbs": 3})
     for name in (".DS_Store", "._0.png", "notes.txt", "Thumbs.db"):
-        (tmp_path / "a" / name).write_bytes(b"x")
-    (tmp_path / "README.md").write_bytes(b"x")
+        (tmp_path / "a" / name).write_text("x")
+    (tmp_path / "README.md").write_text("x")
     splits = split(tmp_path)
     assert splits.classes == ("a", "b") and sum(map(len, splits.samples.values())) == 18
 
@@ -215,7 +215,9 @@ def test_names_of_every_kind(tmp_path: Path) -> None:
         for i in range(2):
             touch(tmp_path, {folder: 0})
             for name in names:
-                (tmp_path / folder / f"{name[: 245 if i else 250]}{i}.png"[-255:]).write_bytes(b"x")
+                (tmp_path / folder / f"{name[: 245 if i else 250]}{i}.png"[-255:]).write_text(
+                    f"{folder}{name}{i}", errors="replace"
+                )
     splits = split(tmp_path)
     found = set.union(*paths(splits).values())
     on_disk = {p.relative_to(tmp_path).as_posix() for p in tmp_path.glob("*/*")}
@@ -224,7 +226,7 @@ def test_names_of_every_kind(tmp_path: Path) -> None:
 
 def test_no_such_folder(tmp_path: Path) -> None:
     assert "no such folder" in told(tmp_path / "none")
-    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "file").write_text("x")
     assert "is a file" in told(tmp_path / "file")
     with pytest.raises(UsageError):
         make_splits(DataConfig())

@@ -38,6 +38,7 @@ class Listing:
         groups: S patients, or None; patients: how they are known, in words.
         told: what the user should hear.
         guess: what the file names look like where nothing was said of patients.
+        first: (S,) int64, for every image the first one of the same bytes; None: not known, or no copies.
     """
 
     root: Path
@@ -53,6 +54,7 @@ class Listing:
     patients: str = ""
     told: tuple[str, ...] = ()
     guess: Guess | None = None
+    first: np.ndarray | None = None
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
         """These images as samples."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from vitmed.config import DataConfig, PretrainDataConfig
 from vitmed.errors import DataError, UsageError
+from vitmed.splits.copies import first_copies, together
 from vitmed.splits.listing import ALL, Listing, list_images
 from vitmed.splits.patients import Progress, know_patients
 from vitmed.splits.samples import SPLITS, Splits, shared_groups
@@ -38,6 +39,7 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
     for name, indices in listing.parts.items():
         _check_classes(listing, name, indices)
+    listing = _know_copies(listing, {"test", "val"} <= set(listing.parts))
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
@@ -55,6 +57,18 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         told=tuple(told),
         guess=listing.guess,
     )
+
+
+def _know_copies(listing: Listing, ready: bool) -> Listing:
+    """The same, with its copies where they matter: patients are unknown, and the splits are not all there."""
+    if ready or listing.groups is not None:
+        return listing
+    first = first_copies(listing.root, listing.paths)
+    copies = int(np.sum(first != np.arange(len(first))))
+    if not copies:
+        return listing
+    told = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
+    return replace(listing, first=first, told=(*listing.told, told))
 
 
 def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -121,6 +135,7 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
         listing = replace(listing, groups=known.groups, patients=known.how, told=tuple(known.told))
     made = {"train": "all other images", "val": f"folder {folders['val'].name}/" if "val" in folders else ""}
     if "val" not in folders:
+        listing = _know_copies(listing, False)
         share = config.val_fraction
         parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
         how = "by patient" if known is not None else "by image"
@@ -159,6 +174,8 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
             of_class = rng.permutation(np.flatnonzero(labels == k))
             number[of_class] = (begin + np.arange(len(of_class))) % folds
             begin += len(of_class)
+        if listing.first is not None:
+            number = together(listing.first, indices, number)
     taken = number == fold - 1
     for label, name in enumerate(listing.classes):
         if not (labels[taken] == label).any() or not (labels[~taken] == label).any():
@@ -195,11 +212,14 @@ def split_off(
             of_class = np.flatnonzero(labels == k)
             count = max(1, round(len(of_class) * fraction))
             taken[rng.permutation(of_class)[:count]] = True
+        if listing.first is not None:
+            taken = together(listing.first, indices, taken)
     for k in classes:
         of_class = labels == k
         if not (of_class & taken).any() or not (of_class & ~taken).any():
             count = int(of_class.sum())
             few = " of too few patients" if listing.groups is not None else ""
+            few = " that are often copies of each other" if listing.first is not None else few
             place = listing.place("train" if "train" in listing.parts else ALL, k)
             raise DataError(
                 f"{place}: class {listing.classes[k]!r} has {count} image{'s' * (count != 1)}{few}, too few to split "
