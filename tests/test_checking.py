@@ -296,6 +296,33 @@ def test_findings_of_splits(tmp_path: Path) -> None:
     assert across.severity == "error" and across.files == ("p9",)
 
 
+def test_a_table_says_class_patient_and_split(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    files = sorted(folder.glob("*/*.png"))
+    rows = ["path,label,patient,split"]
+    for i, file in enumerate(files):
+        shutil.copy(file, flat / f"{i}.png")
+        label = "benign" if file.parent.name == "amber" else "malignant"
+        rows.append(f"{i}.png,{label},p{i // 3},{('train', 'val', 'test')[i % 3]}")
+    shutil.copy(files[0], flat / "99.png")
+    rows.append("99.png,malignant,p99,train")
+    picture(5).save(flat / "in_no_row.png")
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(rows))
+    found = run(flat, tmp_path, labels=table)
+    assert (found.content["images"], found.content["classes"]) == (len(files) + 1, 2)
+    assert found.content["patients_from"] == "by table (--labels)"
+    codes = {f.code: f for f in found.findings}
+    assert codes["two_labels"].severity == "error" and "loose_images" not in codes and "no_classes" not in codes
+    assert found.content["patients_across_splits"] == len(files) // 3
+    answer = vitmed("check", str(flat), "--labels", str(table), "-o", str(tmp_path / "again"), "--json")
+    assert answer.code == 0 and json.loads(answer.out)["images"] == len(files) + 1
+    table.write_text("path,label\nnone.png,benign\n")
+    with pytest.raises(DataError, match="match no image"):
+        run(flat, tmp_path, labels=table)
+
+
 def test_a_sound_folder_has_no_error_and_strict_lets_it_pass(tmp_path: Path, vitmed: RUN) -> None:
     rng = np.random.default_rng(0)
     for name in ("one", "two"):

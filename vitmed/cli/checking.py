@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Frame, GroupRegex, Groups
+from vitmed.cli.options import AsJson, Frame, GroupRegex, Groups, Labels
 from vitmed.cli.terminal import print_check, print_json, ui
 
 
@@ -17,6 +17,7 @@ def check(
     data: Annotated[Path, typer.Argument(help="Any folder of images, with or without classes and splits.")],
     group_regex: GroupRegex = None,
     groups: Groups = None,
+    labels: Labels = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the report; never overwritten.")] = Path(
         "data-check"
     ),
@@ -34,6 +35,7 @@ def check(
     options = {
         "group_regex": group_regex,
         "groups": groups,
+        "labels": labels,
         "output": output,
         "leakage_gap": leakage_gap,
         "frame": frame,

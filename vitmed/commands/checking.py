@@ -33,8 +33,18 @@ from vitmed.index import Index
 from vitmed.inspection import file_of, inspect_files
 from vitmed.run import RunFolder, free_name, make_folder, refuse_inside
 from vitmed.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, find_shortcuts, leakage_gap
-from vitmed.splits import SPLITS, Guess, Splits, compile_group, data_folder, group_of, guess_patients, know_patients
-from vitmed.survey import survey
+from vitmed.splits import (
+    SPLITS,
+    Guess,
+    Splits,
+    compile_group,
+    data_folder,
+    group_of,
+    guess_patients,
+    know_patients,
+    labels_from_table,
+)
+from vitmed.survey import Place, Survey, survey
 from vitmed.ui import Ui
 
 LINES = 8  # findings that training says
@@ -76,6 +86,7 @@ def check(
     *,
     group_regex: str | None = None,
     groups: str | Path | None = None,
+    labels: str | Path | None = None,
     output: str | Path = "data-check",
     strict: bool = False,
     leakage_gap: bool = False,
@@ -92,6 +103,8 @@ def check(
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the names,
             for these findings alone.
         groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
+        labels: a CSV table that says the class, and maybe patient and split, of the images to check, as of `train`;
+            then no folder says a class, and images in no row are passed over.
         output: folder of the report; never overwritten, the next is data-check-2.
         strict: raise where there is an error or a warning, after the report is written.
         leakage_gap: also fit cheap baselines by image and by patient, and tell the gap.
@@ -113,6 +126,9 @@ def check(
     seen = survey(root)
     if not seen.files:
         raise DataError(f"{root}: holds no image of a type that vitmed reads", "name a folder of images")
+    own_groups: list[str] | None = None
+    if labels is not None:
+        seen, own_groups = _by_table(seen, Path(labels), group_regex is None and groups is None, ui)
     records = inspect_files(root, seen.files, _index(ui, frame) if index else Index(None, frame), ui)
     paths = [file.path for file in seen.files]
     of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
@@ -123,6 +139,8 @@ def check(
         known = know_patients(config, root, paths)
         assert known is not None
         of_images, source = known.groups, known.how
+    if own_groups is not None:
+        of_images, source = own_groups, "by table (--labels)"
     if source is None and (guess := guess_patients(paths)).expression is not None:
         of_images, source = _guessed(paths, guess), GUESSED
     images = [
@@ -157,6 +175,24 @@ def check(
     if strict and not result.clean:
         raise CheckFailed(result)
     return result
+
+
+def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Survey, list[str] | None]:
+    """The images that a table names, in the place that it says (a split that it does not say is the folder's).
+
+    Returns:
+        the survey of them, and their patients where the table has those and they count.
+    """
+    table = labels_from_table(file, seen.root, [image.path for image in seen.files], own_groups)
+    for told in table.told:
+        ui.warn(told)
+    files = tuple(seen.files[i] for i in table.images)
+    if len(files) < len(seen.files):
+        ui.say(f"{len(seen.files) - len(files):,} of {len(seen.files):,} images are in no row of {file.name}")
+    splits: Sequence[str | None] = table.splits or [seen.places[i].split for i in table.images]
+    places = tuple(map(Place, splits, table.labels))
+    folders = {split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in set(splits)}
+    return Survey(seen.root, "", files, places, folders, {}, seen.rubbish, seen.others), table.groups
 
 
 class CheckFailed(DataError):

@@ -58,6 +58,8 @@ def _quick(images: dict[str, Images]) -> bool:
         with suppress(DataError):  # told when all are read
             part.preprocessing.read(path)
             seconds.append(time.perf_counter() - start)
+        if sum(seconds) > QUICK:  # files so slow that the sample alone is a burden
+            return False
     return not seconds or float(np.median(seconds)) * sum(map(len, images.values())) / cores() < QUICK
 
 

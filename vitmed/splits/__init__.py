@@ -17,6 +17,7 @@ from vitmed.splits.scanning import (
     is_image,
     split_folders,
 )
+from vitmed.splits.tables import labels_from_table
 
 __all__ = [
     "ALL",
@@ -37,6 +38,7 @@ __all__ = [
     "is_image",
     "know_patients",
     "labelled",
+    "labels_from_table",
     "list_by_folder",
     "list_by_table",
     "list_images",
