@@ -97,7 +97,9 @@ class DataConfig(Section):
         "a YAML file, relative to that file.",
     )
     folds: int | None = Field(None, ge=2, description="Divide all images into so many folds; one is the test.")
-    fold: int = Field(1, ge=1, description="Which of the folds is the test, from 1.")
+    fold: int | None = Field(
+        None, ge=1, description="Which of the folds is the test, from 1; null: training does each in turn."
+    )
     allow_leakage: bool = Field(
         False, description="Go on where a patient is in two of the folder's own splits; the report says so."
     )
@@ -233,7 +235,7 @@ class RunConfig(Section):
             raise ValueError("the shares of validation and test leave nothing to train on")
         if data.groups is not None and data.group_regex is not None:
             raise ValueError("data.groups and data.group_regex both say who the patient is")
-        if data.fold > (data.folds or 1):
+        if (data.fold or 1) > (data.folds or 1):
             raise ValueError(f"data.fold {data.fold} of data.folds {data.folds}: there is no such fold")
         return data
 

@@ -89,6 +89,7 @@ class RunFolder:
         self.training_curves = self.path / "training_curves.png"
         self.best = self.path / "best.pt"
         self.last = self.path / "last.pt"
+        self.folds = self.path / "folds.json"
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
         self.reconstructions = self.path / "reconstructions.png"

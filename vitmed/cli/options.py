@@ -31,7 +31,7 @@ Groups = Annotated[
 ]
 Labels = Annotated[str | None, typer.Option(metavar="TABLE", help="CSV with columns path and label, for folders.")]
 Folds = Annotated[int | None, typer.Option(help="Divide all images into so many folds; one is the test.")]
-Fold = Annotated[int | None, typer.Option(help="Which fold is the test, from 1.")]
+Fold = Annotated[int | None, typer.Option(help="Which fold is the test, from 1; train: default each in turn.")]
 AllowLeakage = Annotated[
     bool | None, typer.Option("--allow-leakage", help="Go on where a patient is in two of the folder's splits.")
 ]

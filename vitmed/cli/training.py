@@ -181,4 +181,4 @@ def demo(
 
 
 def train_json(result: Any) -> dict[str, Any]:
-    return {"run": str(result.folder), "val": result.val.metrics, "test": result.test.metrics}
+    return {"run": str(result.folder), "val": result.val and result.val.metrics, "test": result.test.metrics}

@@ -17,6 +17,7 @@ from vitmed.commands.session import check_images, images_of, splits_csv
 from vitmed.commands.training import TrainResult, default_name, train
 from vitmed.commands.windows import settle_window
 from vitmed.config import Config, check_names, load_config
+from vitmed.errors import UsageError
 from vitmed.images import Preprocessing
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES
@@ -63,6 +64,8 @@ def probe(
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, ui=ui, **flags)
     check_names(settings, SIZES, POLICIES, METRICS)
+    if settings.data.folds is not None and settings.data.fold is None:
+        raise UsageError("without weights, probe judges one fold", "say which: --fold 1")
     return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
 
 

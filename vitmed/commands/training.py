@@ -12,6 +12,7 @@ from vitmed.checkpoint import load_checkpoint, placed
 from vitmed.commands.comparison import Baselines
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.flags import FLAGS, read_overrides
+from vitmed.commands.folds import resume_folds, train_folds
 from vitmed.commands.planning import get_ready
 from vitmed.commands.session import Session
 from vitmed.config import Config, ModelConfig, PretrainConfig, build_config, load_config
@@ -29,11 +30,14 @@ RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers", 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What training gave: the run folder, and the evaluations of its best checkpoint (None: no network)."""
+    """What training gave: the run folder, and the evaluations of its best checkpoint.
+
+    Without a network the checkpoint is None; so it is with several folds, which are judged by their tests together.
+    """
 
     folder: Path
     checkpoint: Path | None
-    val: Evaluation
+    val: Evaluation | None
     test: Evaluation
 
 
@@ -72,11 +76,22 @@ def train(
     if resume is not None:
         if name is not None:
             raise UsageError("--resume goes on in the run's own folder", "leave --name out")
+        if RunFolder(resume).folds.is_file():
+            if config is not None or sets or overrides or data is not None:
+                raise UsageError("--resume goes on with the configuration of the folds", "give it alone")
+            return _of_folds(*resume_folds(train, RunFolder(resume), gates, ui))
         session = _resumed(Path(resume), data, config, sets, overrides, ui)
     else:
         if data is not None:
             overrides["data.root"] = str(data)
-        session = _fresh(load_config(config, overrides, sets), output, name, ui, config is None, offline)
+        settings = load_config(config, overrides, sets)
+        if settings.data.folds is not None and settings.data.fold is None:
+            root = data_folder(settings.data.root)
+            refuse_inside(root, output)
+            first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
+            called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
+            return _of_folds(*train_folds(train, settings, first, output, called, gates, ui))
+        session = _fresh(settings, output, name, ui, config is None, offline)
     best, device = session.folder.best, session.device.type
     try:
         if not (session.config.train.freeze or session.folder.last.is_file()):
@@ -99,6 +114,10 @@ def train(
     ui.say(f"predict with: vitmed predict IMAGE --checkpoint {session.folder.path}")
     check_gates(gates, test.metrics, result)
     return result
+
+
+def _of_folds(folder: RunFolder, pooled: Evaluation) -> TrainResult:
+    return TrainResult(folder.path, None, None, pooled)
 
 
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> Session:

@@ -82,8 +82,8 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
                 f"{listing.source}: brings its own test ({made['test']}), so it cannot be divided into folds",
                 "leave --folds out, or merge train and test",
             )
-        parts["test"], parts[rest] = take_fold(listing, parts[rest], config.folds, config.fold, config.split_seed)
-        made["test"] = f"fold {config.fold} of {config.folds} {how}"
+        parts["test"], parts[rest] = take_fold(listing, parts[rest], config.folds, config.fold or 1, config.split_seed)
+        made["test"] = f"fold {config.fold or 1} of {config.folds} {how}"
     for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
         if name in parts:
             continue
