@@ -124,7 +124,8 @@ def tell_patients(splits: Splits, risk: str, ui: Ui) -> None:
         return
     guess = splits.guess
     if guess is None:
-        ui.warn(f"patients are unknown: {risk} (--group-regex or --groups tells them)")
+        way = "--groups TABLE" if npz.is_npz(splits.root) else "--group-regex or --groups"
+        ui.warn(f"patients are unknown: {risk} ({way} tells them)")
         return
     examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
     ui.warn(
