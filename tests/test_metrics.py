@@ -13,7 +13,7 @@ from vitmed.errors import DataError
 from vitmed.metrics import (
     METRICS,
     PER_CLASS,
-    _Scorer,
+    Scorer,
     bootstrap_weights,
     compare_predictions,
     evaluate_predictions,
@@ -82,7 +82,7 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
 
 def compare(p: Predictions, weight: np.ndarray) -> None:
     assert p.labels is not None
-    overall, per_class, _ = _Scorer(p.labels, p).values(weight[None])
+    overall, per_class, _ = Scorer(p.labels, p).values(weight[None])
     found = {name: v[0] for name, v in overall.items()}
     found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
     expected = reference(p, weight)
@@ -154,7 +154,7 @@ def test_every_number_has_an_interval_around_it() -> None:
 def test_the_seed_fixes_the_intervals_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     p = draw(2, size=100)
     first = evaluate_predictions(p, resamples=50)
-    monkeypatch.setattr("vitmed.metrics.CHUNK", 700)
+    monkeypatch.setattr("vitmed.metrics.resampling.CHUNK", 700)
     assert evaluate_predictions(p, resamples=50) == first
     assert evaluate_predictions(p, resamples=50, seed=1) != first
 
