@@ -1,6 +1,7 @@
 """Numbers about predictions, each with an interval: pure functions of `Predictions`, in numpy alone."""
 
-from vitmed.metrics.evaluation import compare_predictions, evaluate_predictions
+from vitmed.metrics.comparison import compare_predictions
+from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.naming import finding, positive_class
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.ranking import rank_auroc, threshold_counts

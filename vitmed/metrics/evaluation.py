@@ -1,4 +1,9 @@
-"""Every number of a set of predictions with its interval, and of two sets their difference."""
+"""Every number of a set of predictions with its interval.
+
+A number has the interval that was measured to hold the truth most nearly as often as it says
+(benchmarks/coverage.py): a formula for proportions, their means and the areas under curves; for the rest the
+percentile bootstrap, in which whole patients are drawn.
+"""
 
 from __future__ import annotations
 
@@ -6,119 +11,235 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.errors import DataError
-from vitmed.metrics.notes import notes, undefined
-from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
+from vitmed.metrics.areas import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.intervals import NONE, Share, Units, correlation, logit_interval, satterthwaite, share, share_mean
+from vitmed.metrics.notes import notes, undefined, without_interval
+from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
 from vitmed.metrics.scoring import Scorer, known_labels
+from vitmed.metrics.table import METRICS, PER_CLASS
 from vitmed.predictions import Predictions
+
+Entry = dict[str, Any]  # value, low, high (None where there is none) and method
+AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
+BOOTSTRAPPED = (  # overall numbers that no formula here knows
+    *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
+    *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
+)
 
 
 def evaluate_predictions(
     predictions: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
 ) -> dict[str, Any]:
-    """Every number with its percentile bootstrap interval; whole groups are drawn where groups are known.
+    """Every number with its interval; whole patients are taken as drawn where they are known.
 
     Args:
         predictions: with labels.
-        resamples: how many times to draw.
+        resamples: how many times to draw, for the numbers that are bootstrapped.
         seed: of the draws.
-        level: share of the resamples that lies inside an interval, 0..1.
+        level: share of samples in which an interval is to hold the truth, 0..1.
 
     Returns:
         A dict that JSON can hold (no NaN): n, n_groups (None if unknown), resampling ("by patient" or
         "by image"), resamples, level, classes, positive_class (its name; None unless there are two classes),
-        overall {name: {value, low, high}}, per_class {class: {n, name: {value, low, high}}},
-        confusion_matrix (K x K counts, rows are the truth), undefined {name: reason}, notes [sentence].
+        overall {name: {value, low, high, method}}, per_class {class: {n, name: {value, low, high, method}}},
+        confusion_matrix (K x K counts, rows are the truth), sample (see `Judged.sample`),
+        undefined {name: reason}, no_interval {name: reason}, notes [sentence].
+        A method is "wilson", "wilson-cluster", "delong", "obuchowski", "influence" or "bootstrap".
 
     Raises:
         DataError: the predictions have no labels.
     """
     labels, classes = known_labels(predictions), predictions.classes
-    scorer = Scorer(labels, predictions)
-    point, point_classes, confusion = scorer.values(np.ones((1, len(labels))))
-    units = group_index(predictions.groups, len(labels))
-    n_units = int(units.max()) + 1 if len(units) else 0
-
-    draws: dict[str, list[np.ndarray]] = {name: [] for name in point}
-    draws_classes: dict[str, list[np.ndarray]] = {name: [] for name in point_classes}
-    if n_units > 1:
-        for weights in bootstrap_weights(units, resamples, seed):
-            overall, per_class, _ = scorer.values(weights)
-            for name, values in overall.items():
-                draws[name].append(values)
-            for name, values in per_class.items():
-                draws_classes[name].append(values)
-
-    def entry(value: float, drawn: list[np.ndarray]) -> dict[str, float | None]:
-        return _entry(value, np.concatenate(drawn) if drawn else np.empty(0), level)
-
-    grouped = predictions.groups is not None
-    support = confusion[0].sum(axis=1)
+    judged = Judged(predictions, level)
+    overall, per_class = judged.entries(bootstrap([judged], resamples, seed)[0])
+    support = np.bincount(labels, minlength=len(classes))
+    grouped, positive = predictions.groups is not None, judged.scorer.positive
     result: dict[str, Any] = {
         "n": len(labels),
-        "n_groups": n_units if grouped else None,
+        "n_groups": judged.units.count if grouped else None,
         "resampling": "by patient" if grouped else "by image",
         "resamples": resamples,
         "level": level,
         "classes": list(classes),
-        "positive_class": None if scorer.positive is None else classes[scorer.positive],
-        "overall": {name: entry(float(values[0]), draws[name]) for name, values in point.items()},
-        "per_class": {
-            c: {
-                "n": int(support[k]),
-                **{m: entry(v[0, k], [d[:, k] for d in draws_classes[m]]) for m, v in point_classes.items()},
-            }
-            for k, c in enumerate(classes)
-        },
-        "confusion_matrix": confusion[0].astype(int).tolist(),
+        "positive_class": None if positive is None else classes[positive],
+        "overall": overall,
+        "per_class": {c: {"n": int(support[k]), **per_class[k]} for k, c in enumerate(classes)},
+        "confusion_matrix": judged.scorer.confusion().tolist(),
+        "sample": judged.sample(grouped),
     }
     result["undefined"] = undefined(result)
-    result["notes"] = notes(result, labels, units, predictions.groups)
+    result["no_interval"] = without_interval(result)
+    result["notes"] = notes(result, labels, judged.units.index, predictions.groups)
     return result
 
 
-def compare_predictions(
-    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
-) -> dict[str, Any]:
-    """Two models on the same images: the numbers of the other, and by how much the first is above it.
+class Judged:
+    """One set of predictions, and everything about its intervals that needs no resampling."""
 
-    Both are judged in the same resamples (paired bootstrap), so the interval of a difference is that of the
-    difference, narrower than those of the two numbers suggest.
+    def __init__(self, predictions: Predictions, level: float = 0.95):
+        labels = known_labels(predictions)
+        self.labels, self.units, self.level = labels, Units.of(predictions, level), level
+        self.scorer = scorer = Scorer(labels, predictions)
+        self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
+        self.classes = range(scorer.size)
+        self.shares = [self._shares(c) for c in self.classes]
+        self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
+        self.pulled = {name: Pulled(0.0, np.zeros(len(labels))) for name in AREAS}
+        self.areas = [self._areas(c) for c in self.classes]
 
-    Returns:
-        overall {name: {value, low, high}} of `other`, and difference {name: {value, low, high}}, first - other.
+    def _shares(self, c: int) -> dict[str, Share]:
+        truth, called = self.labels == c, self.scorer.predicted == c
+        return {
+            "sensitivity": share(called, truth, self.units),
+            "specificity": share(~called, ~truth, self.units),
+            "ppv": share(truth, called, self.units),
+            "npv": share(~truth, ~called, self.units),
+            "f1": share(truth & called, truth | called, self.units),  # the Jaccard index, of which F1 is a function
+        }
 
-    Raises:
-        DataError: not the same images, labels or classes in the same order; or no labels.
-    """
-    labels = known_labels(predictions)
-    if predictions.paths != other.paths or predictions.classes != other.classes:
-        raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-    if not np.array_equal(labels, known_labels(other)):
-        raise DataError("the two predictions have different labels for the same images", "predict the same images")
-    scorers = [Scorer(labels, predictions), Scorer(labels, other)]
-    units = group_index(predictions.groups, len(labels))
-    whole = [scorer.values(np.ones((1, len(labels))))[0] for scorer in scorers]
-    draws: list[list[dict[str, np.ndarray]]] = [[], []]
-    if len(labels) and units.max() > 0:
-        for weights in bootstrap_weights(units, resamples, seed):
-            for scorer, drawn in zip(scorers, draws, strict=True):
-                drawn.append(scorer.values(weights)[0])
-    result: dict[str, Any] = {"overall": {}, "difference": {}}
-    for name in whole[0]:
-        first, second = (np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0) for drawn in draws)
-        values = float(whole[0][name][0]), float(whole[1][name][0])
-        result["overall"][name] = _entry(values[1], second, level)
-        result["difference"][name] = _entry(values[0] - values[1], first - second, level)
-    return result
+    def pulls(self, c: int) -> dict[str, Pulled]:
+        """AUROC and average precision of a class, and how each image pulls at them."""
+        area, average = pulled_areas(self.scorer.probabilities[:, c], self.labels == c)
+        return {"auroc": area, "average_precision": average}
+
+    def _areas(self, c: int) -> dict[str, Entry]:
+        """The entries of a class. Its pulls are added to those at the overall numbers, and not kept."""
+        found, truth, positive = self.pulls(c), self.labels == c, self.scorer.positive
+        for kind, own in found.items():
+            if positive == c:
+                self.pulled[kind] = own
+            elif positive is None and self.scorer.present[c]:
+                self.pulled[kind] = self.pulled[kind].plus(own, self.scorer.even[c])
+            if self.scorer.present[c]:
+                weighted = self.pulled[f"{kind}_weighted"].plus(own, float(truth.mean()))
+                drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
+                self.pulled[f"{kind}_weighted"] = Pulled(weighted.value, weighted.pulls + drawn)
+        area, interval = found["auroc"], NONE
+        if np.isfinite(area.value):
+            interval = area_interval(area.value, area_spread(area.pulls, truth, self.units), truth, self.units)
+        return {
+            "auroc": entry(area.value, *interval, "obuchowski" if self.units.clustered else "delong"),
+            "average_precision": self._area_entry(found["average_precision"], "average_precision"),
+        }
+
+    def entries(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Entry], list[dict[str, Entry]]]:
+        """All entries, overall and of each class, the draws (R,) of the overall numbers being known."""
+        positive = self.scorer.positive
+        per_class = [{name: self._class_entry(c, name) for name in PER_CLASS} for c in self.classes]
+        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._balanced()}
+        overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
+        for name in AREAS:
+            kind = name.removesuffix("_weighted")
+            if positive is not None and (kind == "auroc" or name == kind):  # both of two have the same AUROC
+                overall[name] = per_class[positive][kind]
+            else:
+                overall[name] = self._area_entry(self.pulled[name], kind)
+        widen = widened(self.level, self.degrees)
+        for name in BOOTSTRAPPED:
+            overall[name] = entry(self.point[name], *trusted(draws[name], widen), "bootstrap")
+        if positive is not None and self.scorer.present.all():
+            overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
+        return {name: dict(overall[name]) for name in METRICS}, per_class
+
+    def _class_entry(self, c: int, name: str) -> Entry:
+        if name in self.areas[c]:
+            return self.areas[c][name]
+        found = self.shares[c][name]
+        if name != "f1":
+            return of_share(found)
+        value, low, high = (2 * x / (1 + x) for x in (found.value, found.low, found.high))
+        return entry(value, low, high, found.method)
+
+    def _area_entry(self, pulled: Pulled, kind: str) -> Entry:
+        """Of any area by its pulls; a mean AUROC of 1 is judged like that of the class with the fewest patients."""
+        if not np.isfinite(pulled.value):
+            return entry(pulled.value, *NONE, "influence")
+        found, interval = spread(pulled.pulls, self.units), NONE
+        if 0 < pulled.value < 1 and np.isfinite(found.variance):
+            interval = logit_interval(pulled.value, found.variance**0.5, quantile(self.level, found.degrees))
+        elif kind == "auroc" and self.units.count > 1:
+            fewest = min((self.labels == c for c in self.classes if (self.labels == c).any()), key=self._units_with)
+            interval = area_interval(pulled.value, found, fewest, self.units)
+        return entry(pulled.value, *interval, "influence")
+
+    def _units_with(self, images: np.ndarray) -> int:
+        return len(np.unique(self.units.index[images]))
+
+    def _balanced(self) -> Entry:
+        found = [self.shares[c]["sensitivity"] for c in self.classes if self.scorer.present[c]]
+        truths = [self.labels == c for c in self.classes if self.scorer.present[c]]
+        method = "wilson-cluster" if self.units.clustered else "wilson"
+        right = self.labels == self.scorer.predicted
+        return entry(self.point["balanced_accuracy"], *share_mean(found, truths, right, self.units), method)
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom with which the spread between units is known, for the bootstrap."""
+        units, n = self.units, len(self.labels)
+        if units.count < 2 or not units.clustered:
+            return max(1.0, n - 1.0)
+        right = units.sums((self.labels == self.scorer.predicted).astype(np.float64))
+        sizes = units.sums(np.ones(n))
+        return satterthwaite(sizes, correlation(sizes, right, right))
+
+    def sample(self, grouped: bool) -> dict[str, Any]:
+        """How much the sample is worth: what the key `sample` of metrics.json holds.
+
+        n_images, n_patients (None if unknown), images_per_patient {min, median, max} or None, and for accuracy, and
+        the sensitivity and specificity of each class in `classes`: n, units, icc, design_effect, effective_n, each
+        None where it cannot be told.
+        """
+        sizes = self.units.sums(np.ones(len(self.labels)))
+        counts = None
+        if grouped and len(sizes):
+            counts = {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())}
+        return {
+            "n_images": len(self.labels),
+            "n_patients": self.units.count if grouped else None,
+            "images_per_patient": counts,
+            "accuracy": worth(self.accuracy),
+            "classes": [{name: worth(found[name]) for name in ("sensitivity", "specificity")} for found in self.shares],
+        }
 
 
-def _entry(value: float, drawn: np.ndarray, level: float) -> dict[str, float | None]:
-    """A number and its interval, for JSON; null where it is undefined."""
+def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
+    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in judged.point} for judged in several]
+    units = several[0].units
+    if units.count > 1:
+        for weights in bootstrap_weights(units.index, resamples, seed):
+            for judged, drawn in zip(several, draws, strict=True):
+                for name, values in judged.scorer.counted(weights)[0].items():
+                    drawn[name].append(values)
+    return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
+
+
+def trusted(drawn: np.ndarray, level: float) -> tuple[float, float]:
+    """The percentile interval; none where most resamples leave the number undefined, or all give the same."""
+    if len(drawn) == 0 or np.isfinite(drawn).mean() < 0.5:
+        return NONE
     low, high = percentile_interval(drawn, level)
-    defined = np.isfinite(value)
-    return {"value": _json(value), "low": _json(low) if defined else None, "high": _json(high) if defined else None}
+    return (low, high) if low < high else NONE
 
 
-def _json(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def entry(value: float, low: float, high: float, method: str) -> Entry:
+    """A number and its interval, for JSON; None where it is undefined, or has no interval."""
+    shown = bool(np.isfinite(value) and np.isfinite(low) and np.isfinite(high))
+    return {
+        "value": float(value) if np.isfinite(value) else None,
+        "low": float(low) if shown else None,
+        "high": float(high) if shown else None,
+        "method": method,
+    }
+
+
+def of_share(found: Share) -> Entry:
+    """The entry of a proportion."""
+    return entry(found.value, found.low, found.high, found.method)
+
+
+def worth(found: Share) -> dict[str, Any]:
+    """How much the sample of a proportion is worth, for JSON."""
+    numbers = {"icc": found.icc, "design_effect": found.design_effect, "effective_n": found.effective_n}
+    told = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
+    return {"n": found.n, "units": found.units, **told}

@@ -47,6 +47,28 @@ def undefined(result: dict[str, Any]) -> dict[str, str]:
     return reasons
 
 
+def without_interval(result: dict[str, Any]) -> dict[str, str]:
+    """Why each number that has a value has no interval; empty where none could have one, which a note says."""
+    units = result["n"] if result["n_groups"] is None else result["n_groups"]
+    unit = "image" if result["n_groups"] is None else "patient"
+    if units < 2:
+        return {}
+    entries = {f"{m} of {c}": result["per_class"][c][m] for c in result["classes"] for m in PER_CLASS}
+    reasons = {}
+    for name, entry in {**result["overall"], **entries}.items():
+        if entry["value"] is None or entry["low"] is not None:
+            continue
+        if entry["method"] == "bootstrap":
+            reasons[name] = (
+                "nearly all resamples give the same value, or none" if result["resamples"] else "not asked for"
+            )
+        elif entry["method"] == "influence":
+            reasons[name] = "no image is ranked wrong, so nothing tells how much it varies"
+        else:
+            reasons[name] = f"what it counts comes from fewer than 2 {unit}s"
+    return reasons
+
+
 def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
     """What a reader must know before believing the numbers."""
     told = []
@@ -62,6 +84,11 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
         told.append(
             f"There are only {n_units} {unit}s: the intervals themselves are unreliable, and likely too narrow."
         )
+    if result["no_interval"]:
+        told.append(
+            f"{len(result['no_interval'])} numbers have no interval, often because no error was seen; that does not "
+            "show that they are certain."
+        )
     unknown = sum(1 for name in groups or () if not name)
     if unknown:
         told.append(f"{unknown} images have no patient; each was drawn as a patient of its own.")
@@ -69,10 +96,4 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
     if lonely and groups is not None:
         of = ", ".join(lonely)
         told.append(f"All images of class {of} come from one patient: its intervals say nothing of other patients.")
-    entries = [*result["overall"].values(), *(e[m] for e in result["per_class"].values() for m in PER_CLASS)]
-    if any(entry["low"] is not None and entry["low"] == entry["high"] for entry in entries):
-        told.append(
-            "Where an interval has no width, every resample gave the same value (often because no error was seen); "
-            "that does not show that the value is certain."
-        )
     return told

@@ -8,6 +8,7 @@ be too narrow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -49,3 +50,14 @@ def group_index(groups: Sequence[str] | None, size: int) -> np.ndarray:
     numbers: dict[tuple[str, int], int] = {}
     keys = [(name, -1 if name else i) for i, name in enumerate(groups)]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def widened(level: float, degrees: float) -> float:
+    """The level of a percentile interval that makes up for few units: Hesterberg, Am. Stat. 69 (2015) 371.
+
+    A resample varies less than the sample did, and the spread is known from few; at 9 degrees 0.95 becomes 0.983.
+    """
+    from scipy.special import stdtrit  # only who needs it waits for it
+
+    reach = float(stdtrit(degrees, (1 + level) / 2)) * ((degrees + 1) / degrees) ** 0.5
+    return 2 * NormalDist().cdf(reach) - 1

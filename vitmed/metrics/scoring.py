@@ -9,11 +9,14 @@ Letters: S images, K classes, R resamples, P images of one class.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from vitmed.errors import DataError
 from vitmed.metrics.naming import finding
 from vitmed.metrics.ranking import Ranking, ratio
+from vitmed.metrics.table import METRICS, PER_CLASS
 from vitmed.predictions import Predictions
 
 
@@ -24,7 +27,7 @@ def metric_values(predictions: Predictions) -> dict[str, float]:
         DataError: the predictions have no labels.
     """
     labels = known_labels(predictions)
-    overall, _, _ = Scorer(labels, predictions).values(np.ones((1, len(labels))))
+    overall, _ = Scorer(labels, predictions).values(np.ones((1, len(labels))))
     return {name: float(values[0]) for name, values in overall.items()}
 
 
@@ -41,77 +44,102 @@ class Scorer:
     """Everything about one set of predictions that does not depend on the weights, computed once."""
 
     def __init__(self, labels: np.ndarray, predictions: Predictions):
-        probabilities, predicted = predictions.probabilities, predictions.predicted
+        self.labels, self.predicted, self.probabilities = labels, predictions.predicted, predictions.probabilities
         self.size = k = len(predictions.classes)
         self.positive = finding(predictions)
-        cells = labels * k + predicted
+        # Images by cell of the confusion matrix, of which only those that hold an image are kept (C).
+        cells = labels * k + self.predicted
         self.order = np.argsort(cells, kind="stable")
         self.cells, self.starts = np.unique(cells[self.order], return_index=True)
-        truth = np.eye(k)[labels]  # (S, K)
-        present = (np.bincount(labels, minlength=k) > 0).astype(float)
-        self.even = ratio(present, present.sum())  # (K,) weights of a plain mean over the classes with images
+        self.by_call = np.argsort(self.cells % k, kind="stable")
+        self.present = np.bincount(labels, minlength=k) > 0
+        self.even = ratio(self.present.astype(float), self.present.sum())  # (K,) weights of a plain mean
         tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
-        log_loss = -np.log(np.clip(probabilities[np.arange(len(labels)), labels], tiny, 1 - tiny))
-        squares = (probabilities - truth) ** 2
-        brier = squares.sum(axis=1) if self.positive is None else squares[:, self.positive]
-        self.losses = np.stack([log_loss, brier], axis=1)  # (S, 2)
-        self.rankings = [Ranking(probabilities[:, c], labels == c) for c in range(k)]
+        own = self.probabilities[np.arange(len(labels)), labels]
+        if self.positive is None:  # sum over classes of (probability - truth)^2
+            brier = (self.probabilities**2).sum(axis=1) - 2 * own + 1
+        else:
+            brier = (1 - own) ** 2
+        self.losses = np.stack([-np.log(np.clip(own, tiny, 1 - tiny)), brier], axis=1)  # (S, 2)
 
-    def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
-        """All numbers for image weights (R, S).
+    @cached_property
+    def rankings(self) -> list[Ranking]:
+        """One for each class."""
+        return [Ranking(self.probabilities[:, c], self.labels == c) for c in range(self.size)]
 
-        Returns:
-            overall: name -> (R,); per class: name -> (R, K); confusion matrix (R, K, K), rows are the truth.
-        """
+    def confusion(self) -> np.ndarray:
+        """(K, K) int64 counts, rows are the truth."""
+        counts = np.bincount(self.labels * self.size + self.predicted, minlength=self.size**2)
+        return counts.reshape(self.size, self.size)
+
+    def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
+        overall, per_class = self.counted(weights)
+        ranks = [ranking.scores(weights) for ranking in self.rankings]
+        per_class["auroc"] = np.stack([auroc for auroc, _ in ranks], axis=1)
+        per_class["average_precision"] = np.stack([precision for _, precision in ranks], axis=1)
+        share = np.stack([weights @ (self.labels == c) for c in range(self.size)], axis=1)
+        share = ratio(share, share.sum(axis=1, keepdims=True))
+        for name in ("auroc", "average_precision"):
+            values = per_class[name]
+            overall[name] = mean(values, self.even) if self.positive is None else values[:, self.positive]
+            overall[f"{name}_weighted"] = mean(values, share)
+        return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
+
+    def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """As `values`, without AUROC and average precision, which take most of the time."""
         r, k = len(weights), self.size
-        cells = np.zeros((r, k * k))
+        cells = np.zeros((r, 0))
         if len(self.cells):
-            cells[:, self.cells] = np.add.reduceat(weights.take(self.order, axis=1), self.starts, axis=1)
-        matrix = cells.reshape(r, k, k)
-        total = matrix.sum(axis=(1, 2))  # (R,)
-        support, called = matrix.sum(axis=2), matrix.sum(axis=1)  # (R, K): truly and predicted of the class
-        tp = np.diagonal(matrix, axis1=1, axis2=2)  # (R, K)
+            cells = np.add.reduceat(weights.take(self.order, axis=1), self.starts, axis=1)  # (R, C)
+        support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
+        called = _grouped(cells[:, self.by_call], self.cells[self.by_call] % k, k)  # (R, K) predicted as it
+        tp, right = np.zeros((r, k)), self.cells // k == self.cells % k
+        tp[:, self.cells[right] % k] = cells[:, right]
+        total = cells.sum(axis=1)  # (R,)
         others, elsewhere = total[:, None] - support, total[:, None] - called
         tn = others - called + tp
-        ranks = [ranking.scores(weights) for ranking in self.rankings]
         per_class = {
             "sensitivity": ratio(tp, support),
             "specificity": ratio(tn, others),
             "ppv": ratio(tp, called),
             "npv": ratio(tn, elsewhere),
             "f1": ratio(2 * tp, support + called),
-            "auroc": np.stack([auroc for auroc, _ in ranks], axis=1),
-            "average_precision": np.stack([precision for _, precision in ranks], axis=1),
         }
         # Averages leave out a class without images. One that has images and no value makes them undefined: a
         # class that is never predicted has no PPV, and leaving it out would reward ignoring it.
-        share = ratio(support, total[:, None])
         # So is a resample that happens to have none of a class: its mean over the others is another quantity.
-
-        def mean(name: str, weight: np.ndarray) -> np.ndarray:
-            return np.where(weight == 0, 0, weight * per_class[name]).sum(axis=1)
-
+        share = ratio(support, total[:, None])
         losses = ratio(weights @ self.losses, total[:, None])  # (R, 2)
-        right = tp.sum(axis=1)
+        hits = tp.sum(axis=1)
         chance = (support * called).sum(axis=1)  # total^2 x agreement by chance
         varied_truth = total**2 - (support**2).sum(axis=1)
         varied_calls = total**2 - (called**2).sum(axis=1)
         # Gorodkin, Comput. Biol. Chem. 28 (2004) 367. A constant prediction has covariance 0: MCC is 0, its limit.
-        mcc = ratio(
-            right * total - chance, np.sqrt(varied_truth) * np.sqrt(np.where(varied_calls > 0, varied_calls, 1))
-        )
+        mcc = ratio(hits * total - chance, np.sqrt(varied_truth) * np.sqrt(np.where(varied_calls > 0, varied_calls, 1)))
         overall = {
-            "accuracy": ratio(right, total),
-            "balanced_accuracy": mean("sensitivity", self.even),
+            "accuracy": ratio(hits, total),
+            "balanced_accuracy": mean(per_class["sensitivity"], self.even),
             "mcc": np.where(varied_truth > 0, mcc, np.nan),
-            "cohen_kappa": ratio(right * total - chance, total**2 - chance),
+            "cohen_kappa": ratio(hits * total - chance, total**2 - chance),
             "log_loss": losses[:, 0],
             "brier": losses[:, 1],
         }
-        for name in ("auroc", "average_precision"):
-            overall[name] = mean(name, self.even) if self.positive is None else per_class[name][:, self.positive]
-            overall[f"{name}_weighted"] = mean(name, share)
-        for name in ("sensitivity", "specificity", "ppv", "npv", "f1"):
-            overall[f"{name}_macro"] = mean(name, self.even)
-            overall[f"{name}_weighted"] = mean(name, share)
-        return overall, per_class, matrix
+        for name, values in per_class.items():
+            overall[f"{name}_macro"] = mean(values, self.even)
+            overall[f"{name}_weighted"] = mean(values, share)
+        return overall, per_class
+
+
+def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(R,) weighted sums of values (R, K); what has weight 0 is left out even where it is NaN."""
+    return np.where(weights == 0, 0, weights * values).sum(axis=1)
+
+
+def _grouped(cells: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:
+    """(R, K) sums over the cells (R, C) of each class; `classes`, (C,), is ascending."""
+    sums = np.zeros((len(cells), k))
+    found, starts = np.unique(classes, return_index=True)
+    if len(found):
+        sums[:, found] = np.add.reduceat(cells, starts, axis=1)
+    return sums
