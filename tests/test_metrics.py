@@ -170,8 +170,8 @@ def test_bootstrap_by_group_equals_a_slow_loop() -> None:
     slow = []
     for row in drawn:
         rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
-        slow.append(sk.matthews_corrcoef(p.labels[rows], p.predicted[rows]))
-    entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["mcc"]
+        slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
+    entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["log_loss"]
     edge = (1 - widened(0.95, Judged(p).degrees)) / 2
     assert 0.01 < edge < 0.025  # 15 patients: wider than the middle 95 %
     assert [entry["low"], entry["high"]] == pytest.approx(np.quantile(slow, [edge, 1 - edge]), abs=1e-12)

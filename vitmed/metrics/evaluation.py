@@ -7,12 +7,25 @@ percentile bootstrap, in which whole patients are drawn.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from vitmed.metrics.areas import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
-from vitmed.metrics.intervals import NONE, Share, Units, correlation, logit_interval, satterthwaite, share, share_mean
+from vitmed.metrics.intervals import (
+    NONE,
+    Share,
+    Units,
+    correlation,
+    logit_interval,
+    normal,
+    satterthwaite,
+    share,
+    share_mean,
+    student,
+    wilson,
+)
 from vitmed.metrics.notes import notes, undefined, without_interval
 from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
 from vitmed.metrics.scoring import Scorer, known_labels
@@ -21,6 +34,7 @@ from vitmed.predictions import Predictions
 
 Entry = dict[str, Any]  # value, low, high (None where there is none) and method
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
+LOSSES = ("log_loss", "brier")
 BOOTSTRAPPED = (  # overall numbers that no formula here knows
     *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
     *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
@@ -119,7 +133,7 @@ class Judged:
             interval = area_interval(area.value, area_spread(area.pulls, truth, self.units), truth, self.units)
         return {
             "auroc": entry(area.value, *interval, "obuchowski" if self.units.clustered else "delong"),
-            "average_precision": self._area_entry(found["average_precision"], "average_precision"),
+            "average_precision": self._area_entry(found["average_precision"], "average_precision", truth),
         }
 
     def entries(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Entry], list[dict[str, Entry]]]:
@@ -133,10 +147,9 @@ class Judged:
             if positive is not None and (kind == "auroc" or name == kind):  # both of two have the same AUROC
                 overall[name] = per_class[positive][kind]
             else:
-                overall[name] = self._area_entry(self.pulled[name], kind)
-        widen = widened(self.level, self.degrees)
+                overall[name] = self._area_entry(self.pulled[name], kind, self.rarest)
         for name in BOOTSTRAPPED:
-            overall[name] = entry(self.point[name], *trusted(draws[name], widen), "bootstrap")
+            overall[name] = entry(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
         if positive is not None and self.scorer.present.all():
             overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
         return {name: dict(overall[name]) for name in METRICS}, per_class
@@ -150,17 +163,43 @@ class Judged:
         value, low, high = (2 * x / (1 + x) for x in (found.value, found.low, found.high))
         return entry(value, low, high, found.method)
 
-    def _area_entry(self, pulled: Pulled, kind: str) -> Entry:
-        """Of any area by its pulls; a mean AUROC of 1 is judged like that of the class with the fewest patients."""
-        if not np.isfinite(pulled.value):
-            return entry(pulled.value, *NONE, "influence")
+    def _area_entry(self, pulled: Pulled, kind: str, images: np.ndarray) -> Entry:
+        """Of any area by its pulls. A perfect one has none; what it is worth then rests on `images`, of one class."""
         found, interval = spread(pulled.pulls, self.units), NONE
         if 0 < pulled.value < 1 and np.isfinite(found.variance):
             interval = logit_interval(pulled.value, found.variance**0.5, quantile(self.level, found.degrees))
-        elif kind == "auroc" and self.units.count > 1:
-            fewest = min((self.labels == c for c in self.classes if (self.labels == c).any()), key=self._units_with)
-            interval = area_interval(pulled.value, found, fewest, self.units)
+        elif pulled.value == 1 and np.isfinite(found.variance) and not images.all():
+            if kind == "auroc":
+                interval = area_interval(1.0, found, images, self.units)
+            else:  # the mean of what lies within 0..1 varies no more than a proportion
+                interval = wilson(1.0, self._units_with(images), normal(self.level))
         return entry(pulled.value, *interval, "influence")
+
+    def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
+        """The interval of a number by its draws (R,).
+
+        The percentile interval of a number near 1 is far too narrow when errors are few. So one that lies within 0..1
+        has Wilson's interval, for as many images as would give a proportion the variance of the draws; and where no
+        error was seen, for as many patients as the smallest class has. The others have the percentile interval.
+        """
+        value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
+        if units < 2 or not asked or 2 * len(drawn) < asked:  # a half that is defined is no fair half
+            return NONE
+        variance = float(drawn.var()) * units / (units - 1)
+        if name in LOSSES or not 0 < value <= 1:
+            low, high = percentile_interval(drawn, widened(self.level, self.degrees))
+            return (low, high) if low < high else NONE
+        if value < 1:
+            reach = student(self.level, self.degrees)
+            return wilson(value, value * (1 - value) / variance, reach) if variance > 0 else NONE
+        counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
+        return wilson(value, counted, normal(self.level))
+
+    @cached_property
+    def rarest(self) -> np.ndarray:
+        """(S,) bool, the images of the class that the fewest patients have; none without images."""
+        found = (self.labels == c for c in self.classes if self.scorer.present[c])
+        return min(found, key=self._units_with, default=np.zeros(len(self.labels), bool))
 
     def _units_with(self, images: np.ndarray) -> int:
         return len(np.unique(self.units.index[images]))
@@ -212,14 +251,6 @@ def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str
                 for name, values in judged.scorer.counted(weights)[0].items():
                     drawn[name].append(values)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
-
-
-def trusted(drawn: np.ndarray, level: float) -> tuple[float, float]:
-    """The percentile interval; none where most resamples leave the number undefined, or all give the same."""
-    if len(drawn) == 0 or np.isfinite(drawn).mean() < 0.5:
-        return NONE
-    low, high = percentile_interval(drawn, level)
-    return (low, high) if low < high else NONE
 
 
 def entry(value: float, low: float, high: float, method: str) -> Entry:

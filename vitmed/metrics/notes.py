@@ -63,7 +63,7 @@ def without_interval(result: dict[str, Any]) -> dict[str, str]:
                 "nearly all resamples give the same value, or none" if result["resamples"] else "not asked for"
             )
         elif entry["method"] == "influence":
-            reasons[name] = "no image is ranked wrong, so nothing tells how much it varies"
+            reasons[name] = "no image changes it, so nothing tells how much it varies"
         else:
             reasons[name] = f"what it counts comes from fewer than 2 {unit}s"
     return reasons
