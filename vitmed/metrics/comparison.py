@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vitmed.errors import DataError
-from vitmed.metrics.areas import Spread, area_spread, quantile, spread
+from vitmed.metrics.areas import Pulled, Spread, area_spread, pulled_areas, quantile, spread
 from vitmed.metrics.evaluation import AREAS, Entry, Judged, bootstrap, entry
-from vitmed.metrics.intervals import NONE
+from vitmed.metrics.intervals import NONE, Units
 from vitmed.metrics.resampling import percentile_interval, widened
 from vitmed.metrics.scoring import known_labels
 from vitmed.predictions import Predictions
@@ -82,17 +83,22 @@ def area_test(first: Judged, second: Judged) -> dict[str, Any]:
     DeLong's test, or Obuchowski's where patients have several images, with Student's t there. p is 1 for models that
     rank alike, None where either AUROC or its variance is undefined.
     """
-    from scipy.special import stdtr  # only who needs it waits for it
-
     found, method = area_gap(first, second, "auroc")
     gap = first.pulled["auroc"].value - second.pulled["auroc"].value
+    statistic, p = gap_test(gap, found)
+    return {"statistic": statistic, "p": p, "method": method}
+
+
+def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
+    """A difference over its standard error, and the two-sided p that it is 0; None where that is undefined."""
+    from scipy.special import stdtr  # only who needs it waits for it
+
     if not np.isfinite(gap) or not np.isfinite(found.variance):
-        return {"statistic": None, "p": None, "method": method}
+        return None, None
     if found.variance == 0:
-        return {"statistic": 0.0 if gap == 0 else None, "p": 1.0 if gap == 0 else None, "method": method}
+        return (0.0, 1.0) if gap == 0 else (None, None)
     statistic = float(gap / found.variance**0.5)
-    degrees = min(found.degrees, 1e9)
-    return {"statistic": statistic, "p": float(2 * stdtr(degrees, -abs(statistic))), "method": method}
+    return statistic, float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
 
 
 def accuracy_test(first: Judged, second: Judged) -> dict[str, Any]:
@@ -120,3 +126,37 @@ def accuracy_test(first: Judged, second: Judged) -> dict[str, Any]:
         return {**told, "statistic": None, "p": None if g < 2 else 1.0, "method": method}
     statistic = float((g - 1) / g * d.sum() ** 2 / (d**2).sum())
     return {**told, "statistic": statistic, "p": float(chdtrc(1, statistic)), "method": method}
+
+
+def compare_classes(predictions: Predictions, other: Predictions, level: float = 0.95) -> dict[str, dict[str, Any]]:
+    """The difference in AUROC of each class against the rest: class -> value, low, high, method and p, first - other.
+
+    Raises:
+        DataError: no labels. The images must be the same, as for `compare_predictions`.
+    """
+    labels, units = known_labels(predictions), Units.of(predictions, level)
+    found: dict[str, dict[str, Any]] = {}
+    for c, name in enumerate(predictions.classes):
+        positive = labels == c
+        areas = [pulled_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
+        gap = Pulled(areas[0].value, areas[0].pulls).plus(areas[1], -1)
+        spread_of_gap = area_spread(gap.pulls, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
+        reach = quantile(level, spread_of_gap.degrees) * spread_of_gap.variance**0.5
+        method = "obuchowski" if units.clustered else "delong"
+        told = entry(gap.value, gap.value - reach, gap.value + reach, method)
+        found[name] = {**told, "p": gap_test(gap.value, spread_of_gap)[1]}
+    return found
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """p-values adjusted for how many there are; None stays None and is not counted.
+
+    Holm, Scand. J. Stat. 6 (1979) 65: the smallest times their number, the next times one less, never falling.
+    """
+    known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    adjusted: list[float | None] = [None] * len(ps)
+    highest = 0.0
+    for rank, (p, i) in enumerate(known):
+        highest = max(highest, min(1.0, p * (len(known) - rank)))
+        adjusted[i] = highest
+    return adjusted
