@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.errors import DataError
 from vitmed.metrics import (
     METRICS,
     PER_CLASS,
-    _Scorer,
+    Scorer,
     bootstrap_weights,
     compare_predictions,
     evaluate_predictions,
@@ -23,6 +24,8 @@ from vitmed.metrics import (
     positive_class,
     threshold_counts,
 )
+from vitmed.metrics.evaluation import Judged
+from vitmed.metrics.resampling import widened
 from vitmed.predictions import Predictions
 
 
@@ -82,7 +85,7 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
 
 def compare(p: Predictions, weight: np.ndarray) -> None:
     assert p.labels is not None
-    overall, per_class, _ = _Scorer(p.labels, p).values(weight[None])
+    overall, per_class = Scorer(p.labels, p).values(weight[None])
     found = {name: v[0] for name, v in overall.items()}
     found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
     expected = reference(p, weight)
@@ -154,7 +157,7 @@ def test_every_number_has_an_interval_around_it() -> None:
 def test_the_seed_fixes_the_intervals_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     p = draw(2, size=100)
     first = evaluate_predictions(p, resamples=50)
-    monkeypatch.setattr("vitmed.metrics.CHUNK", 700)
+    monkeypatch.setattr("vitmed.metrics.resampling.CHUNK", 700)
     assert evaluate_predictions(p, resamples=50) == first
     assert evaluate_predictions(p, resamples=50, seed=1) != first
 
@@ -167,9 +170,11 @@ def test_bootstrap_by_group_equals_a_slow_loop() -> None:
     slow = []
     for row in drawn:
         rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
-        slow.append(sk.balanced_accuracy_score(p.labels[rows], p.predicted[rows]))
-    entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["balanced_accuracy"]
-    assert [entry["low"], entry["high"]] == pytest.approx(np.quantile(slow, [0.025, 0.975]), abs=1e-12)
+        slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
+    entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["log_loss"]
+    edge = (1 - widened(0.95, Judged(p).degrees)) / 2
+    assert 0.01 < edge < 0.025  # 15 patients: wider than the middle 95 %
+    assert [entry["low"], entry["high"]] == pytest.approx(np.quantile(slow, [edge, 1 - edge]), abs=1e-12)
 
 
 def test_by_patient_is_wider_where_patients_differ() -> None:
@@ -326,7 +331,9 @@ def test_two_models_are_compared_in_the_same_resamples() -> None:
     rng_weights = next(bootstrap_weights(np.repeat(np.arange(20), 3), 500, 0))
     hits = [p.predicted == p.labels for p in (good, poor)]
     drawn = [(w @ hits[0] - w @ hits[1]) / w.sum() for w in rng_weights]
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    degrees = 19  # 20 patients of one size; Hesterberg 2015
+    edge = stats.norm.cdf(-np.sqrt((degrees + 1) / degrees) * stats.t.ppf(0.975, degrees))
+    low, high = np.quantile(drawn, [edge, 1 - edge])
     accuracy = result["difference"]["accuracy"]
     assert (accuracy["low"], accuracy["high"]) == (pytest.approx(low), pytest.approx(high))
 

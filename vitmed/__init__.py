@@ -10,6 +10,7 @@ __all__ = [
     "VitmedError",
     "build_model",
     "check",
+    "compare",
     "demo",
     "evaluate",
     "lr_find",

@@ -5,6 +5,7 @@ The commands are imported inside their functions, so that `vitmed --help` loads 
 
 from vitmed.cli.app import app
 from vitmed.cli.checking import check
+from vitmed.cli.comparing import compare
 from vitmed.cli.datasets import data
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
@@ -16,6 +17,7 @@ from vitmed.cli.training import demo, probe, train
 __all__ = [
     "app",
     "check",
+    "compare",
     "data",
     "demo",
     "evaluate",

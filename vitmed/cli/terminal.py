@@ -136,3 +136,32 @@ def plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(text.encode("utf-8", "replace").decode())
+
+
+def print_comparison(found: Any) -> None:
+    """A row for each pair and number; then the verdict of each pair, the last line that of the first two."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption=RESEARCH)
+    for name in ("first", "second", "number"):
+        table.add_column(name, overflow="fold")
+    for name in ("difference", "95 % interval", "p", "p, Holm"):
+        table.add_column(name, justify="right")
+    for pair in found.content["pairs"]:
+        for name in ("auroc", "balanced_accuracy", "accuracy"):
+            entry, test = pair["difference"][name], pair["tests"].get(name, {})
+            value = "undefined" if entry["value"] is None else f"{entry['value']:+.3f}"
+            interval = "" if entry["low"] is None else f"{entry['low']:+.3f} to {entry['high']:+.3f}"
+            ps = ["" if test.get(key) is None else f"{test[key]:.4f}" for key in ("p", "p_holm")]
+            names = plain(pair["first"]), plain(pair["second"])
+            table.add_row(*names, name.replace("_", " "), value, interval, *ps)
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    with console.capture() as text:
+        console.print(table)
+    sys.stdout.write(text.get())
+    for pair in found.content["pairs"]:
+        if pair["verdict"] != found.verdict:
+            sys.stdout.write(pair["verdict"] + "\n")
+    sys.stdout.write(found.verdict + "\n")
+    sys.stdout.flush()

@@ -14,6 +14,8 @@ MODULES = {
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
     "predict": "prediction",
+    "compare": "comparing",
+    "Comparison": "comparing",
     "probe": "probing",
     "check": "checking",
     "DataCheck": "checking",

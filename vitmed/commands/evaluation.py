@@ -302,8 +302,11 @@ def headline(metrics: dict[str, Any]) -> str:
             continue
         interval = "" if entry["low"] is None else f" [{entry['low']:.3f}, {entry['high']:.3f}]"
         parts.append(f"{name.replace('_', ' ')} {entry['value']:.3f}{interval}")
-    intervals = f"; 95 % intervals, bootstrap {metrics['resampling']}" if metrics["resamples"] else "; no intervals"
-    return ", ".join(parts) + intervals + ("; likely optimistic" if metrics["n_groups"] is None else "")
+    return (
+        ", ".join(parts)
+        + f"; 95 % intervals {metrics['resampling']}"
+        + ("; likely optimistic" if metrics["n_groups"] is None else "")
+    )
 
 
 def verdict(baseline: dict[str, Any], patients: int | None, metric: str = "auroc") -> str:

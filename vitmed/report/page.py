@@ -54,6 +54,7 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         "metrics": metrics,
         "headline": headline,
         "sampling": _sampling(metrics),
+        "worth": worth(metrics),
         "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
         "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
         "few_groups": FEW_GROUPS,
@@ -85,16 +86,41 @@ def _figure(name: str, data: bytes) -> dict[str, str]:
 
 
 def _sampling(metrics: Mapping[str, Any]) -> str:
-    """How the intervals came about, in a sentence for a reader who does not know the bootstrap."""
-    what = f"{metrics['level']:.0%} intervals: the middle of {metrics['resamples']:,} resamples (percentile bootstrap)."
-    if metrics["resampling"] == "by patient":
+    """How the intervals came about, for a reader who knows none of the methods."""
+    level, sample = f"{metrics['level']:.0%} intervals", metrics["sample"]
+    rest = f"the rest from {metrics['resamples']:,} resamples (bootstrap)."
+    if metrics["resampling"] != "by patient":
         return (
-            f"{what} Each resample draws {metrics['n_groups']:,} of the {metrics['n_groups']:,} patients with "
-            "replacement, each with all images, so the intervals show how the numbers would differ with other patients."
+            f"{level}: of proportions by Wilson, of AUROC by DeLong, {rest} Each image counts as independent. The "
+            "patients are unknown: if they have several images each, the intervals are too narrow."
         )
+    sizes = sample["images_per_patient"]
+    if not sizes or sizes["max"] == 1:
+        return f"{level}: of proportions by Wilson, of AUROC by DeLong, {rest} Each patient has one image."
     return (
-        f"{what} Each resample draws {metrics['n']:,} of the {metrics['n']:,} images with replacement. The patients "
-        "are unknown: if they have several images each, the intervals are too narrow."
+        f"{level}, by patient: of proportions by Wilson for the effective number of images, of AUROC by Obuchowski, "
+        f"{rest} They show how the numbers would differ with other patients."
+    )
+
+
+def worth(metrics: Mapping[str, Any]) -> str:
+    """What the sample is worth, in words: patients, images of each, and how many independent images they equal."""
+    sample, right = metrics["sample"], metrics["sample"]["accuracy"]
+    sizes = sample["images_per_patient"]
+    if sizes is None:
+        return ""
+    told = (
+        f"{sample['n_images']:,} images of {sample['n_patients']:,} patients: {sizes['min']:,} to {sizes['max']:,} of "
+        f"each, in the median {sizes['median']:,.4g}."
+    )
+    if sizes["max"] == 1 or right["effective_n"] is None:
+        return told
+    if right["design_effect"] is None:
+        return f"{told} No error was seen, so nothing tells how alike a patient's images are: each patient counts once."
+    alike = "" if right["icc"] is None else f" (intraclass correlation of being right {right['icc']:.2f})"
+    return (
+        f"{told} Images of one patient are alike{alike}: for the accuracy they are worth {right['effective_n']:,.0f} "
+        f"independent images (design effect {right['design_effect']:.1f})."
     )
 
 

@@ -1,0 +1,276 @@
+"""Every number of a set of predictions with its interval.
+
+A number has the interval that was measured to hold the truth most nearly as often as it says
+(benchmarks/coverage.py): a formula for proportions, their means and the areas under curves; for the rest the
+percentile bootstrap, in which whole patients are drawn.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from vitmed.metrics.areas import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.intervals import (
+    NONE,
+    Share,
+    Units,
+    correlation,
+    logit_interval,
+    normal,
+    satterthwaite,
+    share,
+    share_mean,
+    student,
+    wilson,
+)
+from vitmed.metrics.notes import notes, undefined, without_interval
+from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
+from vitmed.metrics.scoring import Scorer, known_labels
+from vitmed.metrics.table import METRICS, PER_CLASS
+from vitmed.predictions import Predictions
+
+Entry = dict[str, Any]  # value, low, high (None where there is none) and method
+AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
+LOSSES = ("log_loss", "brier")
+BOOTSTRAPPED = (  # overall numbers that no formula here knows
+    *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
+    *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
+)
+
+
+def evaluate_predictions(
+    predictions: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
+) -> dict[str, Any]:
+    """Every number with its interval; whole patients are taken as drawn where they are known.
+
+    Args:
+        predictions: with labels.
+        resamples: how many times to draw, for the numbers that are bootstrapped.
+        seed: of the draws.
+        level: share of samples in which an interval is to hold the truth, 0..1.
+
+    Returns:
+        A dict that JSON can hold (no NaN): n, n_groups (None if unknown), resampling ("by patient" or
+        "by image"), resamples, level, classes, positive_class (its name; None unless there are two classes),
+        overall {name: {value, low, high, method}}, per_class {class: {n, name: {value, low, high, method}}},
+        confusion_matrix (K x K counts, rows are the truth), sample (see `Judged.sample`),
+        undefined {name: reason}, no_interval {name: reason}, notes [sentence].
+        A method is "wilson", "wilson-cluster", "delong", "obuchowski", "influence" or "bootstrap".
+
+    Raises:
+        DataError: the predictions have no labels.
+    """
+    labels, classes = known_labels(predictions), predictions.classes
+    judged = Judged(predictions, level)
+    overall, per_class = judged.entries(bootstrap([judged], resamples, seed)[0])
+    support = np.bincount(labels, minlength=len(classes))
+    grouped, positive = predictions.groups is not None, judged.scorer.positive
+    result: dict[str, Any] = {
+        "n": len(labels),
+        "n_groups": judged.units.count if grouped else None,
+        "resampling": "by patient" if grouped else "by image",
+        "resamples": resamples,
+        "level": level,
+        "classes": list(classes),
+        "positive_class": None if positive is None else classes[positive],
+        "overall": overall,
+        "per_class": {c: {"n": int(support[k]), **per_class[k]} for k, c in enumerate(classes)},
+        "confusion_matrix": judged.scorer.confusion().tolist(),
+        "sample": judged.sample(grouped),
+    }
+    result["undefined"] = undefined(result)
+    result["no_interval"] = without_interval(result)
+    result["notes"] = notes(result, labels, judged.units.index, predictions.groups)
+    return result
+
+
+class Judged:
+    """One set of predictions, and everything about its intervals that needs no resampling."""
+
+    def __init__(self, predictions: Predictions, level: float = 0.95):
+        labels = known_labels(predictions)
+        self.labels, self.units, self.level = labels, Units.of(predictions, level), level
+        self.scorer = scorer = Scorer(labels, predictions)
+        self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
+        self.classes = range(scorer.size)
+        self.shares = [self._shares(c) for c in self.classes]
+        self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
+        self.pulled = {name: Pulled(0.0, np.zeros(len(labels))) for name in AREAS}
+        self.areas = [self._areas(c) for c in self.classes]
+
+    def _shares(self, c: int) -> dict[str, Share]:
+        truth, called = self.labels == c, self.scorer.predicted == c
+        return {
+            "sensitivity": share(called, truth, self.units),
+            "specificity": share(~called, ~truth, self.units),
+            "ppv": share(truth, called, self.units),
+            "npv": share(~truth, ~called, self.units),
+            "f1": share(truth & called, truth | called, self.units),  # the Jaccard index, of which F1 is a function
+        }
+
+    def pulls(self, c: int) -> dict[str, Pulled]:
+        """AUROC and average precision of a class, and how each image pulls at them."""
+        area, average = pulled_areas(self.scorer.probabilities[:, c], self.labels == c)
+        return {"auroc": area, "average_precision": average}
+
+    def _areas(self, c: int) -> dict[str, Entry]:
+        """The entries of a class. Its pulls are added to those at the overall numbers, and not kept."""
+        found, truth, positive = self.pulls(c), self.labels == c, self.scorer.positive
+        for kind, own in found.items():
+            if positive == c:
+                self.pulled[kind] = own
+            elif positive is None and self.scorer.present[c]:
+                self.pulled[kind] = self.pulled[kind].plus(own, self.scorer.even[c])
+            if self.scorer.present[c]:
+                weighted = self.pulled[f"{kind}_weighted"].plus(own, float(truth.mean()))
+                drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
+                self.pulled[f"{kind}_weighted"] = Pulled(weighted.value, weighted.pulls + drawn)
+        area, interval = found["auroc"], NONE
+        if np.isfinite(area.value):
+            interval = area_interval(area.value, area_spread(area.pulls, truth, self.units), truth, self.units)
+        return {
+            "auroc": entry(area.value, *interval, "obuchowski" if self.units.clustered else "delong"),
+            "average_precision": self._area_entry(found["average_precision"], "average_precision", truth),
+        }
+
+    def entries(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Entry], list[dict[str, Entry]]]:
+        """All entries, overall and of each class, the draws (R,) of the overall numbers being known."""
+        positive = self.scorer.positive
+        per_class = [{name: self._class_entry(c, name) for name in PER_CLASS} for c in self.classes]
+        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._balanced()}
+        overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
+        for name in AREAS:
+            kind = name.removesuffix("_weighted")
+            if positive is not None and (kind == "auroc" or name == kind):  # both of two have the same AUROC
+                overall[name] = per_class[positive][kind]
+            else:
+                overall[name] = self._area_entry(self.pulled[name], kind, self.rarest)
+        for name in BOOTSTRAPPED:
+            overall[name] = entry(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
+        if positive is not None and self.scorer.present.all():
+            overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
+        return {name: dict(overall[name]) for name in METRICS}, per_class
+
+    def _class_entry(self, c: int, name: str) -> Entry:
+        if name in self.areas[c]:
+            return self.areas[c][name]
+        found = self.shares[c][name]
+        if name != "f1":
+            return of_share(found)
+        value, low, high = (2 * x / (1 + x) for x in (found.value, found.low, found.high))
+        return entry(value, low, high, found.method)
+
+    def _area_entry(self, pulled: Pulled, kind: str, images: np.ndarray) -> Entry:
+        """Of any area by its pulls. A perfect one has none; what it is worth then rests on `images`, of one class."""
+        found, interval = spread(pulled.pulls, self.units), NONE
+        if 0 < pulled.value < 1 and np.isfinite(found.variance):
+            interval = logit_interval(pulled.value, found.variance**0.5, quantile(self.level, found.degrees))
+        elif pulled.value == 1 and np.isfinite(found.variance) and not images.all():
+            if kind == "auroc":
+                interval = area_interval(1.0, found, images, self.units)
+            else:  # the mean of what lies within 0..1 varies no more than a proportion
+                interval = wilson(1.0, self._units_with(images), normal(self.level))
+        return entry(pulled.value, *interval, "influence")
+
+    def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
+        """The interval of a number by its draws (R,).
+
+        The percentile interval of a number near 1 is far too narrow when errors are few. So one that lies within 0..1
+        has Wilson's interval, for as many images as would give a proportion the variance of the draws; and where no
+        error was seen, for as many patients as the smallest class has. The others have the percentile interval.
+        """
+        value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
+        if units < 2 or not asked or 2 * len(drawn) < asked:  # a half that is defined is no fair half
+            return NONE
+        variance = float(drawn.var()) * units / (units - 1)
+        if name in LOSSES or not 0 < value <= 1:
+            low, high = percentile_interval(drawn, widened(self.level, self.degrees))
+            return (low, high) if low < high else NONE
+        if value < 1:
+            reach = student(self.level, self.degrees)
+            return wilson(value, value * (1 - value) / variance, reach) if variance > 0 else NONE
+        counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
+        return wilson(value, counted, normal(self.level))
+
+    @cached_property
+    def rarest(self) -> np.ndarray:
+        """(S,) bool, the images of the class that the fewest patients have; none without images."""
+        found = (self.labels == c for c in self.classes if self.scorer.present[c])
+        return min(found, key=self._units_with, default=np.zeros(len(self.labels), bool))
+
+    def _units_with(self, images: np.ndarray) -> int:
+        return len(np.unique(self.units.index[images]))
+
+    def _balanced(self) -> Entry:
+        found = [self.shares[c]["sensitivity"] for c in self.classes if self.scorer.present[c]]
+        truths = [self.labels == c for c in self.classes if self.scorer.present[c]]
+        method = "wilson-cluster" if self.units.clustered else "wilson"
+        right = self.labels == self.scorer.predicted
+        return entry(self.point["balanced_accuracy"], *share_mean(found, truths, right, self.units), method)
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom with which the spread between units is known, for the bootstrap."""
+        units, n = self.units, len(self.labels)
+        if units.count < 2 or not units.clustered:
+            return max(1.0, n - 1.0)
+        right = units.sums((self.labels == self.scorer.predicted).astype(np.float64))
+        sizes = units.sums(np.ones(n))
+        return satterthwaite(sizes, correlation(sizes, right, right))
+
+    def sample(self, grouped: bool) -> dict[str, Any]:
+        """How much the sample is worth: what the key `sample` of metrics.json holds.
+
+        n_images, n_patients (None if unknown), images_per_patient {min, median, max} or None, and for accuracy, and
+        the sensitivity and specificity of each class in `classes`: n, units, icc, design_effect, effective_n, each
+        None where it cannot be told.
+        """
+        sizes = self.units.sums(np.ones(len(self.labels)))
+        counts = None
+        if grouped and len(sizes):
+            counts = {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())}
+        return {
+            "n_images": len(self.labels),
+            "n_patients": self.units.count if grouped else None,
+            "images_per_patient": counts,
+            "accuracy": worth(self.accuracy),
+            "classes": [{name: worth(found[name]) for name in ("sensitivity", "specificity")} for found in self.shares],
+        }
+
+
+def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
+    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in judged.point} for judged in several]
+    units = several[0].units
+    if units.count > 1:
+        for weights in bootstrap_weights(units.index, resamples, seed):
+            for judged, drawn in zip(several, draws, strict=True):
+                for name, values in judged.scorer.counted(weights)[0].items():
+                    drawn[name].append(values)
+    return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
+
+
+def entry(value: float, low: float, high: float, method: str) -> Entry:
+    """A number and its interval, for JSON; None where it is undefined, or has no interval."""
+    shown = bool(np.isfinite(value) and np.isfinite(low) and np.isfinite(high))
+    return {
+        "value": float(value) if np.isfinite(value) else None,
+        "low": float(low) if shown else None,
+        "high": float(high) if shown else None,
+        "method": method,
+    }
+
+
+def of_share(found: Share) -> Entry:
+    """The entry of a proportion."""
+    return entry(found.value, found.low, found.high, found.method)
+
+
+def worth(found: Share) -> dict[str, Any]:
+    """How much the sample of a proportion is worth, for JSON."""
+    numbers = {"icc": found.icc, "design_effect": found.design_effect, "effective_n": found.effective_n}
+    told = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
+    return {"n": found.n, "units": found.units, **told}

@@ -1,0 +1,219 @@
+"""Intervals by formula: of proportions, of areas under a curve, and of means of proportions.
+
+Images are drawn in units: patients, or images where patients are unknown or have one image each. What a formula
+needs of the units is how much they vary, so each works on sums over units.
+
+Which formula is used was decided by how often the intervals hold the truth: benchmarks/coverage.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+
+from vitmed.metrics.resampling import group_index
+from vitmed.predictions import Predictions
+
+NONE = (float("nan"), float("nan"))
+
+
+@dataclass(frozen=True)
+class Units:
+    """What was drawn: the number of each image's unit, and whether units are patients with several images.
+
+    Attributes:
+        index: (S,) int64, 0..G-1.
+        level: share of samples in which an interval is to hold the truth, 0..1.
+    """
+
+    index: np.ndarray
+    level: float = 0.95
+
+    @classmethod
+    def of(cls, predictions: Predictions, level: float = 0.95) -> Units:
+        """Patients where they are known, else images."""
+        return cls(group_index(predictions.groups, len(predictions)), level)
+
+    @cached_property
+    def count(self) -> int:
+        """How many units there are (G)."""
+        return int(self.index.max()) + 1 if len(self.index) else 0
+
+    @cached_property
+    def clustered(self) -> bool:
+        """Whether a unit has several images."""
+        return self.count < len(self.index)
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """(G,) sums of the values (S,) over each unit."""
+        return np.bincount(self.index, values, minlength=self.count)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A proportion with its interval, and how much its sample is worth.
+
+    Attributes:
+        value: NaN where nothing was counted.
+        low, high: NaN where there is no interval.
+        method: "wilson", or "wilson-cluster" where patients have several images.
+        n: images counted.
+        units: units counted.
+        icc: intraclass correlation of being right within a unit, -1..1; NaN where it cannot be told.
+        design_effect: variance over that of as many independent images; NaN where it cannot be told.
+        effective_n: n / design effect, at most n; the number that the interval rests on.
+    """
+
+    value: float
+    low: float
+    high: float
+    method: str
+    n: int
+    units: int
+    icc: float = float("nan")
+    design_effect: float = float("nan")
+    effective_n: float = float("nan")
+
+
+def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
+    """The proportion of the counted images that are hits.
+
+    Independent images: Wilson, J. Am. Stat. Assoc. 22 (1927) 209. Patients with several images: the same with the
+    effective number of images (Rao & Scott, Biometrics 48 (1992) 577), from the variance of a ratio between patients
+    with the correction for large ones by Bell & McCaffrey, Survey Methodology 28 (2002) 169, and Student's t with
+    Satterthwaite's degrees of freedom in place of the normal quantile. Where every image is a hit, or none, nothing
+    is seen of how alike the images of a patient are, and each patient counts once.
+
+    Args:
+        hits: (S,) bool, of which only the counted matter.
+        counted: (S,) bool.
+    """
+    n = int(counted.sum())
+    hit = (hits & counted).astype(np.float64)
+    value = float(hit.sum() / n) if n else float("nan")
+    if not units.clustered:
+        low, high = wilson(value, n, normal(units.level)) if n > 1 else NONE
+        return Share(value, low, high, "wilson", n, n, effective_n=float(n))
+    sizes, found = units.sums(counted.astype(np.float64)), units.sums(hit)
+    sizes, found = sizes[sizes > 0], found[sizes > 0]
+    g, method = len(sizes), "wilson-cluster"
+    if g < 2:
+        return Share(value, *NONE, method, n, g)
+    residuals = found - value * sizes
+    variance = float((residuals**2 / (1 - sizes / n)).sum()) / n**2
+    alone = value * (1 - value) / n
+    icc = correlation(sizes, found, found)
+    degrees = satterthwaite(sizes, icc)
+    effect = variance / alone if alone > 0 else float("nan")
+    effective = n / max(1.0, effect) if alone > 0 else float(g)
+    low, high = wilson(value, effective, student(units.level, degrees))
+    return Share(value, low, high, method, n, g, icc, effect, effective)
+
+
+def wilson(value: float, n: float, z: float) -> tuple[float, float]:
+    """The interval of a proportion of n images, z standard errors wide, 0..1."""
+    middle, spread = value + z * z / (2 * n), z * np.sqrt(value * (1 - value) / n + z * z / (4 * n * n))
+    low, high = (middle - spread) / (1 + z * z / n), (middle + spread) / (1 + z * z / n)
+    return (0.0 if value == 0 else max(0.0, float(low))), (1.0 if value == 1 else min(1.0, float(high)))
+
+
+def correlation(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
+    """Intraclass correlation by analysis of variance (Donner, Int. Stat. Rev. 54 (1986) 67); NaN without any spread.
+
+    Args:
+        sizes, sums, squares: (G,) number, sum and sum of squares of the values of each unit, G at least 2.
+    """
+    n, g = sizes.sum(), len(sizes)
+    if n <= g:
+        return float("nan")
+    between = ((sums / sizes - sums.sum() / n) ** 2 * sizes).sum() / (g - 1)
+    within = max(0.0, (squares - sums**2 / sizes).sum()) / (n - g)
+    usual = (n - (sizes**2).sum() / n) / (g - 1)
+    spread = between + (usual - 1) * within
+    return float((between - within) / spread) if spread > 0 else float("nan")
+
+
+def satterthwaite(sizes: np.ndarray, icc: float) -> float:
+    """Degrees of freedom of a variance between units of these sizes, (G,), at this intraclass correlation.
+
+    The sum of n images of a unit has variance n (1 + (n - 1) icc); Satterthwaite, Biometrics Bull. 2 (1946) 110.
+    Units of one size give G - 1.
+    """
+    rho = min(max(icc, 0.0), 1.0) if np.isfinite(icc) else 0.0
+    variances = sizes * (1 + (sizes - 1) * rho)
+    return max(1.0, float(variances.sum() ** 2 / (variances**2).sum()) - 1)
+
+
+def normal(level: float) -> float:
+    """The normal quantile of a two-sided interval: 1.96 at 0.95."""
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def student(level: float, degrees: float) -> float:
+    """Student's quantile of a two-sided interval: 2.262 at 0.95 and 9 degrees."""
+    from scipy.special import stdtrit  # only who needs it waits for it
+
+    return float(stdtrit(degrees, (1 + level) / 2))
+
+
+def logit_interval(value: float, error: float, z: float) -> tuple[float, float]:
+    """value -+ z errors on the scale of log(p / (1 - p)), so that it stays within 0..1; value in (0, 1)."""
+    middle, spread = np.log(value / (1 - value)), z * error / (value * (1 - value))
+    low, high = 1 / (1 + np.exp(-(middle + np.array([-spread, spread]))))
+    return float(low), float(high)
+
+
+def separated(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
+    """The interval of an AUROC of 0 or 1, where DeLong's variance is 0: method 5 of Newcombe, Stat. Med. 25 (2006) 559.
+
+    Solves |value - a| = z sqrt(V(a)) for a; V is the variance of Hanley & McNeil (1982) with equal sizes in its
+    middle terms.
+    """
+    common = (positives + negatives) / 2 - 1
+
+    def excess(a: float) -> float:
+        spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
+        return abs(value - a) - z * float(np.sqrt(spread))
+
+    near, far = value, 0.5  # excess is 0 at the value itself, negative beside it, and grows
+    far = 1 - value if excess(0.5) < 0 else 0.5
+    near = value + (far - value) * 1e-9
+    for _ in range(80):
+        middle = (near + far) / 2
+        near, far = (middle, far) if excess(middle) < 0 else (near, middle)
+    return (far, 1.0) if value == 1 else (0.0, far)
+
+
+def share_mean(
+    found: Sequence[Share], counted: Sequence[np.ndarray], right: np.ndarray, units: Units
+) -> tuple[float, float]:
+    """The interval of the plain mean of proportions, such as balanced accuracy, from their own intervals.
+
+    Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
+    here with the correlation that patients make who have images in several of them.
+
+    Args:
+        found: from `share`, of images that no two of them have in common.
+        counted: (S,) bool each, the images of each.
+        right: (S,) bool, the hits.
+    """
+    value = float(np.mean([f.value for f in found])) if found else float("nan")
+    bounds = []
+    for side in (-1, 1):
+        arms = [f.value - f.low if side < 0 else f.high - f.value for f in found]
+        total, pulls = 0.0, np.zeros(len(right))
+        for f, images, arm in zip(found, counted, arms, strict=True):
+            pull = np.where(images, right - f.value, 0.0) / max(1, f.n)
+            error = float(np.sqrt((units.sums(pull) ** 2).sum())) if units.clustered else 0.0
+            if error > 0:
+                pulls += pull * arm / error
+            else:
+                total += arm**2
+        total += float((units.sums(pulls) ** 2).sum())
+        bounds.append(value + side * np.sqrt(total) / max(1, len(found)))
+    low, high = np.clip(bounds, 0, 1)
+    return float(low), float(high)

@@ -1,0 +1,99 @@
+"""What is said beside the numbers: why one is undefined, and what must be known before they are believed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vitmed.metrics.table import PER_CLASS
+
+FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
+
+
+def undefined(result: dict[str, Any]) -> dict[str, str]:
+    """Why each null value of the result is one."""
+    n, classes, per_class = result["n"], result["classes"], result["per_class"]
+    reasons: dict[str, str] = {}
+    by_class: dict[tuple[str, str], str] = {}
+    for c in classes:
+        for name in PER_CLASS:
+            if per_class[c][name]["value"] is not None:
+                continue
+            if not n:
+                why = "there are no images"
+            elif name == "ppv":
+                why = f"no image was predicted as '{c}'"
+            elif name == "npv":
+                why = f"every image was predicted as '{c}'"
+            else:
+                why = (
+                    f"every image is of class '{c}'" if per_class[c]["n"] == n else f"there is no image of class '{c}'"
+                )
+            by_class[name, c] = reasons[f"{name} of {c}"] = why
+    for name, entry in result["overall"].items():
+        if entry["value"] is not None:
+            continue
+        base = re.sub("_(macro|weighted)$", "", name)
+        if name in ("auroc", "average_precision") and result["positive_class"]:
+            counted = [result["positive_class"]]
+        else:
+            counted = [c for c in classes if per_class[c]["n"]]
+        whys = [by_class[base, c] for c in counted if (base, c) in by_class]
+        # without one it is MCC or kappa, which need two classes and not the numbers of each
+        reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
+    return reasons
+
+
+def without_interval(result: dict[str, Any]) -> dict[str, str]:
+    """Why each number that has a value has no interval; empty where none could have one, which a note says."""
+    units = result["n"] if result["n_groups"] is None else result["n_groups"]
+    unit = "image" if result["n_groups"] is None else "patient"
+    if units < 2:
+        return {}
+    entries = {f"{m} of {c}": result["per_class"][c][m] for c in result["classes"] for m in PER_CLASS}
+    reasons = {}
+    for name, entry in {**result["overall"], **entries}.items():
+        if entry["value"] is None or entry["low"] is not None:
+            continue
+        if entry["method"] == "bootstrap":
+            reasons[name] = (
+                "nearly all resamples give the same value, or none" if result["resamples"] else "not asked for"
+            )
+        elif entry["method"] == "influence":
+            reasons[name] = "no image changes it, so nothing tells how much it varies"
+        else:
+            reasons[name] = f"what it counts comes from fewer than 2 {unit}s"
+    return reasons
+
+
+def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    told = []
+    n_units = int(units.max()) + 1 if len(units) else 0
+    unit = "image" if groups is None else "patient"
+    absent = [f"'{c}'" for c, entry in result["per_class"].items() if not entry["n"]]
+    if absent and result["n"]:
+        told.append(f"There is no image of class {', '.join(absent)}: averages over classes leave it out.")
+    if n_units < 2:
+        told.append(f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}.")
+        return told
+    if n_units < FEW_GROUPS:
+        told.append(
+            f"There are only {n_units} {unit}s: the intervals themselves are unreliable, and likely too narrow."
+        )
+    if result["no_interval"]:
+        told.append(
+            f"{len(result['no_interval'])} numbers have no interval, often because no error was seen; that does not "
+            "show that they are certain."
+        )
+    unknown = sum(1 for name in groups or () if not name)
+    if unknown:
+        told.append(f"{unknown} images have no patient; each was drawn as a patient of its own.")
+    lonely = [f"'{c}'" for k, c in enumerate(result["classes"]) if len(np.unique(units[labels == k])) == 1]
+    if lonely and groups is not None:
+        of = ", ".join(lonely)
+        told.append(f"All images of class {of} come from one patient: its intervals say nothing of other patients.")
+    return told

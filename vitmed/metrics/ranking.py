@@ -1,0 +1,80 @@
+"""Numbers of one class against the rest over all thresholds: AUROC and average precision."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many positives and negatives score at least t, for every distinct score t from high to low.
+
+    Args:
+        scores: (S,) float.
+        positive: (S,) bool.
+
+    Returns:
+        true and false positives, (T + 1,) int64 each, opened by 0: T distinct scores.
+    """
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)[: len(scores)]  # the last image of each tie
+    hits = np.cumsum(positive[order])[last]
+    seen = np.flatnonzero(last) + 1
+    return np.concatenate([[0], hits]), np.concatenate([[0], seen - hits])
+
+
+class Ranking:
+    """Images in the order of one class's score, so that a resample needs sums and no sorting.
+
+    For the i-th image of the class, counting from the highest score: how many images, and how many of the
+    class, stand above it (`*_above`) and above or level with it (`*_to`).
+    """
+
+    def __init__(self, scores: np.ndarray, positive: np.ndarray):
+        self.order = np.argsort(-scores, kind="stable")  # (S,)
+        ranked, hit = scores[self.order], positive[self.order]
+        new = np.append(True, np.diff(ranked) != 0)[: len(ranked)]  # the first image of each tie
+        tie = np.cumsum(new) - 1
+        first = np.flatnonzero(new)
+        after = np.append(first[1:], len(ranked))
+        hits = np.append(0, np.cumsum(hit))
+        self.positives = self.order[hit]  # (P,)
+        self.above, self.to = first[tie[hit]], after[tie[hit]]
+        self.hits_above, self.hits_to = hits[self.above], hits[self.to]
+
+    def scores(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """AUROC and average precision, (R,) each, of image weights (R, S).
+
+        AUROC is the share of (positive, negative) pairs in the right order, a tie counting half (Mann-Whitney).
+        Average precision is the sum of precision x step of recall over distinct scores, without interpolation.
+        """
+        w = weights.take(self.positives, axis=1)  # (R, P)
+        every = running(weights.take(self.order, axis=1))  # (R, S + 1)
+        hits = running(w)  # (R, P + 1)
+        positives, negatives = hits[:, -1], every[:, -1] - hits[:, -1]
+        every_to, hits_to = every.take(self.to, axis=1), hits.take(self.hits_to, axis=1)
+        misses = every_to - hits_to + every.take(self.above, axis=1) - hits.take(self.hits_above, axis=1)
+        auroc = ratio(np.einsum("rp,rp->r", w, negatives[:, None] - misses / 2), positives * negatives)
+        precision = np.divide(hits_to, every_to, out=np.zeros_like(every_to), where=every_to > 0)
+        return auroc, ratio(np.einsum("rp,rp->r", w, precision), positives)
+
+
+def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """AUROC of scores (S, K), the mean of each class against the rest, for image weights (R, S): (R,).
+
+    A class without images in a resample makes it undefined there: NaN. Of two classes both give the same.
+    """
+    classes = range(1, 2) if scores.shape[1] == 2 else range(scores.shape[1])
+    return np.mean([Ranking(scores[:, c], labels == c).scores(weights)[0] for c in classes], axis=0)
+
+
+def running(values: np.ndarray) -> np.ndarray:
+    """Running sums along the rows, opened by 0: (R, N) -> (R, N + 1)."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
+
+
+def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """top / bottom, NaN where bottom is not above 0."""
+    top, bottom = np.broadcast_arrays(top, bottom)
+    return np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)

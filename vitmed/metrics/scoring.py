@@ -1,0 +1,145 @@
+"""Every number of `METRICS` for one set of predictions, at once for many resamples.
+
+One implementation serves the point estimate and the bootstrap: every value is computed from image weights
+(R, S), where R is the number of resamples. The point estimate is one row of ones; a resample holds how often
+each image was drawn. A value that cannot be computed is NaN (null in JSON, with the reason beside it).
+
+Letters: S images, K classes, R resamples, P images of one class.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from vitmed.errors import DataError
+from vitmed.metrics.naming import finding
+from vitmed.metrics.ranking import Ranking, ratio
+from vitmed.metrics.table import METRICS, PER_CLASS
+from vitmed.predictions import Predictions
+
+
+def metric_values(predictions: Predictions) -> dict[str, float]:
+    """Every number of `METRICS`, without intervals; NaN where it is undefined. Milliseconds for 5,000 images.
+
+    Raises:
+        DataError: the predictions have no labels.
+    """
+    labels = known_labels(predictions)
+    overall, _ = Scorer(labels, predictions).values(np.ones((1, len(labels))))
+    return {name: float(values[0]) for name, values in overall.items()}
+
+
+def known_labels(predictions: Predictions) -> np.ndarray:
+    """(S,) int64, the true classes. Raises DataError where they are unknown."""
+    if predictions.labels is None:
+        raise DataError(
+            "these predictions have no labels, so nothing can be measured", "evaluate images in class folders"
+        )
+    return predictions.labels
+
+
+class Scorer:
+    """Everything about one set of predictions that does not depend on the weights, computed once."""
+
+    def __init__(self, labels: np.ndarray, predictions: Predictions):
+        self.labels, self.predicted, self.probabilities = labels, predictions.predicted, predictions.probabilities
+        self.size = k = len(predictions.classes)
+        self.positive = finding(predictions)
+        # Images by cell of the confusion matrix, of which only those that hold an image are kept (C).
+        cells = labels * k + self.predicted
+        self.order = np.argsort(cells, kind="stable")
+        self.cells, self.starts = np.unique(cells[self.order], return_index=True)
+        self.by_call = np.argsort(self.cells % k, kind="stable")
+        self.present = np.bincount(labels, minlength=k) > 0
+        self.even = ratio(self.present.astype(float), self.present.sum())  # (K,) weights of a plain mean
+        tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
+        own = self.probabilities[np.arange(len(labels)), labels]
+        if self.positive is None:  # sum over classes of (probability - truth)^2
+            brier = (self.probabilities**2).sum(axis=1) - 2 * own + 1
+        else:
+            brier = (1 - own) ** 2
+        self.losses = np.stack([-np.log(np.clip(own, tiny, 1 - tiny)), brier], axis=1)  # (S, 2)
+
+    @cached_property
+    def rankings(self) -> list[Ranking]:
+        """One for each class."""
+        return [Ranking(self.probabilities[:, c], self.labels == c) for c in range(self.size)]
+
+    def confusion(self) -> np.ndarray:
+        """(K, K) int64 counts, rows are the truth."""
+        counts = np.bincount(self.labels * self.size + self.predicted, minlength=self.size**2)
+        return counts.reshape(self.size, self.size)
+
+    def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
+        overall, per_class = self.counted(weights)
+        ranks = [ranking.scores(weights) for ranking in self.rankings]
+        per_class["auroc"] = np.stack([auroc for auroc, _ in ranks], axis=1)
+        per_class["average_precision"] = np.stack([precision for _, precision in ranks], axis=1)
+        share = np.stack([weights @ (self.labels == c) for c in range(self.size)], axis=1)
+        share = ratio(share, share.sum(axis=1, keepdims=True))
+        for name in ("auroc", "average_precision"):
+            values = per_class[name]
+            overall[name] = mean(values, self.even) if self.positive is None else values[:, self.positive]
+            overall[f"{name}_weighted"] = mean(values, share)
+        return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
+
+    def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """As `values`, without AUROC and average precision, which take most of the time."""
+        r, k = len(weights), self.size
+        cells = np.zeros((r, 0))
+        if len(self.cells):
+            cells = np.add.reduceat(weights.take(self.order, axis=1), self.starts, axis=1)  # (R, C)
+        support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
+        called = _grouped(cells[:, self.by_call], self.cells[self.by_call] % k, k)  # (R, K) predicted as it
+        tp, right = np.zeros((r, k)), self.cells // k == self.cells % k
+        tp[:, self.cells[right] % k] = cells[:, right]
+        total = cells.sum(axis=1)  # (R,)
+        others, elsewhere = total[:, None] - support, total[:, None] - called
+        tn = others - called + tp
+        per_class = {
+            "sensitivity": ratio(tp, support),
+            "specificity": ratio(tn, others),
+            "ppv": ratio(tp, called),
+            "npv": ratio(tn, elsewhere),
+            "f1": ratio(2 * tp, support + called),
+        }
+        # Averages leave out a class without images. One that has images and no value makes them undefined: a
+        # class that is never predicted has no PPV, and leaving it out would reward ignoring it.
+        # So is a resample that happens to have none of a class: its mean over the others is another quantity.
+        share = ratio(support, total[:, None])
+        losses = ratio(weights @ self.losses, total[:, None])  # (R, 2)
+        hits = tp.sum(axis=1)
+        chance = (support * called).sum(axis=1)  # total^2 x agreement by chance
+        varied_truth = total**2 - (support**2).sum(axis=1)
+        varied_calls = total**2 - (called**2).sum(axis=1)
+        # Gorodkin, Comput. Biol. Chem. 28 (2004) 367. A constant prediction has covariance 0: MCC is 0, its limit.
+        mcc = ratio(hits * total - chance, np.sqrt(varied_truth) * np.sqrt(np.where(varied_calls > 0, varied_calls, 1)))
+        overall = {
+            "accuracy": ratio(hits, total),
+            "balanced_accuracy": mean(per_class["sensitivity"], self.even),
+            "mcc": np.where(varied_truth > 0, mcc, np.nan),
+            "cohen_kappa": ratio(hits * total - chance, total**2 - chance),
+            "log_loss": losses[:, 0],
+            "brier": losses[:, 1],
+        }
+        for name, values in per_class.items():
+            overall[f"{name}_macro"] = mean(values, self.even)
+            overall[f"{name}_weighted"] = mean(values, share)
+        return overall, per_class
+
+
+def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(R,) weighted sums of values (R, K); what has weight 0 is left out even where it is NaN."""
+    return np.where(weights == 0, 0, weights * values).sum(axis=1)
+
+
+def _grouped(cells: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:
+    """(R, K) sums over the cells (R, C) of each class; `classes`, (C,), is ascending."""
+    sums = np.zeros((len(cells), k))
+    found, starts = np.unique(classes, return_index=True)
+    if len(found):
+        sums[:, found] = np.add.reduceat(cells, starts, axis=1)
+    return sums
