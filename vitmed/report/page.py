@@ -100,6 +100,8 @@ def _sampling(metrics: Mapping[str, Any]) -> str:
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
     "results": "Results",
+    "patients": "Patients",
+    "subgroups": "Subgroups",
     "errors": "Errors",
     "training": "Data, model and training",
 }
