@@ -132,13 +132,14 @@ def strata(cells: Sequence[str]) -> Strata:
 
 def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, Any]:
     found = strata(predictions.columns[column])
+    nothing = {"cut": found.cut, "strata": [], "further": 0, "too_small": 0, "gaps": {}, "worst": {}}
     if found.names == (EMPTY,):
-        return {"reason": "the column is empty for all images", "strata": [], "gaps": {}}
+        return nothing | {"reason": "the column is empty for all images"}
     units = group_index(predictions.groups, len(predictions))
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
     if predictions.groups is not None and len(found.names) > 1 and patients.max() == 1 and images.max() > 1:
-        return {"reason": "each value belongs to one patient: it names patients", "strata": [], "gaps": {}}
+        return nothing | {"reason": "each value belongs to one patient, so it may name them"}
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
     few = [g for g in range(len(found.names)) if not large[g]]

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from vitmed.metrics import FEW_GROUPS, METRICS, PER_CLASS
 from vitmed.plots import PLOTS
+from vitmed.subgroups import TITLES as GAP_TITLES
 
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
 CLASS_TITLES = {
@@ -56,6 +57,8 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         "sampling": _sampling(metrics),
         "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
         "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
+        "metric_titles": {name: metric.title for name, metric in METRICS.items()},
+        "gap_titles": GAP_TITLES,
         "few_groups": FEW_GROUPS,
         "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
         "signed": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
