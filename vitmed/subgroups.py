@@ -37,6 +37,8 @@ MOST = 20  # strata of a column that are told, the largest
 MANY_CLASSES = 50  # of more, strata are judged by accuracy alone
 WORK = 2**24  # draws of an image x classes, for one column
 SHUFFLES = 500
+PAIRS = 2**22  # pairs of patients x classes for which AUROC is sought by pair
+CHUNK = 2**19  # image weights held at once, where it is not
 EMPTY = "not stated"
 BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")
@@ -144,17 +146,17 @@ def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, 
     shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
     few = [g for g in range(len(found.names)) if not large[g]]
     classes = len(predictions.classes)
-    resamples = min(resamples, max(100, WORK // (len(predictions) * max(1, classes - 1))))
-    result: dict[str, Any] = {"cut": found.cut, "resamples": resamples, "strata": []}
+    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, classes - 1))))
+    result: dict[str, Any] = {"cut": found.cut, "resamples": fewer, "strata": []}
     for g in range(len(found.names)):
         if g in shown:
             part = predictions.take(np.flatnonzero(found.of == g))
-            result["strata"].append({"name": found.names[g], **_judged(part, resamples)})
+            result["strata"].append({"name": found.names[g], **_judged(part, fewer)})
         elif not large[g] and len(few) <= MOST:
             result["strata"].append({"name": found.names[g], "n": f"<{FEWEST}", "suppressed": True})
     result["further"] = int(large.sum()) - len(shown)
     result["too_small"] = len(few)
-    return result | _gaps(predictions, found, sorted(int(g) for g in shown), units, resamples)
+    return result | _gaps(predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
 
 
 def _judged(part: Predictions, resamples: int) -> dict[str, Any]:
@@ -177,26 +179,31 @@ def _judged(part: Predictions, resamples: int) -> dict[str, Any]:
 
 
 def _gaps(
-    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int
+    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int, fewer: int
 ) -> dict[str, Any]:
-    """Best minus worst of each number, over the strata that are large enough to carry it."""
+    """Best minus worst of each number, over the strata large enough to carry it; `fewer` resamples where it is slow."""
     if len(shown) < 2:
         return {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     inside = np.flatnonzero(np.isin(found.of, shown))
-    part, of, owner = predictions.take(inside), found.of[inside], units[inside]
-    _, owner = np.unique(owner, return_inverse=True)
-    rows = {g: np.flatnonzero(of == g) for g in shown}
-    numbers = {g: _Numbers(part.take(rows[g])) for g in shown}
-    whole = {g: numbers[g].of(np.ones((1, len(rows[g])))) for g in shown}
+    part, of = predictions.take(inside), found.of[inside]
+    _, owner = np.unique(units[inside], return_inverse=True)
+    size = int(owner.max()) + 1
+    pairs, atoms = np.unique(owner * len(found.names) + of, return_inverse=True)  # a patient's images in one stratum
+    whose, home = np.divmod(pairs, len(found.names))  # (A,)
+    number = _Numbers(part, atoms)
+    resamples = fewer if number.slow else resamples
+    masks = {g: (home == g).astype(float) for g in shown}
+    whole = {g: number.of(masks[g][None]) for g in shown}
     drawn: dict[int, list[dict[str, np.ndarray]]] = {g: [] for g in shown}
     if resamples:
-        for weights in bootstrap_weights(owner, resamples, 0):
-            for g in shown:
-                drawn[g].append(numbers[g].of(weights[:, rows[g]]))
-    shuffled = _shuffled(part, of, owner, shown, min(resamples, SHUFFLES))
+        for weights in bootstrap_weights(np.arange(size), resamples, 0):
+            for rows in np.array_split(weights[:, whose], -(-len(weights) * len(part) // CHUNK) if number.slow else 1):
+                for g in shown:
+                    drawn[g].append(number.of(rows * masks[g]))
+    shuffled = _shuffled(number, home, shown, min(resamples, SHUFFLES)) if len(pairs) == size else None
     gaps: dict[str, Any] = {}
-    for name in dict.fromkeys(name for g in shown for name in whole[g]):
-        carried = [g for g in shown if name in whole[g] and numbers[g].carries(name)]
+    for name in whole[shown[0]]:
+        carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
         title = {"metric": name}
         if len(carried) < 2:
             gaps[name] = title | _nothing(f"fewer than two strata have {FEWEST} images that it is made of")
@@ -229,63 +236,91 @@ def _gaps(
 
 
 def _shuffled(
-    part: Predictions, of: np.ndarray, owner: np.ndarray, shown: list[int], times: int
+    number: _Numbers, home: np.ndarray, shown: list[int], times: int
 ) -> dict[int, dict[str, np.ndarray]] | None:
-    """The numbers of each stratum when strata are dealt anew to patients; None where a patient is in two."""
-    first = np.full(int(owner.max()) + 1, -1)
-    first[owner[::-1]] = of[::-1]
-    if not times or (first[owner] != of).any():
+    """The numbers of each stratum when strata are dealt anew to patients, each of whom is in one (A,)."""
+    if not times:
         return None
-    number, rng = _Numbers(part), np.random.default_rng(0)
-    work = len(of) * len(shown) * max(1, len(part.classes) - 1)
-    times = min(times, max(99, WORK // work))
-    rows = max(1, 2**19 // len(of))
-    found: dict[int, list[dict[str, np.ndarray]]] = {g: [] for g in shown}
-    for start in range(0, times, rows):
-        dealt = rng.permuted(np.tile(first, (min(rows, times - start), 1)), axis=1)[:, owner]  # (r, S)
-        for g in shown:
-            found[g].append(number.of((dealt == g).astype(float)))
-    return {g: {name: np.concatenate([d[name] for d in drawn]) for name in drawn[0]} for g, drawn in found.items()}
+    if number.slow:
+        times = min(times, 99)
+    dealt = np.random.default_rng(0).permuted(np.tile(home, (times, 1)), axis=1)  # (R, A)
+    rows = np.array_split(dealt, -(-times * number.images // CHUNK) if number.slow else 1)
+    drawn = {g: [number.of((part == g).astype(float)) for part in rows] for g in shown}
+    return {g: {name: np.concatenate([d[name] for d in found]) for name in found[0]} for g, found in drawn.items()}
 
 
 class _Numbers:
-    """The numbers that strata are compared by, for image weights (R, S)."""
+    """The numbers that strata are compared by, for weights (R, A) of atoms: the images of one patient in one stratum.
 
-    def __init__(self, predictions: Predictions):
-        self.labels, self.p = known_labels(predictions), predictions.probabilities
-        self.hits = predictions.predicted == self.labels
-        self.order = np.argsort(self.labels, kind="stable")
-        self.present, self.starts = np.unique(self.labels[self.order], return_index=True)
+    All of them are sums over atoms, AUROC over pairs of atoms; only where these are too many is it sought by image.
+    """
+
+    def __init__(self, predictions: Predictions, atoms: np.ndarray):
+        self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms
         self.classes, self.positive = predictions.classes, finding(predictions)
+        size, k = int(atoms.max()) + 1, len(self.classes)
+        self.images = len(atoms)
+        hits = predictions.predicted == self.labels
+        cells = atoms * k + self.labels
+        self.support = np.bincount(cells, minlength=size * k).reshape(size, k).astype(float)  # (A, K)
+        self.hits = np.bincount(cells[hits], minlength=size * k).reshape(size, k).astype(float)
+        self.ranked = [] if k > MANY_CLASSES else [self.positive] if self.positive is not None else list(range(k))
+        self.slow = bool(self.ranked) and len(self.ranked) * size**2 > PAIRS
+        self.wins = [] if self.slow else [pair_wins(self.p[:, c], self.labels == c, atoms) for c in self.ranked]
 
     def of(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Name -> (R,); NaN where it is undefined."""
-        sorted_ = weights.take(self.order, axis=1)
-        support = np.add.reduceat(sorted_, self.starts, axis=1)  # (R, classes that are there)
-        hits = np.add.reduceat(sorted_ * self.hits[self.order], self.starts, axis=1)
+        support, hits = weights @ self.support, weights @ self.hits  # (R, K)
+        total = support.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = hits / support
-            values = {"accuracy": hits.sum(axis=1) / support.sum(axis=1)}
+            values = {"accuracy": hits.sum(axis=1) / total}
+            if self.slow:
+                values["auroc"] = rank_auroc(self.p, self.labels, weights[:, self.atoms])
+            elif self.wins:
+                areas = [
+                    np.einsum("ra,ra->r", weights @ wins, weights) / (support[:, c] * (total - support[:, c]))
+                    for c, wins in zip(self.ranked, self.wins, strict=True)
+                ]
+                values["auroc"] = np.mean(areas, axis=0)
         if len(self.classes) > MANY_CLASSES:
             return values
-        if len(self.present) == len(self.classes):
-            values = {"auroc": rank_auroc(self.p, self.labels, weights), **values}
         values["balanced_accuracy"] = found.mean(axis=1)
-        for k, column in zip(self.present, found.T, strict=True):
+        for c, name in enumerate(self.classes):
             if self.positive is None:
-                values[f"sensitivity of {self.classes[k]}"] = column
+                values[f"sensitivity of {name}"] = found[:, c]
             else:
-                values["sensitivity" if k == self.positive else "specificity"] = column
+                values["sensitivity" if c == self.positive else "specificity"] = found[:, c]
         return values
 
-    def carries(self, name: str) -> bool:
-        """Whether there are at least `FEWEST` images of each kind that a number is made of."""
-        count = np.bincount(self.labels, minlength=len(self.classes))
+    def carries(self, name: str, mask: np.ndarray) -> bool:
+        """Whether a stratum (A,) has at least `FEWEST` images of each kind that a number is made of."""
+        count = mask @ self.support
         if self.positive is None:
             kind = name.removeprefix("sensitivity of ")
             return kind == name or bool(count[self.classes.index(kind)] >= FEWEST)
         kinds = {"accuracy": [], "sensitivity": [self.positive], "specificity": [1 - self.positive]}
         return all(count[k] >= FEWEST for k in kinds.get(name, [0, 1]))
+
+
+def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:
+    """(A, A) float64: how many pairs of a positive of the row and a negative of the column are in the right order.
+
+    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC.
+
+    Args:
+        scores: (S,) float; positive: (S,) bool; atoms: (S,) int64, 0..A-1.
+    """
+    size = int(atoms.max()) + 1
+    order = np.argsort(scores, kind="stable")
+    scores, positive, atoms = scores[order], positive[order], atoms[order]
+    own, owner = scores[positive], atoms[positive]
+    wins = np.zeros((size, size))
+    for a in np.unique(atoms[~positive]):
+        others = scores[~positive & (atoms == a)]
+        level = np.searchsorted(others, own, "left") + np.searchsorted(others, own, "right")
+        wins[:, a] = np.bincount(owner, level / 2, minlength=size)
+    return wins
 
 
 def _entry(value: float, drawn: np.ndarray) -> dict[str, Any]:

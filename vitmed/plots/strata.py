@@ -35,7 +35,7 @@ def patient_spread(predictions: Predictions, metrics: Mapping[str, Any] | None =
     if kinds["accuracy"][0].max() == 1 or len(kinds["accuracy"][0]) == 1:
         return None
     names = list(kinds)[1:] or ["accuracy"]  # of two classes sensitivity and specificity
-    figure = Figure(figsize=(9.2, 4.4) if len(names) == 2 else (6.4, 4.4), layout="constrained")
+    figure = Figure(figsize=(9.2, 5.0) if len(names) == 2 else (6.4, 5.0), layout="constrained")
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names, strict=True):
         _funnel(axes, name, *kinds[name])
@@ -50,7 +50,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> Non
     n, share = images[known], right[known] / images[known]
     axes.set_title(f"{name}, {len(known):,} patients", fontsize=11)
     axes.set_xlabel("images of the kind that the patient has")
-    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylim(0.94, 1.03)
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     if not len(known):
@@ -66,17 +66,23 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> Non
     for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
         axes.scatter(n[some], share[some], s=size, color=colour, marker=marker, alpha=0.75, linewidths=0)
         axes.collections[-1].set_label(f"{text}: {int(some.sum()):,} patients")
-    low = far & (share < overall)
-    for i in np.flatnonzero(low)[np.argsort(share[low], kind="stable")[:NAMED]]:
+    lowest = float(share.min())
+    axes.set_ylim(top=1.03, bottom=min(axes.get_ylim()[0], lowest - 0.12 * (1.03 - lowest) - 0.05))
+    low = np.flatnonzero(far & (share < overall))
+    floor = -np.inf
+    for i in low[np.argsort(share[low], kind="stable")[:NAMED]]:
+        floor = max(share[i], floor + 0.05 * (1.03 - lowest) + 0.008)  # so that names do not lie on each other
+        text = f"patient {known[i] + 1} (n={n[i]:,})"
         axes.annotate(
-            f"patient {known[i] + 1}", (n[i], share[i]), (5, -3), textcoords="offset points", fontsize=8, color="0.2"
-        )
+            text, (n[i], share[i]), (n[i] * 1.12, floor), va="center", fontsize=8, color="0.2",
+            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3},
+        )  # fmt: skip
     if n.max() > 20 * n.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    axes.legend(fontsize=8, loc="lower right", framealpha=0.9)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 
 def forest(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
@@ -95,7 +101,7 @@ def forest(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -
     strata = [stratum for found in columns.values() for stratum in found["strata"]]
     kinds = [k for k in known if any(k[0] in s.get("overall", {}) for s in strata)]
     whole = metrics["overall"] if positive is None else {**metrics["overall"], **metrics["per_class"][positive]}
-    rows: list[tuple[str, Mapping[str, Any] | None]] = [(f"all (n={metrics['n']:,})", whole)]
+    rows: list[tuple[str, Mapping[str, Any] | None]] = [(_stratum({"name": "all", **metrics}), whole)]
     for name, found in columns.items():
         rows.append((short(name, 30), None))
         rows += [(_stratum(stratum), stratum.get("overall", {})) for stratum in found["strata"]]
@@ -120,7 +126,7 @@ def forest(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -
         axes.set_xlabel(title)
         axes.grid(axis="x", color="0.92")
         axes.set_axisbelow(True)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     panels[0].set_yticks(range(len(rows)), [text for text, _ in rows], fontsize=9)
     for label, (_, overall) in zip(panels[0].get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if overall is None else "normal")
