@@ -2,9 +2,10 @@
 
 Northcutt, Jiang & Chuang, J. Artif. Intell. Res. 70 (2021) 1373 (arXiv 1911.00068), section 3.1: an image is counted
 for a class where the class has at least the probability that it has on average among the images with its label, and of
-several such classes for the likeliest (equations 1 and 2, the confident joint). Suspects are the images off the
-diagonal of that count, ranked by the normalised margin of the label. These are a few lines; the authors' own package,
-cleanlab, is under the AGPL, which vitmed could not carry.
+several such classes for the likeliest (the confident joint). Suspects are the images off the diagonal of that count,
+ranked by the normalised margin of the label. These are a few lines of our own; the authors' package, cleanlab, is under
+the AGPL, which vitmed could not carry. (Its version 2.9.0, `filter_by="confident_learning"`, finds the same images in
+the same order.)
 
 Nothing is changed. A suspect is a picture to look at: the model may be wrong, and where it errs often, mostly is.
 """

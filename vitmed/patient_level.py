@@ -14,7 +14,8 @@ from vitmed.metrics import evaluate_predictions, finding, group_index, known_lab
 from vitmed.predictions import Predictions
 
 MANY_CLASSES = 50  # of more, the numbers of each class are left out: they would fill megabytes
-WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more
+WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
+FEWEST = 200
 TINY = 1e-12  # a probability this near to 1 does not rank patients any more
 COUNTED = ("sensitivity", "specificity", "ppv", "npv")
 
@@ -58,8 +59,9 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `known_patients`.
 
     Args:
-        way: a key of `WAYS`. Noisy-or, 1 - prod(1 - p), is that of Pearl, Probabilistic Reasoning in Intelligent
-            Systems (1988), section 4.3.2: any image can make the patient positive, each by itself.
+        way: a key of `WAYS`. The largest of each of more than two classes is made to sum to 1. Noisy-or,
+            1 - prod(1 - p), is that of Pearl, Probabilistic Reasoning in Intelligent Systems (1988), chapter 4: any
+            image can make the patient positive, each by itself.
 
     Raises:
         ValueError: noisy-or of other than two classes.
@@ -120,7 +122,10 @@ def patient_level(
     if why := _undefined(predictions, patients, known):
         return {**result, "reason": why}
     many = len(predictions.classes) > MANY_CLASSES
-    resamples = min(resamples, WORK // (len(known) * len(predictions.classes)))
+    possible = WORK // (len(known) * len(predictions.classes))
+    if possible < min(resamples, FEWEST):
+        result["notes"].append("There are no intervals by patient: so many classes would take minutes.")
+    resamples = min(resamples, possible) if possible >= FEWEST else 0
     areas: dict[str, float] = {}
     for way, text in WAYS.items():
         if way != "mean" and many:
@@ -136,8 +141,7 @@ def patient_level(
             **{key: value for key, value in numbers.items() if key not in ("classes", "level")},
         }
         if many:
-            result[way]["per_class"] = {}
-            result[way]["confusion_matrix"] = None
+            result[way] |= {"per_class": {}, "undefined": {}, "confusion_matrix": None}
         result["notes"] += [note for note in numbers["notes"] if note not in result["notes"]]
         if two:
             saturated = int(np.sum(judged.probabilities[:, finding(judged)] > 1 - TINY))
@@ -205,8 +209,8 @@ def _undefined(predictions: Predictions, patients: Patients, known: np.ndarray) 
     if not len(known):
         return "every patient has images of several classes, so none has a label"
     if len(np.unique(known)) == 1:
-        told = f"all {len(known)} patients" if len(known) > 1 else "the one patient"
-        why = f"{told} count as '{predictions.classes[known[0]]}'"
+        told = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
+        why = f"{told} as '{predictions.classes[known[0]]}'"
         mixed = patients.mixed and finding(predictions) is not None
         return why + (f" ({patients.mixed} of them have images of both classes)" if mixed else "")
     return None
@@ -224,9 +228,9 @@ def _log1mexp(x: np.ndarray) -> np.ndarray:
 
 
 WAYS = {
-    "mean": "the mean of the probabilities of the images",
-    "max": "the largest probability of any image; of more than two classes, made to sum to 1",
-    "noisy_or": "1 - (1 - p)(1 - p)... over the images: each can make the patient positive by itself",
+    "mean": "mean probability of the images",
+    "max": "largest probability of any image",
+    "noisy_or": "noisy-or: 1 - (1 - p)(1 - p)... over the images",
 }
 TITLES = {"mean": "Mean", "max": "Largest", "noisy_or": "Noisy-or"}
 UNDEFINED_NOISY_OR = (

@@ -37,20 +37,22 @@ def patient_spread(predictions: Predictions, metrics: Mapping[str, Any] | None =
     names = list(kinds)[1:] or ["accuracy"]  # of two classes sensitivity and specificity
     figure = Figure(figsize=(9.2, 5.0) if len(names) == 2 else (6.4, 5.0), layout="constrained")
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in (kinds[name] for name in names))
+    height = 1.03 - lowest + 0.05
+    panels[0].set_ylim(1.03 - 1.12 * height, 1.03)
     for axes, name in zip(panels, names, strict=True):
-        _funnel(axes, name, *kinds[name])
+        _funnel(axes, name, *kinds[name], height)
     panels[0].set_ylabel("share of the patient's images that is right")
     return figure
 
 
-def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
+def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height: float) -> None:
     from scipy.stats import binom  # here: predict must start without it
 
     known = np.flatnonzero(images)
     n, share = images[known], right[known] / images[known]
     axes.set_title(f"{name}, {len(known):,} patients", fontsize=11)
     axes.set_xlabel("images of the kind that the patient has")
-    axes.set_ylim(0.94, 1.03)
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     if not len(known):
@@ -66,12 +68,10 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> Non
     for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
         axes.scatter(n[some], share[some], s=size, color=colour, marker=marker, alpha=0.75, linewidths=0)
         axes.collections[-1].set_label(f"{text}: {int(some.sum()):,} patients")
-    lowest = float(share.min())
-    axes.set_ylim(top=1.03, bottom=min(axes.get_ylim()[0], lowest - 0.12 * (1.03 - lowest) - 0.05))
     low = np.flatnonzero(far & (share < overall))
     floor = -np.inf
     for i in low[np.argsort(share[low], kind="stable")[:NAMED]]:
-        floor = max(share[i], floor + 0.05 * (1.03 - lowest) + 0.008)  # so that names do not lie on each other
+        floor = max(share[i], floor + 0.055 * height)  # so that names do not lie on each other
         text = f"patient {known[i] + 1} (n={n[i]:,})"
         axes.annotate(
             text, (n[i], share[i]), (n[i] * 1.12, floor), va="center", fontsize=8, color="0.2",
