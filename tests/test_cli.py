@@ -77,6 +77,7 @@ def values() -> dict[str, object]:
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "cache_size": 3.5,
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
+        "subgroup": ["site"],
         "resamples": 50, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
@@ -102,7 +103,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
             "probe_first": ["--probe-first"],
             "allow_leakage": ["--allow-leakage"],
             "cache": ["--no-cache"],
-        }.get(flag, [option, "40,400" if flag == "window" else value])
+        }.get(flag, [option, {"window": "40,400", "subgroup": "site"}.get(flag, value)])
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()
     for flag, value in values().items():

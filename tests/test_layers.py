@@ -19,6 +19,7 @@ LAYERS = [  # low to high; a module imports from lower lines only
     ["splits", "weights", "pixel_cache"],
     ["data", "optim", "inference", "run", "lora", "survey", "personal"],
     ["checkpoint", "downloads", "metrics", "calibration", "index"],
+    ["patient_level", "per_patient", "subgroups", "mistakes", "label_errors"],
     ["loop", "plots", "baselines", "archives", "originals", "inspection", "duplicates", "shortcuts", "findings"],
     ["diagnosis"],
     ["pretraining", "report", "data_report"],

@@ -40,6 +40,7 @@ def draw(classes: tuple[str, ...] = ("infected", "uninfected"), groups: bool = T
         labels=labels,
         logits=logits,
         errors=(("folder/BROKEN.png", "truncated"),),
+        columns={"ward": ("A",) * 60},
     )
 
 
@@ -73,12 +74,12 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
         facts=FACTS,
         read=read,
         records=RECORDS,
-        config=EvaluateConfig(resamples=50),
+        config=EvaluateConfig(resamples=50, subgroups=["ward"]),
         notes=["Split by image: likely optimistic."],
     )
     names = {path.name for path in (tmp_path / "test").iterdir()}
     figures = {f"{name}.png" for name in plots.PLOTS} | {"training_curves.png"}
-    assert names == {"predictions.csv", "metrics.json", "report.html"} | figures
+    assert names == {"predictions.csv", "metrics.json", "report.html", "label_issues.csv"} | figures
     assert json.loads((tmp_path / "test" / "metrics.json").read_text()) == metrics
     assert metrics["notes"] == ["Split by image: likely optimistic.", "1 images could not be read and are not counted."]
 

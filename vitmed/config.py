@@ -268,6 +268,14 @@ class EvaluateConfig(Section):
     """What an evaluation finds, and how. It changes no weight; all that is chosen is chosen on validation."""
 
     resamples: int = Field(default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none.")
+    subgroups: list[str] = Field(
+        default=[], description="Columns of the table of labels whose values are judged one by one: [site, age]."
+    )
+
+    @field_validator("subgroups", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
 
 
 class Config(RunConfig):

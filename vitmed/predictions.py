@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -52,6 +52,18 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def take(self, rows: np.ndarray) -> Predictions:
+        """Those of the given rows alone, in that order; without the unreadable images."""
+        return replace(
+            self,
+            paths=tuple(self.paths[i] for i in rows),
+            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
+            labels=None if self.labels is None else self.labels[rows],
+            logits=self.logits[rows],
+            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
+            errors=(),
+        )
 
     @cached_property
     def probabilities(self) -> np.ndarray:

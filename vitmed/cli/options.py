@@ -46,6 +46,9 @@ Lora = Annotated[int | None, typer.Option(metavar="RANK", help="Train additions 
 OwnDevice = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 Fail = Annotated[list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if worse.")]
 Resamples = Annotated[int | None, typer.Option(help="Bootstrap resamples behind the intervals.")]
+Subgroup = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="Column of --labels whose values are judged one by one.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Open no connection; what is missing is told.")]

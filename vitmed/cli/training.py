@@ -44,6 +44,7 @@ from vitmed.cli.options import (
     Resamples,
     Resize,
     Sets,
+    Subgroup,
     WeightsOf,
     Window,
 )
@@ -110,6 +111,7 @@ def train(
     precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or fp16.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", "-j", help="Processes that load images.")] = None,
     resamples: Resamples = None,
+    subgroup: Subgroup = None,
     sets: Sets = None,
     fail_under: Fail = None,
     offline: Offline = False,

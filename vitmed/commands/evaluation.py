@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
-from vitmed.commands.flags import evaluate_config
+from vitmed.commands.flags import evaluate_config, with_columns
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
@@ -82,6 +82,7 @@ def evaluate(
     chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
     root, samples, notes = chosen.root, chosen.samples, chosen.notes
+    config = with_columns(config, flags, chosen.columns, notes)
     for note in notes:
         ui.warn(note)
     what, name = describe_images(saved, chosen)
@@ -150,12 +151,13 @@ def _rebuild(
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
     run = RunFolder(file.parent.parent)
+    config = with_columns(evaluate_config(asked, flags), flags, tuple(predictions.columns), said["notes"])
     metrics = write_report(
         folder,
         predictions,
         records=read_json_lines(run.metrics) or None,
         validation=known_validation(run) if file.parent.name != "val" else None,
-        config=evaluate_config(asked, flags),
+        config=config,
         baselines=read_baselines(file.parent),
         **said,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 
 from vitmed.config import EvaluateConfig
 from vitmed.errors import UsageError
+from vitmed.subgroups import check_columns
 
 
 def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
@@ -37,9 +39,28 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
         raise UsageError(f"evaluate.{name}: {first['msg']}", "see docs/configuration.md") from None
 
 
+def with_columns(
+    config: EvaluateConfig, flags: dict[str, Any], columns: Sequence[str], notes: list[str]
+) -> EvaluateConfig:
+    """The same for images with these further columns: a subgroup that is asked for now must be one of them.
+
+    One that the run asked for, of images with another table, is left out with a note.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if flags.get("subgroup"):
+        check_columns(config.subgroups, columns)
+    missing = [name for name in config.subgroups if name not in columns]
+    if missing:
+        notes.append(f"No subgroups by {', '.join(missing)}: these images have no such column.")
+    return config.model_copy(update={"subgroups": [name for name in config.subgroups if name in columns]})
+
+
 # Flag of `vitmed evaluate`, `vitmed train` and keyword of their functions -> field of the configuration.
 EVALUATE_FLAGS = {
     "resamples": "evaluate.resamples",
+    "subgroup": "evaluate.subgroups",
 }
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
 FLAGS = {

@@ -28,6 +28,7 @@ from vitmed.model import SIZES, build_vit
 from vitmed.rules import SCRATCH, Decision, Situation, decide, describe, fields_set, planned
 from vitmed.run import check_writable, free_name, write_text
 from vitmed.splits import Splits, make_splits
+from vitmed.subgroups import check_columns
 from vitmed.ui import Ui
 from vitmed.weights import Weights, fitted
 from vitmed.world import describe as describe_device
@@ -86,6 +87,7 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
         splits = make_splits(config.data, advance)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
+    check_columns(config.evaluate.subgroups, splits.columns)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     device = pick_device(config.train.device)
     situation = Situation(

@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 
 from vitmed.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, png
+from vitmed.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
 from vitmed.plots.pictures import Read, contact_sheet, errors, grid
+from vitmed.plots.strata import forest, patient_spread
 from vitmed.plots.training import lr_range, training_curves
 
 __all__ = [
@@ -29,11 +31,16 @@ __all__ = [
     "confusion_matrix",
     "contact_sheet",
     "errors",
+    "errors_by_pair",
+    "errors_by_patient",
+    "forest",
     "grid",
     "lr_range",
+    "patient_spread",
     "png",
     "precision_recall",
     "roc",
+    "suspected_labels",
     "training_curves",
 ]
 
@@ -77,10 +84,46 @@ PLOTS: dict[str, Plot] = {
         "depends on how common the class is in these images.",
         precision_recall,
     ),
+    "per_patient": Plot(
+        "Patient by patient",
+        "Each dot is a patient. The grey band holds 95 % of them if all were alike and only chance made them differ; "
+        "a triangle outside it is a patient on whom the model does better or worse than on the others.",
+        patient_spread,
+        section="patients",
+    ),
+    "subgroups": Plot(
+        "Subgroups side by side",
+        "Each group with its 95 % interval; the dashed line and the diamond are all images together. Groups of fewer "
+        "than 10 images or patients are named and not judged.",
+        forest,
+        section="subgroups",
+    ),
     "errors": Plot(
         "Most confident errors",
         "The wrong predictions in which the model was surest: look here for mislabelled or unusual images.",
         errors,
+        pictures=True,
+        section="errors",
+    ),
+    "errors_by_pair": Plot(
+        "Errors by pair of classes",
+        "The most frequent confusions, a line each, with the errors in which the model was surest.",
+        errors_by_pair,
+        pictures=True,
+        section="errors",
+    ),
+    "errors_by_patient": Plot(
+        "Errors by patient",
+        "The patients with the most errors, a line each: truth, prediction and its probability.",
+        errors_by_patient,
+        pictures=True,
+        section="errors",
+    ),
+    "suspected_labels": Plot(
+        "Suspected label errors",
+        "Images to look at again, the most doubted label first; nothing was changed. The model may be the one that is "
+        "wrong.",
+        suspected_labels,
         pictures=True,
         section="errors",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.errors import VitmedError
@@ -76,11 +77,7 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
     figure = Figure(figsize=(max(4.5, 1.75 * columns + 0.4), 2.35 * lines + 0.5), layout="constrained")
     panels = figure.subplots(max(1, lines), columns, squeeze=False)
     for axes, i in zip(panels.flat, rows, strict=False):
-        try:
-            show(axes, read(predictions.paths[i]))
-        except (VitmedError, OSError, ValueError):
-            show(axes, np.full((8, 8), 200, np.uint8))
-            axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
+        show_row(axes, predictions, read, i)
         predicted = short(predictions.classes[predictions.predicted[i]], 16)
         title, colour = f"{predicted}\n{percent(predictions.confidence[i])}", GREY
         if predictions.labels is not None:
@@ -89,8 +86,6 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
             truth = short(predictions.classes[predictions.labels[i]], 16)
             title = f"{'✓' if right else '✗'} {predicted} {percent(predictions.confidence[i])}\ntruth: {truth}"
         axes.set_title(title, fontsize=8)
-        axes.set_anchor("N")  # so that the titles of a line stand level
-        axes.set_xlabel(f"row {i + 1}", fontsize=8)
         for spine in axes.spines.values():
             spine.set(color=colour, linewidth=3)
     for axes in panels.flat:
@@ -98,3 +93,14 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
         axes.set_yticks([])
         axes.set_frame_on(bool(axes.images))
     return figure
+
+
+def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None:
+    """The image of a row, or a grey field where it cannot be read, with the number of the row beneath."""
+    try:
+        show(axes, read(predictions.paths[row]))
+    except (VitmedError, OSError, ValueError):
+        show(axes, np.full((8, 8), 200, np.uint8))
+        axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
+    axes.set_anchor("N")  # so that the titles of a line stand level
+    axes.set_xlabel(f"row {row + 1}", fontsize=8)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.config import EvaluateConfig
+from vitmed.label_errors import issues_csv
 from vitmed.metrics import compare_predictions, evaluate_predictions
 from vitmed.plots import PLOTS, Read, png, training_curves
 from vitmed.predictions import Predictions
@@ -19,6 +20,7 @@ from vitmed.report.page import render
 from vitmed.run import make_folder, write_bytes, write_json, write_text
 
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
+ISSUES = "label_issues.csv"
 BASELINES = {
     # key in metrics.json and file name -> what it is, in the words of the report
     "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
@@ -40,7 +42,7 @@ def write_report(
     notes: Sequence[str] = (),
     baselines: Mapping[str, Predictions] | None = None,
 ) -> dict[str, Any]:
-    """Write predictions.csv, metrics.json, the figures as PNG, and report.html; each whole or not at all.
+    """Write predictions.csv, metrics.json, label_issues.csv, the figures as PNG, and report.html; each whole or not.
 
     report.html holds no file name and no patient: a picture is known by its row in predictions.csv. What stands in
     `title`, `facts` and `notes` is the caller's to keep free of them.
@@ -63,7 +65,7 @@ def write_report(
 
     Raises:
         DataError: the predictions have no labels.
-        UsageError: the folder cannot be written.
+        UsageError: a column of `config.subgroups` is not there, or the folder cannot be written.
     """
     folder, config = Path(folder), config or EvaluateConfig()
     metrics = evaluate_predictions(predictions, resamples=config.resamples)
@@ -97,6 +99,8 @@ def write_report(
     write_text(folder / PREDICTIONS, predictions.to_csv())
     for key, other in (baselines or {}).items():
         write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
+    if "n" in metrics.get("label_errors", {}):
+        write_text(folder / ISSUES, issues_csv(predictions))
     write_json(folder / NUMBERS, metrics)
     for name, data in figures.items():
         write_bytes(folder / f"{name}.png", data)

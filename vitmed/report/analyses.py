@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitmed.config import EvaluateConfig
+from vitmed.label_errors import label_errors
+from vitmed.mistakes import mistakes
+from vitmed.patient_level import patient_level
+from vitmed.per_patient import per_patient
 from vitmed.predictions import Predictions
+from vitmed.subgroups import subgroups
 
 
 @dataclass(frozen=True)
@@ -36,4 +41,10 @@ class Material:
 
 Analysis = Callable[[Material], dict[str, Any] | None]
 
-ANALYSES: dict[str, Analysis] = {}  # key in metrics.json -> what finds it; None where there is nothing to say
+ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None where there is nothing to say
+    "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
+    "per_patient": lambda m: per_patient(m.predictions),
+    "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
+    "errors": lambda m: mistakes(m.predictions),
+    "label_errors": lambda m: label_errors(m.predictions),
+}

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from vitmed.metrics import FEW_GROUPS, METRICS, PER_CLASS
 from vitmed.plots import PLOTS
+from vitmed.subgroups import TITLES as GAP_TITLES
 
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
 CLASS_TITLES = {
@@ -57,6 +58,8 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         "worth": worth(metrics),
         "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
         "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
+        "metric_titles": {name: metric.title for name, metric in METRICS.items()},
+        "gap_titles": GAP_TITLES,
         "few_groups": FEW_GROUPS,
         "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
         "signed": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
@@ -126,6 +129,8 @@ def worth(metrics: Mapping[str, Any]) -> str:
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
     "results": "Results",
+    "patients": "Patients",
+    "subgroups": "Subgroups",
     "errors": "Errors",
     "training": "Data, model and training",
 }
