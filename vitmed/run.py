@@ -91,6 +91,7 @@ class RunFolder:
         self.last = self.path / "last.pt"
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
+        self.validation = self.path / "val" / "predictions.csv"  # what best.pt said of the validation images
         self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:

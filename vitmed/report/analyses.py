@@ -10,8 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitmed.abstention import report_answers
 from vitmed.config import EvaluateConfig
+from vitmed.conformal import report_sets
+from vitmed.familiarity import report_familiarity
+from vitmed.judgement import Judgement
+from vitmed.operating import report_points
 from vitmed.predictions import Predictions
+from vitmed.reliability import report_calibration
+from vitmed.utility import decision_curve, prevalence_table
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class Material:
         validation: what the same model said of the validation images: whatever is chosen, is chosen on them. None
             where they are not known, or are the ones that are judged.
         config: what was asked for.
+        judgement: what was chosen on validation, with which `predictions` were made; None where nothing was.
         others: what else was said of the same images: key in `BASELINES` -> predictions.
     """
 
@@ -32,8 +40,27 @@ class Material:
     validation: Predictions | None = None
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     others: Mapping[str, Predictions] = field(default_factory=dict)
+    judgement: Judgement | None = None
+
+    def chosen(self, part: str) -> Mapping[str, Any] | None:
+        """A part of the judgement as a plain dict: operating, sets, answers or familiarity."""
+        if self.judgement is None:
+            return None
+        content = self.judgement.to_dict(arrays=False)
+        found = content[part]
+        return {**found, "unlike": content.get("unlike")} if part == "familiarity" and found else found
 
 
 Analysis = Callable[[Material], dict[str, Any] | None]
 
-ANALYSES: dict[str, Analysis] = {}  # key in metrics.json -> what finds it; None where there is nothing to say
+ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None where there is nothing to say
+    "calibration": lambda m: report_calibration(
+        m.predictions, m.judgement.calibration if m.judgement else None, m.config
+    ),
+    "operating_points": lambda m: report_points(m.predictions, m.chosen("operating"), m.config),
+    "prevalence": lambda m: prevalence_table(m.predictions, m.config),
+    "decision_curve": lambda m: decision_curve(m.predictions, m.config),
+    "conformal": lambda m: report_sets(m.predictions, m.chosen("sets"), m.config),
+    "abstention": lambda m: report_answers(m.predictions, m.chosen("answers"), m.config),
+    "familiarity": lambda m: report_familiarity(m.predictions, m.chosen("familiarity"), m.config),
+}

@@ -1,0 +1,121 @@
+"""Sets of classes that hold the truth with a chosen probability, whatever the model is worth (split conformal).
+
+The score of an image is 1 - the probability of its true class (LAC: Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114
+(2019) 223), with a threshold of its own for each class (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). Where
+patients are known, each counts once, its images sharing its weight (Lee, Barber & Willett, arXiv 2306.06342, HCP).
+
+What is guaranteed: of images of one class, one from each new patient of the same kind as those of validation, at least
+the chosen share have the truth in their set, on average over validation sets. What is not: that for one patient, for a
+subgroup, for another hospital, or for one certain validation set; and it holds only nearly, since validation also chose
+the epoch and the calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vitmed.bootstrap import Bootstrap, entry, ratio
+from vitmed.config import EvaluateConfig
+from vitmed.metrics import group_index, known_labels
+from vitmed.predictions import Predictions
+
+SHOWN = 30  # classes of which the report tells coverage and set size
+
+
+def fit_sets(validation: Predictions, coverage: float) -> dict[str, Any]:
+    """From which probability a class belongs to the set.
+
+    A class with too few patients (images) in validation, fewer than coverage / (1 - coverage), has no threshold of
+    its own: it takes that of all classes together, and no promise is made for it alone. Where all together are too few,
+    every class is in every set.
+
+    Args:
+        validation: calibrated, with labels.
+        coverage: how often the set is to hold the truth.
+
+    Returns:
+        coverage, by ("patient" or "image"), least: K probabilities, units: K counts, without: names of the classes for
+        which nothing is promised.
+    """
+    labels = known_labels(validation)
+    true = validation.probabilities[np.arange(len(labels)), labels]
+    units = group_index(validation.groups, len(labels))
+    pooled = least_probability(true, units, coverage)
+    least, counts, without = [], [], []
+    for c, name in enumerate(validation.classes):
+        chosen = labels == c
+        own = least_probability(true[chosen], units[chosen], coverage)
+        counts.append(len(np.unique(units[chosen])))
+        if own is None:
+            without.append(name)
+        least.append(own if own is not None else pooled if pooled is not None else 0.0)
+    by = "image" if validation.groups is None else "patient"
+    return {"coverage": coverage, "by": by, "least": least, "units": counts, "without": without}
+
+
+def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:
+    """The largest q such that the true class of a new unit has a probability of at least q with chance `coverage`.
+
+    Each of the G units has weight 1 / (G + 1), spread over its images; the rest stands for the new one, which may lie
+    anywhere. With one image for each unit, q is the floor((G + 1) (1 - coverage))-th smallest probability.
+
+    Args:
+        true: (S,) probability of the true class; units: (S,) int64.
+
+    Returns:
+        None: there are too few units for any q above 0.
+    """
+    names, place, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    weight = 1 / (len(names) + 1) / sizes[place] if len(names) else np.empty(0)
+    order = np.argsort(-true, kind="stable")
+    reached = np.cumsum(weight[order]) >= coverage - 1e-12
+    return float(true[order][np.argmax(reached)]) if reached.any() else None
+
+
+def prediction_sets(predictions: Predictions, fitted: Mapping[str, Any]) -> np.ndarray:
+    """(S, K) bool: the classes in the set of each image; the class that is taken is always in it."""
+    inside = predictions.probabilities >= np.array(fitted["least"])
+    inside[np.arange(len(predictions)), predictions.predicted] = True
+    return inside
+
+
+def report_sets(
+    predictions: Predictions, fitted: Mapping[str, Any] | None, config: EvaluateConfig
+) -> dict[str, Any] | None:
+    """How often the sets hold the truth, and how large they are, in all and by class. None where nothing was fitted."""
+    if fitted is None:
+        return None
+    labels, boot = known_labels(predictions), Bootstrap.of(predictions, config.resamples)
+    inside = prediction_sets(predictions, fitted)
+    held, sizes = inside[np.arange(len(labels)), labels], inside.sum(axis=1)
+
+    def numbers(chosen: np.ndarray) -> dict[str, Any]:
+        values = np.stack([chosen, chosen & held, chosen * sizes, chosen & (sizes == 1)], axis=1)
+        whole, drawn = boot.sums(values)
+        units = boot.count(chosen)
+        return {
+            "n": int(chosen.sum()),
+            "coverage": boot.share(whole[1], whole[0], ratio(drawn[:, 1], drawn[:, 0]), units),
+            "size": entry(float(ratio(whole[2], whole[0])), ratio(drawn[:, 2], drawn[:, 0])),
+            "single": boot.share(whole[3], whole[0], ratio(drawn[:, 3], drawn[:, 0]), units),
+        }
+
+    per_class = {}
+    for c, name in list(enumerate(predictions.classes))[:SHOWN]:
+        per_class[name] = {
+            **numbers(labels == c),
+            "least": fitted["least"][c],
+            "calibrated_on": fitted["units"][c],
+            "promised": name not in fitted["without"],
+        }
+    return {
+        "asked": fitted["coverage"],
+        "by": fitted["by"],
+        "overall": numbers(np.ones(len(labels), bool)),
+        "per_class": per_class,
+        "sizes": np.bincount(sizes, minlength=1).tolist() if len(sizes) else [],
+        "without": list(fitted["without"]),
+    }
