@@ -91,30 +91,34 @@ def report_sets(
     labels, boot = known_labels(predictions), Bootstrap.of(predictions, config.resamples)
     inside = prediction_sets(predictions, fitted)
     held, sizes = inside[np.arange(len(labels)), labels], inside.sum(axis=1)
+    shown = predictions.classes[:SHOWN]
+    of = np.concatenate([np.ones((len(labels), 1), bool), labels[:, None] == np.arange(len(shown))], axis=1)  # (S, 1+C)
+    single = sizes == 1
+    parts = [of, of & held[:, None], of * sizes[:, None], of & single[:, None]]
+    whole, drawn = (np.split(sums, 4, axis=-1) for sums in boot.sums(np.concatenate(parts, axis=1)))
 
-    def numbers(chosen: np.ndarray) -> dict[str, Any]:
-        values = np.stack([chosen, chosen & held, chosen * sizes, chosen & (sizes == 1)], axis=1)
-        whole, drawn = boot.sums(values)
-        units = boot.count(chosen)
+    def numbers(i: int) -> dict[str, Any]:
+        n, units = whole[0][i], boot.count(of[:, i])
         return {
-            "n": int(chosen.sum()),
-            "coverage": boot.share(whole[1], whole[0], ratio(drawn[:, 1], drawn[:, 0]), units),
-            "size": entry(float(ratio(whole[2], whole[0])), ratio(drawn[:, 2], drawn[:, 0])),
-            "single": boot.share(whole[3], whole[0], ratio(drawn[:, 3], drawn[:, 0]), units),
+            "n": int(n),
+            "coverage": boot.share(whole[1][i], n, ratio(drawn[1][:, i], drawn[0][:, i]), units),
+            "size": entry(float(ratio(whole[2][i], n)), ratio(drawn[2][:, i], drawn[0][:, i])),
+            "single": boot.share(whole[3][i], n, ratio(drawn[3][:, i], drawn[0][:, i]), units),
         }
 
-    per_class = {}
-    for c, name in list(enumerate(predictions.classes))[:SHOWN]:
-        per_class[name] = {
-            **numbers(labels == c),
+    per_class = {
+        name: {
+            **numbers(1 + c),
             "least": fitted["least"][c],
             "calibrated_on": fitted["units"][c],
             "promised": name not in fitted["without"],
         }
+        for c, name in enumerate(shown)
+    }
     return {
         "asked": fitted["coverage"],
         "by": fitted["by"],
-        "overall": numbers(np.ones(len(labels), bool)),
+        "overall": numbers(0),
         "per_class": per_class,
         "sizes": np.bincount(sizes, minlength=1).tolist() if len(sizes) else [],
         "without": list(fitted["without"]),

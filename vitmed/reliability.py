@@ -7,6 +7,7 @@ class that is taken against how often it is right, and each class against the re
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from vitmed.predictions import Predictions
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
 PER_BIN = 10  # images that a bin has at least, where there are few
 CLASSES = 30  # the commonest are judged one by one
+NOTHING: Entry = {"value": None, "low": None, "high": None, "method": "sandwich"}
 STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this is one without end
 
 
@@ -100,6 +102,8 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
         found["undefined"]["brier_skill"] = "all images are of one class" if size else "there are no images"
     put("ece", error)
     found["ece_classwise"] = _classwise(chances, labels, boot)
+    if classes > 100:
+        found["undefined"]["ece_classwise"] = "it is left out of more than 100 classes"
     found["curve"] = [
         {
             "said": whole[3 + 2 * b + i] / whole[3 + i],
@@ -113,13 +117,11 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
         for i in range(b)
         if whole[3 + i]
     ]
-    found["per_class"] = {}
     commonest = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES]
-    for c in [positive] if positive is not None else sorted(int(c) for c in commonest):
-        name = predictions.classes[c]
-        found["per_class"][name], why = _against_the_rest(predictions.logits, chances[:, c], labels == c, c, boot)
-        if why:
-            found["undefined"][f"slope of {name}"] = why
+    judged = [positive] if positive is not None else sorted(int(c) for c in commonest)
+    told, why = _against_the_rest(predictions, judged, boot)
+    found["per_class"] = told
+    found["undefined"] |= {f"slope of {name}": text for name, text in why.items()}
     return found
 
 
@@ -136,58 +138,80 @@ def bin_edges(scores: np.ndarray, size: int) -> np.ndarray:
 def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Entry:
     """Mean over the classes of the calibration error of each class's probability (Kull et al., NeurIPS 2019).
 
-    The interval is left out of more classes than 10.
+    The interval is left out of more classes than 10, and the number of more than 100.
     """
     size, classes = chances.shape
-    if not size:
+    if not size or classes > 100:
         return entry(float("nan"), np.empty(0))
-    errors, resampled, weight = [], [], np.zeros(0)
+    gaps, starts = [np.ones((size, 1))], [1]
+    errors = []
     for c in range(classes):
         place = np.searchsorted(bin_edges(chances[:, c], size), chances[:, c], side="right")
         gap = (labels == c) - chances[:, c]  # (S,)
-        bins = int(place.max()) + 1
-        errors.append(np.abs(np.bincount(place, weights=gap, minlength=bins)).sum() / size)
+        errors.append(float(np.abs(np.bincount(place, weights=gap)).sum()) / size)
         if classes <= 10:
-            values = np.concatenate([np.eye(bins)[place] * gap[:, None], np.ones((size, 1))], axis=1)
-            _, drawn = boot.sums(values)
-            weight = drawn[:, -1]
-            resampled.append(ratio(np.abs(drawn[:, :-1]).sum(axis=1), weight))
-    return entry(float(np.mean(errors)), np.mean(resampled, axis=0) if resampled else np.empty(0))
+            gaps.append(np.eye(int(place.max()) + 1)[place] * gap[:, None])
+            starts.append(starts[-1] + gaps[-1].shape[1])
+    drawn = boot.sums(np.concatenate(gaps, axis=1))[1] if classes <= 10 else np.empty((0, 1))
+    parts = [np.abs(drawn[:, a:b]).sum(axis=1) for a, b in pairwise(starts)]
+    return entry(float(np.mean(errors)), ratio(np.mean(parts, axis=0), drawn[:, 0]) if parts else np.empty(0))
 
 
 def _against_the_rest(
-    logits: np.ndarray, chances: np.ndarray, events: np.ndarray, c: int, boot: Bootstrap
-) -> tuple[dict[str, Any], str]:
-    """O:E, calibration in the large (intercept) and slope of one class; and why a slope is undefined.
+    predictions: Predictions, judged: list[int], boot: Bootstrap
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """O:E, calibration in the large (intercept) and slope of classes; and by class why a slope is undefined.
 
     Logistic recalibration (Cox, Biometrika 45 (1958) 562; Van Calster et al., BMC Medicine 17 (2019) 230): the truth on
     the log odds of the probability. The slope is 1 and the intercept, with the slope held at 1, is 0 where the
     probabilities are right. A slope below 1: they are too extreme. Intervals from the sandwich variance summed by unit
     (Liang & Zeger, Biometrika 73 (1986) 13).
     """
-    values = np.stack([events, chances], axis=1)
-    whole, drawn = boot.sums(values)
-    found: dict[str, Any] = {"o_e": entry(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1]))}
-    nothing = {"value": None, "low": None, "high": None, "method": "sandwich"}
-    found |= {"intercept": dict(nothing), "slope": dict(nothing)}
+    labels, chances = known_labels(predictions), predictions.probabilities
+    odds = log_odds(predictions.logits)[:, judged]  # (S, J)
+    events = labels[:, None] == np.array(judged)
+    whole, drawn = boot.sums(np.concatenate([events, chances[:, judged]], axis=1))
+    seen, said = np.split(whole, 2), np.split(drawn, 2, axis=1)
+    told: dict[str, Any] = {}
+    why: dict[str, str] = {}
+    for j, c in enumerate(judged):
+        name = predictions.classes[c]
+        told[name] = {"o_e": entry(float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j]))}
+        intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
+        told[name] |= {"intercept": intercept or dict(NOTHING), "slope": slope or dict(NOTHING)}
+        if reason:
+            why[name] = reason
+    return told, why
+
+
+def log_odds(logits: np.ndarray) -> np.ndarray:
+    """(S, K) log of p / (1 - p) of every class, exact also where p is all but 1."""
+    z = logits.astype(np.float64)
+    z = z - z.max(axis=1, keepdims=True) if z.size else z
+    parts = np.exp(z)
+    rows, top = np.arange(len(z)), z.argmax(axis=1) if z.size else np.empty(0, np.int64)
+    beside = parts.copy()
+    beside[rows, top] = 0
+    rest = parts.sum(axis=1, keepdims=True) - parts  # of the others; for the likeliest summed anew, without its 1
+    rest[rows, top] = beside.sum(axis=1)
+    return z - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
+
+
+def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Entry | None, Entry | None, str]:
+    """Intercept and slope of the log odds (S,) against the truth (S,) bool; and why one is undefined."""
     if events.all() or not events.any():
-        return found, "all images are of one class" if events.any() else "there is no image of the class"
-    others = np.delete(logits.astype(np.float64), c, axis=1)
-    most = others.max(axis=1)
-    odds = logits[:, c] - most - np.log(np.exp(others - most[:, None]).sum(axis=1))  # (S,) log odds of the class
-    found["intercept"] = _recalibrate(np.ones((len(odds), 1)), odds, events, boot) or dict(nothing)
+        return None, None, "all images are of one class" if events.any() else "there is no image of the class"
+    intercept = _recalibrate(np.ones((len(odds), 1)), odds, events, boot)
     spread = float(odds.std())
     if spread < 1e-9:
-        return found, "the probability is the same for all images"
-    if odds[events].min() > odds[~events].max():
-        return found, "the classes are told apart without an error, so the slope has no end"
-    middle = float(odds.mean())
-    line = np.stack([(odds - middle) / spread, np.ones(len(odds))], axis=1)
+        return intercept, None, "the probability is the same for all images"
+    if odds[events].min() >= odds[~events].max():
+        return intercept, None, "the classes are told apart without an error, so the slope has no end"
+    line = np.stack([(odds - odds.mean()) / spread, np.ones(len(odds))], axis=1)
     slope = _recalibrate(line, np.zeros(len(odds)), events, boot)
     if slope is None:
-        return found, "the fit finds no end"
-    found["slope"] = {key: part / spread if isinstance(part, float) else part for key, part in slope.items()}
-    return found, ""
+        return intercept, None, "the fit finds no end"
+    return intercept, {key: part / spread if isinstance(part, float) else part for key, part in slope.items()}, ""
 
 
 def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Entry | None:

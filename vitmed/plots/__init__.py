@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from vitmed.plots.calibration import reliability
 from vitmed.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, png
+from vitmed.plots.operating import decision_curve, familiarity, prevalence, risk_coverage
 from vitmed.plots.pictures import Read, contact_sheet, errors, grid
 from vitmed.plots.training import lr_range, training_curves
 
@@ -28,11 +30,16 @@ __all__ = [
     "Read",
     "confusion_matrix",
     "contact_sheet",
+    "decision_curve",
     "errors",
+    "familiarity",
     "grid",
     "lr_range",
     "png",
     "precision_recall",
+    "prevalence",
+    "reliability",
+    "risk_coverage",
     "roc",
     "training_curves",
 ]
@@ -76,6 +83,41 @@ PLOTS: dict[str, Plot] = {
         "How many of the images that were called positive are, against how many of the positive were found. It "
         "depends on how common the class is in these images.",
         precision_recall,
+    ),
+    "prevalence": Plot(
+        "PPV and NPV by prevalence",
+        "How many of the positive and of the negative results are true where the finding is rarer or commoner than in "
+        "these images, with the same sensitivity and specificity.",
+        prevalence,
+        section="operating",
+    ),
+    "decision_curve": Plot(
+        "Decision curve",
+        "Whether acting on the model does more good than acting on all or on none. Whoever acts from a probability of "
+        "10 % on holds a missed finding to be nine times as bad as a needless action.",
+        decision_curve,
+        section="operating",
+    ),
+    "reliability": Plot(
+        "Reliability diagram",
+        "What the model said against how often it was true. On the diagonal a probability means what it says; below it "
+        "the model is too sure. Bars: 95 % intervals. Below: how many images got such a probability.",
+        reliability,
+        section="calibration",
+    ),
+    "risk_coverage": Plot(
+        "Risk and coverage",
+        "Errors among the images that are answered if the least sure are left to a person. A curve that falls to the "
+        "left means that the model knows when it is unsure.",
+        risk_coverage,
+        section="uncertainty",
+    ),
+    "familiarity": Plot(
+        "Unlike the training images",
+        "How far the features of an image lie from those of the training images. Known images lie below 1, but for one "
+        "in a hundred.",
+        familiarity,
+        section="uncertainty",
     ),
     "errors": Plot(
         "Most confident errors",
