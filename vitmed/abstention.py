@@ -37,8 +37,8 @@ def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str,
 
     Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, algorithm 1): a search by halves over the
     certainties of validation, each step tested at 0.05 / number of steps by the upper end of an exact binomial
-    interval. Images of one patient are no independent trials; then the trials are divided by the design effect (Korn &
-    Graubard, Survey Methodology 24 (1998) 193), and where no error was seen each patient is one trial.
+    interval. Images of one patient are no independent trials, so their number is divided by the design effect of the
+    errors (Korn & Graubard, Survey Methodology 24 (1998) 193).
 
     Args:
         validation: calibrated and decided, with labels.
@@ -59,11 +59,12 @@ def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str,
         return found
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
     steps = len(distinct).bit_length()  # of a search by halves
+    effect = design_effect(wrong, boot.units)
     low, high, best = 0, len(distinct) - 1, -1
     while low <= high:
         middle = (low + high) // 2
         chosen = order[: answered[middle]]
-        if upper_bound(wrong[chosen], boot.units[chosen], DOUBT / steps) <= max_risk:
+        if upper_bound(wrong[chosen], effect, DOUBT / steps) <= max_risk:
             best, low = middle, middle + 1
         else:
             high = middle - 1
@@ -77,27 +78,34 @@ def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str,
         "why": "",
         "coverage": len(chosen) / len(labels),
         "risk": float(wrong[chosen].mean()),
-        "bound": upper_bound(wrong[chosen], boot.units[chosen], DOUBT / steps),
+        "bound": upper_bound(wrong[chosen], effect, DOUBT / steps),
     }
 
 
-def upper_bound(wrong: np.ndarray, units: np.ndarray, doubt: float) -> float:
-    """Upper end of an exact one-sided interval for the share of errors, at confidence 1 - doubt.
+def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
+    """By how much the share of errors varies more than that of as many independent images: 1 or more.
+
+    The variance of the share over patients / that of a binomial (Kish, Survey Sampling, 1965, section 8.2). Without an
+    error nobody knows; then each patient is taken to be one trial.
 
     Args:
         wrong: (S,) bool; units: (S,) int64, the patient of each image.
     """
+    size, share = len(wrong), float(wrong.mean())
+    names, place = np.unique(units, return_inverse=True)
+    most = size / len(names)
+    if share in (0, 1) or len(names) < 2:
+        return most
+    gaps = np.bincount(place, weights=wrong - share)  # (G,) residuals summed by patient
+    variance = float(gaps @ gaps) / size**2 * len(names) / (len(names) - 1)
+    return max(1.0, variance / (share * (1 - share) / size))
+
+
+def upper_bound(wrong: np.ndarray, effect: float, doubt: float) -> float:
+    """Upper end of an exact one-sided interval for the share of errors (S,) bool, at confidence 1 - doubt."""
     from scipy.stats import beta
 
-    size = len(wrong)
-    names, place = np.unique(units, return_inverse=True)
-    share, trials = float(wrong.mean()), float(len(names))
-    if 0 < share < 1 and 1 < len(names) < size:
-        gaps = np.bincount(place, weights=wrong - share)  # (G,) residuals summed by unit
-        variance = float(gaps @ gaps) / size**2 * len(names) / (len(names) - 1)
-        # no more trials than images, no fewer than patients
-        trials = float(np.clip(share * (1 - share) / max(variance, 1e-300), len(names), size))
-    errors = share * trials
+    trials, errors = len(wrong) / effect, wrong.sum() / effect
     return 1.0 if errors >= trials else float(beta.ppf(1 - doubt, errors + 1, trials - errors))
 
 

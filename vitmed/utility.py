@@ -31,7 +31,8 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[s
 
     Returns:
         positive, intended: what was asked for or None, observed: the share in these images, rows [{prevalence, ppv,
-        npv}], sentence: the lowest row or the intended one in words; why: where there is nothing, the reason.
+        npv}], curve: the same for more prevalences, sentence: the row of 1 % or of the intended in words; why: where
+        there is nothing, the reason.
     """
     positive, labels = finding(predictions), known_labels(predictions)
     if positive is None:
@@ -39,7 +40,14 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[s
     truth, called = labels == positive, predictions.predicted == positive
     found: dict[str, Any] = {"positive": predictions.classes[positive], "intended": config.prevalence}
     if truth.all() or not truth.any():
-        return {**found, "observed": None, "rows": [], "sentence": "", "why": "all images are of one class"}
+        return {
+            **found,
+            "observed": None,
+            "rows": [],
+            "curve": [],
+            "sentence": "",
+            "why": "all images are of one class",
+        }
     boot = Bootstrap.of(predictions, config.resamples)
     cells = np.stack([truth & called, truth, ~truth & ~called, ~truth], axis=1)
     whole, drawn = boot.sums(cells)
@@ -48,17 +56,18 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[s
     units = boot.count(truth), boot.count(~truth)
     limits = [wilson(rate * n, n) for rate, n in zip(rates, units, strict=True)]
     observed = float(truth.mean())
-    grid = sorted({*GRID, observed, *([config.prevalence] if config.prevalence is not None else [])})
-    rows = []
-    for prevalence in grid:
+    asked = {*GRID, observed, *([config.prevalence] if config.prevalence is not None else [])}
+    curve = []
+    for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()}):
         values = predictive_values(*rates, prevalence)
         draws = predictive_values(*resampled, prevalence)
         ends = [predictive_values(limits[0][end], limits[1][end], prevalence) for end in (0, 1)]
         ppv, npv = (_value(float(values[i]), draws[i], (float(ends[0][i]), float(ends[1][i])), boot) for i in (0, 1))
-        rows.append({"prevalence": prevalence, "ppv": ppv, "npv": npv})
+        curve.append({"prevalence": prevalence, "ppv": ppv, "npv": npv})
+    rows = [row for row in curve if row["prevalence"] in asked]
     told = config.prevalence if config.prevalence is not None else 0.01
     row = next(row for row in rows if row["prevalence"] == told)
-    return {**found, "observed": observed, "rows": rows, "sentence": in_words(row), "why": ""}
+    return {**found, "observed": observed, "rows": rows, "curve": curve, "sentence": in_words(row), "why": ""}
 
 
 def _value(value: float, drawn: np.ndarray, ends: tuple[float, float], boot: Bootstrap) -> Entry:

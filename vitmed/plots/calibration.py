@@ -23,6 +23,7 @@ def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = No
     figure = Figure(figsize=(6.4, 8.2), layout="constrained")
     axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
     axes.set_box_aspect(1)
+    below.set_box_aspect(0.22)  # the same width
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="share for which it is true, of the bin")
     below.set(xlabel=short(found["about"], 60), ylabel="images")
     for part in (axes, below):

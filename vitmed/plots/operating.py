@@ -23,14 +23,15 @@ def prevalence(predictions: Predictions, metrics: Mapping[str, Any] | None = Non
         return None
     figure, axes = _wide("prevalence of the finding (log scale)", "share of the results that are true")
     axes.set_xscale("log")
-    rows = found["rows"]
-    x = [row["prevalence"] for row in rows]
+    x, at = ([row["prevalence"] for row in found[part]] for part in ("curve", "rows"))
     for key, name, colour, marker in (
         ("ppv", "PPV, of positive results", BLUE, "o"),
         ("npv", "NPV, of negative", RED, "s"),
     ):
-        _band(axes, x, [row[key] for row in rows], colour)
-        axes.plot(x, [_number(row[key]) for row in rows], color=colour, marker=marker, markersize=5, label=name)
+        _band(axes, x, [row[key] for row in found["curve"]], colour)
+        axes.plot(x, [_number(row[key]) for row in found["curve"]], color=colour)
+        points = [_number(row[key]) for row in found["rows"]]
+        axes.plot(at, points, color=colour, marker=marker, markersize=5, linestyle="", label=name)
     axes.axvline(found["observed"], color=GREY, linestyle=":", label=f"in these images: {_percent(found['observed'])}")
     if found["intended"] is not None:
         axes.axvline(found["intended"], color=BLACK, linestyle="--", label=f"intended: {_percent(found['intended'])}")
