@@ -25,25 +25,36 @@ from vitmed.predictions import Predictions
 SHOWN = 30  # classes of which the report tells coverage and set size
 
 
-def fit_sets(validation: Predictions, coverage: float) -> dict[str, Any]:
+def fit_sets(validation: Predictions, coverage: float) -> dict[str, Any] | None:
     """From which probability a class belongs to the set.
 
-    A class with too few patients (images) in validation, fewer than coverage / (1 - coverage), has no threshold of
-    its own: it takes that of all classes together, and no promise is made for it alone. Where all together are too few,
-    every class is in every set.
+    By patient where they are known and there are enough of them, coverage / (1 - coverage) or more; else by image, and
+    the note says so. A class with too few of its own takes the threshold of all classes together, and nothing is
+    promised for it alone.
 
     Args:
         validation: calibrated, with labels.
         coverage: how often the set is to hold the truth.
 
     Returns:
-        coverage, by ("patient" or "image"), least: K probabilities, units: K counts, without: names of the classes for
-        which nothing is promised.
+        coverage, by ("patient" or "image"), note, least: K probabilities, units: K counts, without: names of the
+        classes for which nothing is promised. None where validation has too few images for any promise.
     """
     labels = known_labels(validation)
     true = validation.probabilities[np.arange(len(labels)), labels]
-    units = group_index(validation.groups, len(labels))
+    units, by, note = group_index(validation.groups, len(labels)), "patient", ""
     pooled = least_probability(true, units, coverage)
+    if validation.groups is None:
+        by = "image"
+    elif pooled is None:
+        note = (
+            f"validation has {len(np.unique(units))} patients, too few to promise {coverage:g} for new ones; so it "
+            "holds for new images of the same patients at best"
+        )
+        by, units = "image", np.arange(len(labels))
+        pooled = least_probability(true, units, coverage)
+    if pooled is None:
+        return None
     least, counts, without = [], [], []
     for c, name in enumerate(validation.classes):
         chosen = labels == c
@@ -51,9 +62,8 @@ def fit_sets(validation: Predictions, coverage: float) -> dict[str, Any]:
         counts.append(len(np.unique(units[chosen])))
         if own is None:
             without.append(name)
-        least.append(own if own is not None else pooled if pooled is not None else 0.0)
-    by = "image" if validation.groups is None else "patient"
-    return {"coverage": coverage, "by": by, "least": least, "units": counts, "without": without}
+        least.append(pooled if own is None else own)
+    return {"coverage": coverage, "by": by, "note": note, "least": least, "units": counts, "without": without}
 
 
 def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:
@@ -118,6 +128,7 @@ def report_sets(
     return {
         "asked": fitted["coverage"],
         "by": fitted["by"],
+        "note": fitted["note"],
         "overall": numbers(0),
         "per_class": per_class,
         "sizes": np.bincount(sizes, minlength=1).tolist() if len(sizes) else [],

@@ -40,7 +40,7 @@ class Judgement:
         n: validation images.
         calibration: of the logits.
         operating: from `operating.choose_points`, of the calibrated.
-        sets: from `conformal.fit_sets`.
+        sets: from `conformal.fit_sets`; None where validation has too few images.
         answers: from `abstention.choose_answers`; None where no risk was chosen.
         familiarity: None where it could not be fitted.
         unlike: scores of images that are no such images, with which an evaluation was asked to compare.
@@ -50,7 +50,7 @@ class Judgement:
     n: int
     calibration: Calibration
     operating: Mapping[str, Any]
-    sets: Mapping[str, Any]
+    sets: Mapping[str, Any] | None
     answers: Mapping[str, Any] | None
     familiarity: Familiarity | Mapping[str, Any] | None = None
     unlike: tuple[float, ...] = ()
@@ -63,9 +63,11 @@ class Judgement:
         """Decide of calibrated logits, and add the columns `set` and `answer`; a user's column of that name stays."""
         decided = apply_point(calibrated, self.operating)
         own = {name: cells for name, cells in decided.columns.items() if name not in self._ours(decided)}
-        inside = prediction_sets(decided, self.sets)
-        cells = tuple(self._names(decided.classes, np.flatnonzero(row)) for row in inside)
-        ours = {SET: cells, ANSWER: tuple(self._answers(decided, inside))}
+        ours: dict[str, tuple[str, ...]] = {}
+        inside = None if self.sets is None else prediction_sets(decided, self.sets)
+        if inside is not None:
+            ours[SET] = tuple(self._names(decided.classes, np.flatnonzero(row)) for row in inside)
+        ours[ANSWER] = tuple(self._answers(decided, inside))
         return replace(decided, columns={**own, **{name: ours[name] for name in ours if name not in own}})
 
     @staticmethod
@@ -78,9 +80,10 @@ class Judgement:
         cells = predictions.columns.get(ANSWER, ("",))
         return {SET, ANSWER} if all(cell == YES or cell.startswith("no: ") for cell in cells) else set()
 
-    def _answers(self, predictions: Predictions, inside: np.ndarray) -> list[str]:
+    def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
         """ "yes", or "no: " and why, for each image."""
-        scores, sizes = scores_of(predictions), inside.sum(axis=1)
+        scores = scores_of(predictions)
+        sizes = np.ones(len(predictions), int) if inside is None else inside.sum(axis=1)
         least = None if self.answers is None else self.answers["least"]
         unsure = np.zeros(len(predictions), bool) if least is None else certainty(predictions) < least
         if self.answers is not None and least is None:
@@ -112,7 +115,7 @@ class Judgement:
             "n": self.n,
             "calibration": self.calibration.to_dict(),
             "operating": dict(self.operating),
-            "sets": dict(self.sets),
+            "sets": None if self.sets is None else dict(self.sets),
             "answers": None if self.answers is None else dict(self.answers),
             "familiarity": stored,
         }
@@ -134,7 +137,7 @@ class Judgement:
             n=int(content["n"]),
             calibration=Calibration.of(content["calibration"]),
             operating=dict(content["operating"]),
-            sets=dict(content["sets"]),
+            sets=None if content["sets"] is None else dict(content["sets"]),
             answers=None if content["answers"] is None else dict(content["answers"]),
             familiarity=known,
             unlike=tuple(float(score) for score in content.get("unlike", ())),

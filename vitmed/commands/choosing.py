@@ -88,7 +88,8 @@ def judgement_of(saved: Checkpoint) -> Judgement | None:
         return None
     try:
         judgement = Judgement.of(saved.judgement)
-        if len(judgement.calibration.scale) != len(saved.classes) or len(judgement.sets["least"]) != len(saved.classes):
+        sizes = {len(judgement.calibration.scale), len(judgement.sets["least"] if judgement.sets else saved.classes)}
+        if sizes != {len(saved.classes)}:
             raise ValueError("it is of other classes")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
