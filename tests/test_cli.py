@@ -78,6 +78,8 @@ def values() -> dict[str, object]:
         "cache": False, "cache_size": 3.5,
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
         "subgroup": ["site"],
+        "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
+        "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
         "resamples": 50, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
@@ -99,6 +101,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
         option = f"--{flag.replace('_', '-')}"
         args += {
             "ema": ["--no-ema"],
+            "youden": ["--youden"],
             "baseline": ["--no-baseline"],
             "probe_first": ["--probe-first"],
             "allow_leakage": ["--allow-leakage"],

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vitmed.config import PATHS, AnyConfig, Config, ModelConfig, PretrainConfig, build_config, is_word
@@ -45,6 +46,7 @@ class Checkpoint:
         training: the training state (last.pt only).
         versions: of vitmed and torch, when written.
         seen: sha256 of the images that the weights which the run started from had been made with.
+        judgement: what was chosen on validation (`Judgement.to_dict`), its arrays as numpy; None where nothing was.
     """
 
     path: Path
@@ -58,6 +60,7 @@ class Checkpoint:
     versions: dict[str, str]
     training: dict[str, Any] | None = field(default=None, repr=False)
     seen: tuple[str, ...] = field(default=(), repr=False)
+    judgement: dict[str, Any] | None = field(default=None, repr=False)
 
     def model(self) -> ViT:
         """The network with its weights, on the CPU, ready to judge. Raises CheckpointError where they do not fit."""
@@ -102,6 +105,28 @@ def save_checkpoint(
     }
     with whole_file(path) as stream:
         torch.save(content, stream)
+
+
+def add_judgement(path: Path, judgement: dict[str, Any]) -> None:
+    """Write into a checkpoint what was chosen for it on validation; the file is written anew, whole or not at all."""
+    content = _load(path, FORMAT, "a vitmed checkpoint", "copy it again")
+    content["judgement"] = _tensors(judgement)
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+def _tensors(value: Any) -> Any:
+    """The same tree with tensors for arrays, which a checkpoint can hold and read safely."""
+    if isinstance(value, dict):
+        return {key: _tensors(part) for key, part in value.items()}
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _arrays(value: Any) -> Any:
+    """`_tensors` undone."""
+    if isinstance(value, dict):
+        return {key: _arrays(part) for key, part in value.items()}
+    return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
 def save_encoder(
@@ -283,6 +308,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         versions=dict(content["versions"]),
         training=content["training"],
         seen=tuple(content["data"].get("seen", ())),
+        judgement=_arrays(content.get("judgement")),
     )
 
 

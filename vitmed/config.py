@@ -40,6 +40,31 @@ def read_window(value: Any) -> str | list[float] | None:
     return [low, high]
 
 
+def read_cost(value: Any) -> str | list[list[float]] | None:
+    """`evaluate.cost` as YAML or the command line has it: null, two numbers with a colon, or a matrix.
+
+    Raises:
+        ValueError: anything else, a cost below 0, or a matrix that is not square.
+    """
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            costs = [float(part) for part in value.split(":")]
+            good = len(costs) == 2 and all(0 < cost < math.inf for cost in costs)
+        else:
+            value = [[float(cost) for cost in row] for row in value]
+            good = all(len(row) == len(value) and all(0 <= cost < math.inf for cost in row) for row in value)
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise ValueError(
+            f"evaluate.cost {value!r}: expected two numbers above 0 such as '10:1' (in YAML with quotes), or a square "
+            "matrix of numbers of 0 and more"
+        )
+    return value
+
+
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
 
@@ -276,6 +301,36 @@ class EvaluateConfig(Section):
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
+
+    calibration: Literal["none", "temperature", "vector"] = Field(
+        default="temperature", description="How the probabilities are corrected, fitted on validation."
+    )
+    youden: bool = Field(default=False, description="Two classes: decide at the threshold of the highest Youden index.")
+    target_sensitivity: float | None = Field(
+        default=None, gt=0, lt=1, description="Two classes: decide at the highest threshold with this sensitivity."
+    )
+    target_specificity: float | None = Field(
+        default=None, gt=0, lt=1, description="Two classes: decide at the lowest threshold with this specificity."
+    )
+    cost: str | list[list[float]] | None = Field(
+        default=None,
+        description="Decide for the lowest expected cost. Of two classes '10:1': a finding that is missed costs 10 "
+        "times a false alarm. Of more a matrix: the row is the truth, the column what is called.",
+    )
+    prevalence: float | None = Field(
+        default=None, gt=0, lt=1, description="Two classes: how common the finding is where the model is to be used."
+    )
+    coverage: float = Field(
+        default=0.9, gt=0, lt=1, description="How often the set of classes that is given for an image holds the truth."
+    )
+    max_risk: float | None = Field(
+        default=None, gt=0, lt=1, description="Give no answer where the share of errors may lie above this."
+    )
+
+    @field_validator("cost", mode="before")
+    @classmethod
+    def _cost(cls, value: Any) -> Any:
+        return read_cost(value)
 
 
 class Config(RunConfig):

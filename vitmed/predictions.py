@@ -30,7 +30,11 @@ class Predictions:
         labels: (S,) int64 indices into `classes`, or None where the truth is unknown.
         logits: (S, K) float32, before the softmax.
         positive: of two classes the finding, where somebody said which; else its name decides.
-        columns: what else a table says of the images: name of the column -> S cells.
+        columns: what else is said of the images: name of the column -> S cells.
+        threshold: of two classes, the probability of `positive` from which an image is called positive; None: the
+            likeliest class is taken.
+        costs: of more classes, K x K: what it costs to take an image of the row's class for the column's; the class
+            with the lowest expected cost is taken.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
     """
 
@@ -42,6 +46,8 @@ class Predictions:
     errors: tuple[tuple[str, str], ...] = ()
     positive: str | None = None
     columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    threshold: float | None = None
+    costs: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         size = len(self.paths)
@@ -49,6 +55,8 @@ class Predictions:
         assert self.labels is None or self.labels.shape == (size,)
         assert self.groups is None or len(self.groups) == size
         assert all(len(cells) == size for cells in self.columns.values())
+        assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
+        assert self.costs is None or np.shape(self.costs) == (len(self.classes),) * 2
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -74,7 +82,12 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """(S,) int64: the class with the largest logit."""
+        """(S,) int64: the class that is taken: by `threshold` or `costs` where there are, else the largest logit."""
+        if self.threshold is not None and self.positive is not None:
+            finding = self.classes.index(self.positive)
+            return np.where(self.probabilities[:, finding] >= self.threshold, finding, 1 - finding).astype(np.int64)
+        if self.costs is not None:
+            return (self.probabilities @ np.array(self.costs, dtype=np.float64)).argmin(axis=1).astype(np.int64)
         return self.logits.argmax(axis=1).astype(np.int64)
 
     @cached_property

@@ -92,6 +92,7 @@ class RunFolder:
         self.folds = self.path / "folds.json"
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
+        self.validation = self.path / "val" / "predictions.csv"  # what best.pt said of the validation images
         self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:

@@ -8,7 +8,24 @@ from typing import Annotated, Any
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Device, Fail, Frame, Groups, Labels, Resamples, Subgroup
+from vitmed.cli.options import (
+    AsJson,
+    Calibration,
+    Cost,
+    Coverage,
+    Device,
+    Fail,
+    Frame,
+    Groups,
+    Labels,
+    MaxRisk,
+    Prevalence,
+    Resamples,
+    Subgroup,
+    TargetSensitivity,
+    TargetSpecificity,
+    Youden,
+)
 from vitmed.cli.terminal import judged, print_json, print_table, ui
 from vitmed.errors import DataError, UsageError
 
@@ -25,6 +42,17 @@ def evaluate(
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a path of --data.")] = None,
     resamples: Resamples = None,
     subgroup: Subgroup = None,
+    calibration: Calibration = None,
+    youden: Youden = None,
+    target_sensitivity: TargetSensitivity = None,
+    target_specificity: TargetSpecificity = None,
+    cost: Cost = None,
+    prevalence: Prevalence = None,
+    coverage: Coverage = None,
+    max_risk: MaxRisk = None,
+    unlike: Annotated[
+        Path | None, typer.Option(help="Folder of other images, to see whether they are noticed.")
+    ] = None,
     fail_under: Fail = None,
     allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
     as_json: AsJson = False,
@@ -35,6 +63,9 @@ def evaluate(
     options: dict[str, Any] = {"data": data, "split": split, "output": output, "device": device}
     options |= {"labels": labels, "groups": groups, "group_regex": group_regex, "resamples": resamples}
     options |= {"subgroup": subgroup}
+    options |= {"calibration": calibration, "youden": youden, "target_sensitivity": target_sensitivity}
+    options |= {"target_specificity": target_specificity, "cost": cost, "prevalence": prevalence}
+    options |= {"coverage": coverage, "max_risk": max_risk, "unlike": unlike}
     judged(
         lambda: commands.evaluate(
             checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options

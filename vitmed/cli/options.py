@@ -55,3 +55,19 @@ Offline = Annotated[bool, typer.Option("--offline", help="Open no connection; wh
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any configuration field.")
 ]
+Calibration = Annotated[str | None, typer.Option(help="Of the probabilities: temperature, vector or none.")]
+Youden = Annotated[bool | None, typer.Option("--youden/--no-youden", help="Two classes: decide by Youden's index.")]
+TargetSensitivity = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Two classes: decide so that validation reaches it.")
+]
+TargetSpecificity = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Two classes: decide so that validation reaches it.")
+]
+Cost = Annotated[
+    str | None, typer.Option(metavar="MISSED:ALARM", help="What a missed finding and a false alarm cost: 10:1.")
+]
+Prevalence = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="How common the finding is where the model is to be used.")
+]
+Coverage = Annotated[float | None, typer.Option(metavar="SHARE", help="How often a set of classes holds the truth.")]
+MaxRisk = Annotated[float | None, typer.Option(metavar="SHARE", help="Give no answer where more errors are likely.")]

@@ -80,16 +80,21 @@ def print_table(found: Any, top_k: int, rows: int = 50) -> None:
     table.add_column("class")
     table.add_column("probability", justify="right")
     table.add_column("next", overflow="fold")
+    shown = [name for name in ("set", "answer") if name in found.columns]
+    for name in shown:
+        table.add_column(name, overflow="fold")
     for row in range(min(rows, len(found))):
-        first, *others = ranking(found, row, top_k)
+        taken = found.classes[found.predicted[row]]  # with a threshold not always the likeliest
+        others = [(name, p) for name, p in ranking(found, row, top_k) if name != taken]
         table.add_row(
             plain(found.paths[row]),
-            plain(first[0]),
-            f"{first[1]:.3f}",
+            plain(taken),
+            f"{found.confidence[row]:.3f}",
             ", ".join(f"{plain(c)} {p:.3f}" for c, p in others),
+            *(plain(found.columns[name][row]) for name in shown),
         )
     for path, _ in found.errors[: rows - min(rows, len(found))]:
-        table.add_row(plain(path), "not read", "", "")
+        table.add_row(plain(path), "not read", "", "", *("" for _ in shown))
     width = None if sys.stdout.isatty() else 10_000  # a file or a pipe wants every path on one line
     console = Console(width=width)
     with console.capture() as text:  # not printed by rich, which answers a closed pipe with exit code 1

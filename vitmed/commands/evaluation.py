@@ -11,12 +11,21 @@ from typing import Any
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
+from vitmed.commands.choosing import (
+    forward_of,
+    raw_validation,
+    read_judgement,
+    scored,
+    scores_of_folder,
+    settled,
+)
 from vitmed.commands.flags import evaluate_config, with_columns
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_image
 from vitmed.inference import check_finite, predict_logits
+from vitmed.judgement import Judgement, asked_of, make_judgement, notes_of
 from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
@@ -48,6 +57,7 @@ def evaluate(
     labels: str | Path | None = None,
     fail_under: Sequence[str] = (),
     allow_leakage: bool = False,
+    unlike: str | Path | None = None,
     baselines: Callable[[], Mapping[str, Predictions]] | None = None,
     ui: Ui | None = None,
     **flags: Any,
@@ -65,6 +75,7 @@ def evaluate(
         labels: a CSV table that says the class of the images in `data`; as of `train`.
         fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
         allow_leakage: judge `data` although some of it was trained on.
+        unlike: a folder of other images, to see whether the model tells them from those that it is made for.
         baselines: gives, when the model has been judged, what baselines say of the same images; see `BASELINES`.
         ui: where messages and progress go.
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default what the run was made with.
@@ -81,7 +92,8 @@ def evaluate(
     saved = load_checkpoint(checkpoint)
     chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
-    root, samples, notes = chosen.root, chosen.samples, chosen.notes
+    judgement = settled(saved, config)
+    root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(judgement)]
     config = with_columns(config, flags, chosen.columns, notes)
     for note in notes:
         ui.warn(note)
@@ -99,13 +111,24 @@ def evaluate(
     ui.say(f"evaluating {saved.path} on {len(samples):,} images: {what}")
     with ui.bar(f"evaluating {name}") as advance:
         indices, logits, problems = predict_logits(
-            model, saved.preprocessing, read, len(samples), where, progress=advance
+            model,
+            saved.preprocessing,
+            read,
+            len(samples),
+            where,
+            progress=advance,
+            forward=forward_of(model, judgement),
         )
     if problems:
         raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
     check_finite(logits, saved.path)
+    if unlike is not None:
+        judgement = scores_of_folder(Path(unlike), saved, model, judgement, ui)
     judged = [samples[i] for i in indices]
+    logits, columns = scored(logits, len(saved.classes))
     predictions = labelled(saved.classes, judged, logits, saved.config.data.positive, chosen.columns)
+    predictions = replace(predictions, columns={**columns, **predictions.columns})
+    predictions = judgement.apply(predictions) if judgement else predictions
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
@@ -115,10 +138,13 @@ def evaluate(
             facts=facts(saved, what, len(samples), describe(where)),
             read=lambda path: picture(root / path, saved.preprocessing),
             records=read_json_lines(run.metrics) or None,
-            validation=known_validation(run) if split != "val" else None,
+            validation=known_validation(run, judgement)
+            if split != "val" and saved.path.name == run.best.name
+            else None,
             config=config,
             notes=notes,
             baselines=others,
+            judgement=judgement,
         )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
@@ -137,7 +163,7 @@ def _rebuild(
     """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it."""
     predictions, folder = Predictions.from_csv(file), _new_folder(output, file.parent / "report")
     notes = ["Made from a table alone: the split and what the model was made with are unknown."]
-    asked = EvaluateConfig()
+    asked, judgement = EvaluateConfig(), read_judgement(file.with_name("metrics.json"))
     said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
     beside = file.with_name("metrics.json")
     if beside.is_file():
@@ -152,22 +178,34 @@ def _rebuild(
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
     run = RunFolder(file.parent.parent)
     config = with_columns(evaluate_config(asked, flags), flags, tuple(predictions.columns), said["notes"])
+    if asked_of(config) != asked_of(asked):
+        raw = judgement.raw(predictions) if judgement else predictions
+        validation = replace(raw_validation(run), positive=predictions.positive)
+        before_notes = notes_of(judgement)
+        judgement = make_judgement(validation, config, judgement.familiarity if judgement else None)
+        predictions = judgement.apply(raw)
+        said["notes"] = [*(note for note in said["notes"] if note not in before_notes), *notes_of(judgement)]
+    elif judgement is not None:
+        predictions = judgement.decide(predictions)
     metrics = write_report(
         folder,
         predictions,
         records=read_json_lines(run.metrics) or None,
-        validation=known_validation(run) if file.parent.name != "val" else None,
+        validation=known_validation(run, judgement) if file.parent.name != "val" else None,
         config=config,
         baselines=read_baselines(file.parent),
+        judgement=judgement,
         **said,
     )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
 
-def known_validation(run: RunFolder) -> Predictions | None:
-    """What the run's best.pt said of its validation images, which training wrote; None where it is not there."""
-    file = run.path / "val" / "predictions.csv"
-    return Predictions.from_csv(file) if file.is_file() else None
+def known_validation(run: RunFolder, judgement: Judgement | None) -> Predictions | None:
+    """What the run's best.pt said of its validation images, judged alike; None where it is not there."""
+    if not run.validation.is_file():
+        return None
+    raw = raw_validation(run)
+    return judgement.apply(raw) if judgement else raw
 
 
 def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:

@@ -31,10 +31,15 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
         UsageError: a flag that is not known, or a value that is not valid.
     """
     given = {key.partition(".")[2]: value for key, value in read_overrides(flags, EVALUATE_FLAGS, "evaluate").items()}
+    former = own.model_dump()
+    if POINTS & set(given):  # another operating point replaces that of the run
+        former = {key: value for key, value in former.items() if key not in POINTS}
     try:
-        return EvaluateConfig(**{**own.model_dump(), **given})
+        return EvaluateConfig(**{**former, **given})
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "value_error":
+            raise UsageError(str(first["ctx"]["error"]), "see docs/decisions.md") from None
         name = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"evaluate.{name}: {first['msg']}", "see docs/configuration.md") from None
 
@@ -57,10 +62,19 @@ def with_columns(
     return config.model_copy(update={"subgroups": [name for name in config.subgroups if name in columns]})
 
 
+POINTS = {"youden", "target_sensitivity", "target_specificity", "cost"}  # fields of which one decides
 # Flag of `vitmed evaluate`, `vitmed train` and keyword of their functions -> field of the configuration.
 EVALUATE_FLAGS = {
     "resamples": "evaluate.resamples",
     "subgroup": "evaluate.subgroups",
+    "calibration": "evaluate.calibration",
+    "youden": "evaluate.youden",
+    "target_sensitivity": "evaluate.target_sensitivity",
+    "target_specificity": "evaluate.target_specificity",
+    "cost": "evaluate.cost",
+    "prevalence": "evaluate.prevalence",
+    "coverage": "evaluate.coverage",
+    "max_risk": "evaluate.max_risk",
 }
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
 FLAGS = {

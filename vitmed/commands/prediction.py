@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
+from vitmed.commands.choosing import forward_of, judgement_of, scored
 from vitmed.errors import CheckpointError, DataError
 from vitmed.images import Preprocessing, inspect, read_image
 from vitmed.inference import check_finite, predict_logits
@@ -47,6 +48,7 @@ def predict(
     """
     ui = ui or Ui()
     saved = find_checkpoint(checkpoint, runs, ui)
+    judgement = judgement_of(saved)
     preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     paths = list_images([images] if isinstance(images, str | Path) else images)
     where = pick_device(device)
@@ -58,16 +60,22 @@ def predict(
         return preprocessing.read(paths[index])
 
     with ui.bar("predicting") as advance:
-        indices, logits, problems = predict_logits(model, preprocessing, read, len(paths), where, progress=advance)
+        indices, logits, problems = predict_logits(
+            model, preprocessing, read, len(paths), where, progress=advance, forward=forward_of(model, judgement)
+        )
     check_finite(logits, saved.path)
-    return Predictions(
+    logits = logits if len(indices) else np.empty((0, len(saved.classes)), np.float32)
+    logits, columns = scored(logits, len(saved.classes))
+    said = Predictions(
         classes=saved.classes,
         paths=tuple(paths[i].as_posix() for i in indices),
         groups=None,
         labels=None,
-        logits=logits if len(indices) else np.empty((0, len(saved.classes)), np.float32),
+        logits=logits,
         errors=tuple((paths[i].as_posix(), problem) for i, problem in sorted(problems.items())),
+        columns=columns,
     )
+    return judgement.apply(said) if judgement else said
 
 
 def _is_flat(path: Path) -> bool:
@@ -129,11 +137,13 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
             "prediction": predictions.classes[predictions.predicted[row]],
             "confidence": float(predictions.confidence[row]),
             "top": [{"class": name, "probability": p} for name, p in ranking(predictions, row, top_k)],
+            **{name: cells[row] for name, cells in predictions.columns.items()},
         }
         for row, path in enumerate(predictions.paths)
     ]
     errors = [{"path": path, "error": problem} for path, problem in predictions.errors]
-    return {"classes": list(predictions.classes), "images": images, "errors": errors, "notice": NOTICE}
+    said = {"classes": list(predictions.classes), "threshold": predictions.threshold}
+    return {**said, "images": images, "errors": errors, "notice": NOTICE}
 
 
 def preprocessing_of(checkpoint: str | Path | None, runs: str | Path, frame: int | None) -> Preprocessing:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.checkpoint import load_checkpoint, placed
+from vitmed.commands.choosing import check_asked, judge_best
 from vitmed.commands.comparison import Baselines
 from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
 from vitmed.commands.flags import FLAGS, read_overrides
@@ -99,6 +100,7 @@ def train(
         baselines = Baselines(session)
         if not session.config.train.freeze:
             session.run()
+        judge_best(best, session.images, session.device, ui)
         val = evaluate(best, split="val", device=device, baselines=lambda: baselines.of("val"), ui=ui)
         test = evaluate(best, split="test", device=device, baselines=lambda: baselines.of("test"), ui=ui)
     except KeyboardInterrupt:
@@ -123,6 +125,7 @@ def _of_folds(folder: RunFolder, pooled: Evaluation) -> TrainResult:
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> Session:
     ready = get_ready(config, plans, offline, ui)
     config, splits = ready.config, ready.splits
+    check_asked(config, len(splits.classes))
     session = Session(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
     if ready.decisions:
         ui.say(f"plan for {ready.situation}; flags go over it, --config replaces it:")

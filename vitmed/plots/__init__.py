@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from vitmed.plots.calibration import reliability
 from vitmed.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, png
 from vitmed.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
+from vitmed.plots.operating import decision_curve, familiarity, prevalence, risk_coverage
 from vitmed.plots.pictures import Read, contact_sheet, errors, grid
 from vitmed.plots.strata import forest, patient_spread
 from vitmed.plots.training import lr_range, training_curves
@@ -30,15 +32,20 @@ __all__ = [
     "Read",
     "confusion_matrix",
     "contact_sheet",
+    "decision_curve",
     "errors",
     "errors_by_pair",
     "errors_by_patient",
+    "familiarity",
     "forest",
     "grid",
     "lr_range",
     "patient_spread",
     "png",
     "precision_recall",
+    "prevalence",
+    "reliability",
+    "risk_coverage",
     "roc",
     "suspected_labels",
     "training_curves",
@@ -97,6 +104,41 @@ PLOTS: dict[str, Plot] = {
         "than 10 images or patients are named and not judged.",
         forest,
         section="subgroups",
+    ),
+    "prevalence": Plot(
+        "PPV and NPV by prevalence",
+        "How many of the positive and of the negative results are true where the finding is rarer or commoner than in "
+        "these images, with the same sensitivity and specificity.",
+        prevalence,
+        section="operating",
+    ),
+    "decision_curve": Plot(
+        "Decision curve",
+        "Whether acting on the model does more good than acting on all or on none. Whoever acts from a probability of "
+        "10 % on holds a missed finding to be nine times as bad as a needless action.",
+        decision_curve,
+        section="operating",
+    ),
+    "reliability": Plot(
+        "Reliability diagram",
+        "What the model said against how often it was true. On the diagonal a probability means what it says; below it "
+        "the model is too sure. Bars: 95 % intervals. Below: how many images got such a probability.",
+        reliability,
+        section="calibration",
+    ),
+    "risk_coverage": Plot(
+        "Risk and coverage",
+        "Errors among the images that are answered if the least sure are left to a person. A curve that falls to the "
+        "left means that the model knows when it is unsure.",
+        risk_coverage,
+        section="uncertainty",
+    ),
+    "familiarity": Plot(
+        "Unlike the training images",
+        "How far the features of an image lie from those of the training images. Known images lie below 1, but for one "
+        "in a hundred.",
+        familiarity,
+        section="uncertainty",
     ),
     "errors": Plot(
         "Most confident errors",

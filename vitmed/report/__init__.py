@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.config import EvaluateConfig
+from vitmed.judgement import Judgement
 from vitmed.label_errors import issues_csv
 from vitmed.metrics import compare_predictions, evaluate_predictions
 from vitmed.plots import PLOTS, Read, png, training_curves
@@ -41,6 +42,7 @@ def write_report(
     config: EvaluateConfig | None = None,
     notes: Sequence[str] = (),
     baselines: Mapping[str, Predictions] | None = None,
+    judgement: Judgement | None = None,
 ) -> dict[str, Any]:
     """Write predictions.csv, metrics.json, label_issues.csv, the figures as PNG, and report.html; each whole or not.
 
@@ -58,6 +60,7 @@ def write_report(
         config: what to find; the defaults otherwise.
         notes: what must be known before the numbers are believed; shown above them.
         baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
+        judgement: what was chosen on validation, as it was applied to `predictions`; None where nothing was.
 
     Returns:
         what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
@@ -75,12 +78,13 @@ def write_report(
     }
     metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}
     metrics["report"]["evaluate"] = config.model_dump()  # so that it can be made again
+    metrics["report"]["judgement"] = None if judgement is None else judgement.to_dict(arrays=False)
     metrics["notes"] = [*notes, *metrics["notes"]]
     if predictions.errors:
         metrics["notes"].append(f"{len(predictions.errors)} images could not be read and are not counted.")
 
     for key, analyse in ANALYSES.items():
-        found = analyse(Material(predictions, metrics, validation, config, baselines or {}))
+        found = analyse(Material(predictions, metrics, validation, config, baselines or {}, judgement))
         if found is not None:
             metrics[key] = found
 

@@ -10,13 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitmed.abstention import report_answers
 from vitmed.config import EvaluateConfig
+from vitmed.conformal import report_sets
+from vitmed.familiarity import report_familiarity
+from vitmed.judgement import Judgement
 from vitmed.label_errors import label_errors
 from vitmed.mistakes import mistakes
+from vitmed.operating import report_points
 from vitmed.patient_level import patient_level
 from vitmed.per_patient import per_patient
 from vitmed.predictions import Predictions
+from vitmed.reliability import report_calibration
 from vitmed.subgroups import subgroups
+from vitmed.utility import decision_curve, prevalence_table
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Material:
         validation: what the same model said of the validation images: whatever is chosen, is chosen on them. None
             where they are not known, or are the ones that are judged.
         config: what was asked for.
+        judgement: what was chosen on validation, with which `predictions` were made; None where nothing was.
         others: what else was said of the same images: key in `BASELINES` -> predictions.
     """
 
@@ -37,6 +45,15 @@ class Material:
     validation: Predictions | None = None
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     others: Mapping[str, Predictions] = field(default_factory=dict)
+    judgement: Judgement | None = None
+
+    def chosen(self, part: str) -> Mapping[str, Any] | None:
+        """A part of the judgement as a plain dict: operating, sets, answers or familiarity."""
+        if self.judgement is None:
+            return None
+        content = self.judgement.to_dict(arrays=False)
+        found = content[part]
+        return {**found, "unlike": content.get("unlike")} if part == "familiarity" and found else found
 
 
 Analysis = Callable[[Material], dict[str, Any] | None]
@@ -47,4 +64,13 @@ ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None 
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions),
+    "calibration": lambda m: report_calibration(
+        m.predictions, m.judgement.calibration if m.judgement else None, m.config
+    ),
+    "operating_points": lambda m: report_points(m.predictions, m.chosen("operating"), m.config),
+    "prevalence": lambda m: prevalence_table(m.predictions, m.config),
+    "decision_curve": lambda m: decision_curve(m.predictions, m.config),
+    "conformal": lambda m: report_sets(m.predictions, m.chosen("sets"), m.config),
+    "abstention": lambda m: report_answers(m.predictions, m.chosen("answers"), m.config),
+    "familiarity": lambda m: report_familiarity(m.predictions, m.chosen("familiarity"), m.config),
 }

@@ -29,6 +29,23 @@ CLASS_TITLES = {
     "average_precision": "Average precision",
 }
 
+POINT_TITLES = {
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "f1": "F1",
+    "lr_plus": "LR+",
+    "lr_minus": "LR-",
+}
+CALIBRATION_TITLES = {
+    "log_loss": "Log loss",
+    "brier": "Brier score",
+    "brier_skill": "Brier skill",
+    "ece": "ECE",
+    "ece_classwise": "Class-wise ECE",
+}
+
 
 def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: str, facts: Mapping[str, str]) -> str:
     """The text of report.html: one file without scripts, that loads nothing.
@@ -61,6 +78,8 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         "metric_titles": {name: metric.title for name, metric in METRICS.items()},
         "gap_titles": GAP_TITLES,
         "few_groups": FEW_GROUPS,
+        "point_titles": POINT_TITLES,
+        "calibration_titles": CALIBRATION_TITLES,
         "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
         "signed": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
         "value": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:.3f}",
@@ -129,8 +148,11 @@ def worth(metrics: Mapping[str, Any]) -> str:
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
     "results": "Results",
+    "operating": "Operating points",
+    "calibration": "Calibration",
     "patients": "Patients",
     "subgroups": "Subgroups",
+    "uncertainty": "When not to answer",
     "errors": "Errors",
     "training": "Data, model and training",
 }

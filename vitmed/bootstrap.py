@@ -1,0 +1,107 @@
+"""Resampled sums of predictions: whatever is a function of sums over images gets its interval from here.
+
+The resamples are those of `metrics.bootstrap_weights`: whole patients where they are known, else images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitmed.metrics import bootstrap_weights, group_index, percentile_interval
+from vitmed.predictions import Predictions
+
+Entry = dict[str, float | str | None]
+MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width
+LEVEL = 0.95
+Z = 1.959963984540054  # of the normal distribution, for LEVEL
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How images are drawn again.
+
+    Attributes:
+        units: (S,) int64, the patient of each image, or its own number.
+        resamples: how many; none are drawn of fewer than two units.
+        clustered: whether the units are patients.
+    """
+
+    units: np.ndarray
+    resamples: int
+    clustered: bool
+
+    @classmethod
+    def of(cls, predictions: Predictions, resamples: int) -> Bootstrap:
+        """As the groups of the predictions say, with at most `MOST` resamples."""
+        units = group_index(predictions.groups, len(predictions))
+        return cls(units, min(resamples, MOST), predictions.groups is not None)
+
+    @property
+    def size(self) -> int:
+        """How many units there are."""
+        return int(self.units.max()) + 1 if len(self.units) else 0
+
+    def count(self, chosen: np.ndarray) -> int:
+        """How many units the chosen images (S,) bool come from."""
+        return len(np.unique(self.units[chosen]))
+
+    def per_unit(self, values: np.ndarray) -> np.ndarray:
+        """Sums over the images of each unit, (S, F) -> (G, F)."""
+        if not self.clustered or not len(values):
+            return values.astype(np.float64)
+        order = np.argsort(self.units, kind="stable")
+        starts = np.searchsorted(self.units[order], np.arange(self.size))
+        return np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
+
+    def sums(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sums over all images, (F,), and in each resample, (R, F), of values (S, F); R is 0 where none are drawn."""
+        table = self.per_unit(values)  # (G, F)
+        if self.size < 2 or self.resamples < 1:
+            return values.sum(axis=0, dtype=np.float64), np.empty((0, values.shape[1]))
+        drawn = [weights @ table for weights in bootstrap_weights(np.arange(self.size), self.resamples, seed=0)]
+        return values.sum(axis=0, dtype=np.float64), np.concatenate(drawn)
+
+    def share(self, top: float, bottom: float, drawn: np.ndarray, units: int) -> Entry:
+        """A proportion top / bottom with its interval: Wilson's of images, the bootstrap's of patients.
+
+        Where no resample of patients differs (often because no error was seen), Wilson's with as many observations as
+        there are patients: each may be all of one kind.
+
+        Args:
+            drawn: (R,) the proportion in each resample.
+            units: how many units the bottom comes from.
+        """
+        if not bottom:
+            return entry(float("nan"), drawn)
+        value = top / bottom
+        if not self.clustered:
+            low, high = wilson(top, bottom)
+            return {"value": value, "low": low, "high": high, "method": "wilson"}
+        found = entry(value, drawn)
+        if units >= 2 and self.resamples and found["low"] == found["high"]:
+            low, high = wilson(value * units, units)
+            return {"value": value, "low": low, "high": high, "method": "wilson by patient"}
+        return found
+
+
+def entry(value: float, drawn: np.ndarray, level: float = LEVEL) -> Entry:
+    """A number and the middle of its resamples, for JSON; null where it is undefined."""
+    if not np.isfinite(value):
+        return {"value": None, "low": None, "high": None, "method": "bootstrap"}
+    low, high = (float(end) if np.isfinite(end) else None for end in percentile_interval(drawn, level))
+    return {"value": float(value), "low": low, "high": high, "method": "bootstrap"}
+
+
+def wilson(hits: float, size: float) -> tuple[float, float]:
+    """95 % interval of a proportion (Wilson, J. Am. Stat. Assoc. 22 (1927) 209)."""
+    p, w = hits / size, Z * Z / size
+    middle, half = (p + w / 2) / (1 + w), Z / (1 + w) * np.sqrt(p * (1 - p) / size + w / size / 4)
+    return float(max(0.0, middle - half)), float(min(1.0, middle + half))
+
+
+def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """top / bottom; NaN where bottom is not above 0."""
+    top, bottom = np.broadcast_arrays(top, bottom)
+    return np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)

@@ -1,0 +1,156 @@
+"""What a result is worth where the finding is rarer or commoner than in the test, and whether acting on it pays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vitmed.bootstrap import Bootstrap, Entry, entry, ratio, wilson
+from vitmed.config import EvaluateConfig
+from vitmed.metrics import finding, known_labels
+from vitmed.predictions import Predictions
+
+GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
+THRESHOLDS = tuple(i / 100 for i in range(1, 100))
+
+
+def predictive_values(sensitivity: Any, specificity: Any, prevalence: float) -> tuple[Any, Any]:
+    """PPV and NPV at a prevalence, by Bayes' theorem; NaN where nothing is called so. Numbers or arrays."""
+    hit, alarm = prevalence * np.asarray(sensitivity), (1 - prevalence) * (1 - np.asarray(specificity))
+    clear, missed = (1 - prevalence) * np.asarray(specificity), prevalence * (1 - np.asarray(sensitivity))
+    return ratio(hit, hit + alarm), ratio(clear, clear + missed)
+
+
+def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any] | None:
+    """PPV and NPV, as the predictions decide, over a grid of prevalences. None of more than two classes.
+
+    Sensitivity and specificity are taken to be the same at every prevalence. Where not one false alarm (or miss) was
+    seen, no resample has one either; then the interval is that of Wilson's limits of both, with as many observations
+    as there are patients (images where these are unknown).
+
+    Returns:
+        positive, intended: what was asked for or None, observed: the share in these images, rows [{prevalence, ppv,
+        npv}], curve: the same for more prevalences, sentence: the row of 1 % or of the intended in words; why: where
+        there is nothing, the reason.
+    """
+    positive, labels = finding(predictions), known_labels(predictions)
+    if positive is None:
+        return None
+    truth, called = labels == positive, predictions.predicted == positive
+    found: dict[str, Any] = {"positive": predictions.classes[positive], "intended": config.prevalence}
+    if truth.all() or not truth.any():
+        return {
+            **found,
+            "observed": None,
+            "rows": [],
+            "curve": [],
+            "sentence": "",
+            "why": "all images are of one class",
+        }
+    boot = Bootstrap.of(predictions, config.resamples)
+    cells = np.stack([truth & called, truth, ~truth & ~called, ~truth], axis=1)
+    whole, drawn = boot.sums(cells)
+    rates = whole[0] / whole[1], whole[2] / whole[3]
+    resampled = ratio(drawn[:, 0], drawn[:, 1]), ratio(drawn[:, 2], drawn[:, 3])
+    units = boot.count(truth), boot.count(~truth)
+    limits = [wilson(rate * n, n) for rate, n in zip(rates, units, strict=True)]
+    observed = float(truth.mean())
+    asked = {*GRID, observed, *([config.prevalence] if config.prevalence is not None else [])}
+    curve = []
+    for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()}):
+        values = predictive_values(*rates, prevalence)
+        draws = predictive_values(*resampled, prevalence)
+        ends = [predictive_values(limits[0][end], limits[1][end], prevalence) for end in (0, 1)]
+        ppv, npv = (_value(float(values[i]), draws[i], (float(ends[0][i]), float(ends[1][i])), boot) for i in (0, 1))
+        curve.append({"prevalence": prevalence, "ppv": ppv, "npv": npv})
+    rows = [row for row in curve if row["prevalence"] in asked]
+    told = config.prevalence if config.prevalence is not None else 0.01
+    row = next(row for row in rows if row["prevalence"] == told)
+    return {**found, "observed": observed, "rows": rows, "curve": curve, "sentence": in_words(row), "why": ""}
+
+
+def _value(value: float, drawn: np.ndarray, ends: tuple[float, float], boot: Bootstrap) -> Entry:
+    found = entry(value, drawn)
+    if found["low"] is not None and found["low"] == found["high"]:
+        found |= {"low": min(ends), "high": max(ends), "method": "wilson by patient" if boot.clustered else "wilson"}
+    return found
+
+
+def in_words(row: dict[str, Any]) -> str:
+    """A row of the table as a physician would say it."""
+    where = f"at a prevalence of {100 * row['prevalence']:.3g} %"
+    parts = []
+    for key, result, truth in (("ppv", "positive", "true"), ("npv", "negative", "true")):
+        found = row[key]
+        if found["value"] is None:
+            parts.append(f"There are no {result} results to count {where}.")
+            continue
+        plausible = "" if found["low"] is None else f" ({_of_100(found['low'])} to {_of_100(found['high'])})"
+        parts.append(f"Of 100 {result} results {where}, about {_of_100(found['value'])}{plausible} are {truth}.")
+    return " ".join(parts)
+
+
+def _of_100(share: float) -> str:
+    """25, 99.7 or 0.4: never 100 or 0 for what is not."""
+    text = f"{100 * share:.0f}"
+    if (text == "100" and share < 1) or (text == "0" and share > 0):
+        digits = next((d for d in range(1, 4) if f"{100 * share:.{d}f}" not in (f"{100:.{d}f}", f"{0:.{d}f}")), 4)
+        return f"{100 * share:.{digits}f}"
+    return text
+
+
+def decision_curve(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any] | None:
+    """Net benefit of acting on the model, on all and on none, over threshold probabilities. None of more classes.
+
+    Vickers & Elkin, Med. Decis. Making 26 (2006) 565: NB = TP / n - FP / n * pt / (1 - pt), where an image is acted on
+    if its probability is at least pt. Whoever acts at pt holds a missed finding to be (1 - pt) / pt times as bad as a
+    needless action.
+
+    Returns:
+        positive, prevalence, thresholds (T,), model [T entries], all [T numbers] (none is 0 everywhere), useful: runs
+        of thresholds, [low, high] each, where the model beats both and so does the lower end of the difference's
+        interval; why: where there is nothing, the reason.
+    """
+    positive, labels = finding(predictions), known_labels(predictions)
+    if positive is None:
+        return None
+    truth, scores = labels == positive, predictions.probabilities[:, positive]
+    if truth.all() or not truth.any():
+        return {"positive": predictions.classes[positive], "thresholds": [], "why": "all images are of one class"}
+    boot = Bootstrap.of(predictions, config.resamples)
+    pt = np.array(THRESHOLDS)
+    acted = scores[:, None] >= pt  # (S, T)
+    values = np.concatenate([acted & truth[:, None], acted & ~truth[:, None], truth[:, None]], axis=1)
+    values = np.concatenate([values, np.ones((len(truth), 1), bool)], axis=1)
+    whole, drawn = boot.sums(values.astype(np.float32))
+    weight, t = pt / (1 - pt), len(pt)
+
+    def benefits(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        n, share = sums[..., -1:], sums[..., -2:-1] / sums[..., -1:]
+        return (sums[..., :t] - sums[..., t : 2 * t] * weight) / n, share - (1 - share) * weight
+
+    model, everyone = benefits(whole)
+    drawn_model, drawn_all = benefits(drawn)
+    better = drawn_model - np.maximum(drawn_all, 0)
+    gains = [entry(float(model[i] - max(everyone[i], 0)), better[:, i]) for i in range(t)]
+    return {
+        "positive": predictions.classes[positive],
+        "prevalence": float(truth.mean()),
+        "thresholds": list(THRESHOLDS),
+        "model": [entry(float(model[i]), drawn_model[:, i]) for i in range(t)],
+        "all": everyone.tolist(),
+        "useful": _runs([gain["low"] is not None and float(gain["low"]) > 0 for gain in gains]),
+        "why": "",
+    }
+
+
+def _runs(good: list[bool]) -> list[list[float]]:
+    """The first and last threshold of each unbroken run."""
+    runs: list[list[float]] = []
+    for i, (threshold, holds) in enumerate(zip(THRESHOLDS, good, strict=True)):
+        if holds and i and good[i - 1]:
+            runs[-1][1] = threshold
+        elif holds:
+            runs.append([threshold, threshold])
+    return runs
