@@ -12,11 +12,13 @@ __all__ = [
     "check",
     "demo",
     "evaluate",
+    "explain",
     "lr_find",
     "plan",
     "predict",
     "pretrain",
     "probe",
+    "stress",
     "summary",
     "train",
 ]

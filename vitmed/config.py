@@ -266,6 +266,11 @@ class EvaluateConfig(Section):
     """What an evaluation finds, and how. It changes no weight; all that is chosen is chosen on validation."""
 
     resamples: int = Field(default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none.")
+    map_images: int | None = Field(
+        default=None,
+        ge=0,
+        description="Images on which maps of attention are judged; null: as many as take some seconds; 0: no maps.",
+    )
 
 
 class Config(RunConfig):

@@ -8,6 +8,7 @@ from vitmed.cli.checking import check
 from vitmed.cli.datasets import data
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
+from vitmed.cli.looking import explain, stress
 from vitmed.cli.planning import lr_find, plan
 from vitmed.cli.pretraining import pretrain
 from vitmed.cli.public_weights import weights
@@ -19,12 +20,14 @@ __all__ = [
     "data",
     "demo",
     "evaluate",
+    "explain",
     "lr_find",
     "main",
     "plan",
     "predict",
     "pretrain",
     "probe",
+    "stress",
     "summary",
     "train",
     "weights",

@@ -45,6 +45,7 @@ FreezeBlocks = Annotated[int | None, typer.Option(help="Keep the embedding and t
 Lora = Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")]
 OwnDevice = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 Fail = Annotated[list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if worse.")]
+MapImages = Annotated[int | None, typer.Option(metavar="N", help="Judge maps of attention on N images; 0: no maps.")]
 Resamples = Annotated[int | None, typer.Option(help="Bootstrap resamples behind the intervals.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]

@@ -101,5 +101,7 @@ def _sampling(metrics: Mapping[str, Any]) -> str:
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
     "results": "Results",
     "errors": "Errors",
+    "attention": "Attention",
+    "robustness": "Robustness",
     "training": "Data, model and training",
 }
