@@ -29,17 +29,17 @@ from vitmed.model import ViT
 
 STEPS = 10  # in which all patches are taken away
 ORDERS = 1  # random orders an image
-LEAST_GAIN = 0.05  # of probability: less is of no use, however sure it is. An untrained network reaches 0.03
+LEAST_GAIN = 0.1  # of probability: less is of no use, however sure it is. Untrained networks reached 0.08
 SAME = 0.5  # a rank correlation above this, with all weights random: the same map
-FEW = 5  # images below which nothing is said
+FEW = 5  # images, or patients, below which nothing is said
 SHUFFLED = 8  # images of the second question, which is dear
 BATCH = 64
 MOST = 32  # images that are looked at, and multiply-adds (see `affordable`) that a processor and a GPU do in seconds
 BUDGET = {"cpu": 8e11, "cuda": 2e14, "mps": 2e13}
 EXPLAINS = "explains"
 RANDOM = "no better than a random order"
+UNSHOWN = "not shown to be better than a random order"
 UNLEARNED = "does not depend on what was learned"
-UNKNOWN = "not decided"
 
 Entry = dict[str, Any]
 Progress = Callable[[int, int], None]
@@ -49,14 +49,17 @@ def check_maps(
     model: ViT,
     preprocessing: Preprocessing,
     images: np.ndarray,
+    units: np.ndarray | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Ask both questions about the predicted class of some images, of different patients where these are known.
+    """Ask both questions about the predicted class of some images.
 
     Args:
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
+        units: (B,) int, which of them belong together (patients): intervals are of the means of these. None: each is
+            its own.
         seed: of the random orders and of the shuffled weights.
         progress: called with (images done, images).
 
@@ -82,15 +85,20 @@ def check_maps(
     similar = _cascade(model, x[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, seed)
     found["stages"] = list(similar)
     found["whole"], found["blank"] = float(scores.pop("whole").mean()), float(scores.pop("blank").mean())
-    found["random"] = mean_entry(scores.pop("random").mean(axis=1))
+    units = np.arange(len(images)) if units is None else units
+
+    def mean(values: np.ndarray) -> Entry:
+        return mean_entry(unit_means(values, units[: len(values)]))
+
+    found["random"] = mean(scores.pop("random").mean(axis=1))
     for name in METHODS:
         deletion, insertion = scores[name].T  # (B,) each
         entry: dict[str, Any] = {
             "title": TITLES[name],
-            "deletion": mean_entry(deletion),
-            "insertion": mean_entry(insertion),
-            "gain": mean_entry(insertion - deletion),
-            "similarity": {stage: mean_entry(by_method[name]) for stage, by_method in similar.items()},
+            "deletion": mean(deletion),
+            "insertion": mean(insertion),
+            "gain": mean(insertion - deletion),
+            "similarity": {stage: mean(by_method[name]) for stage, by_method in similar.items()},
         }
         entry["verdict"], entry["text"] = verdict(entry["gain"], list(entry["similarity"].values())[-1])
         found["methods"][name] = entry
@@ -105,8 +113,10 @@ def verdict(gain: Entry, similarity: Entry) -> tuple[str, str]:
         similarity: rank correlation of the maps with those of a network whose weights are all random.
     """
     told = f"{gain['value']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}), and a random order gives 0"
-    if gain["low"] <= 0 or gain["value"] < LEAST_GAIN:
-        return RANDOM, f"No better than a random order: do not read anything into it. Gain {told}."
+    if gain["low"] <= 0 < LEAST_GAIN < gain["high"]:
+        return UNSHOWN, f"These images do not tell it from a random order: do not read anything into it. Gain {told}."
+    if gain["value"] < LEAST_GAIN or gain["low"] <= 0:
+        return RANDOM, f"It marks no better than chance: do not read anything into it. Gain {told}."
     if similarity["value"] > SAME:
         return UNLEARNED, (
             f"It points at what the answer hangs on (gain {told}), but looks alike with random weights (rank "
@@ -116,6 +126,12 @@ def verdict(gain: Entry, similarity: Entry) -> tuple[str, str]:
     return EXPLAINS, (
         f"Taking away the patches that it marks changes the answer more than taking away others: gain {told}."
     )
+
+
+def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """(B,) -> (U,) the mean of each unit, so that a patient with many images counts once."""
+    _, number = np.unique(units, return_inverse=True)
+    return np.asarray(np.bincount(number, values) / np.bincount(number))
 
 
 def mean_entry(values: np.ndarray, level: float = 0.95) -> Entry:
@@ -136,29 +152,36 @@ def affordable(model: ViT) -> int:
     return int(min(MOST, budget / (passes * block * len(model.blocks))))
 
 
-def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int, seed: int = 0) -> tuple[np.ndarray, str]:
-    """Which images to look at: one a patient, drawn at random; several where there are fewer than `FEW` patients.
+def sample(
+    labels: np.ndarray, groups: Sequence[str] | None, count: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Which images to look at, drawn at random: patients in turn, and classes in turn, so that a rare one is there too.
 
     Args:
-        labels: (S,) classes, each drawn in turn, so that a rare one is there too.
+        labels: (S,) classes.
         groups: patients, or None.
 
     Returns:
-        the rows, sorted, at most `count`; and how they were drawn, in words.
+        the rows, at most `count`; (B,) the unit of each for `check_maps`; and how they were drawn, in words.
     """
     order = np.random.default_rng([seed, 2]).permutation(len(labels))
-    turn = np.empty(len(labels), dtype=int)
-    for k in np.unique(labels):
-        rows = order[labels[order] == k]
-        turn[rows] = np.arange(len(rows))
-    order = order[np.argsort(turn[order], kind="stable")]
+    order = order[np.argsort(_turns(labels[order]), kind="stable")]
     if groups is None:
-        return np.sort(order[:count]), "drawn at random; their patients are unknown"
-    seen: set[str] = set()
-    alone = [row for row in order if not groups[row] or not (groups[row] in seen or seen.add(groups[row]))]  # type: ignore[func-returns-value]
-    if len(alone) >= min(FEW, len(labels)):
-        return np.sort(np.array(alone[:count], dtype=int)), "one image a patient"
-    return np.sort(order[:count]), f"several of a patient, as there are {len(alone)} patients: intervals too narrow"
+        return order[:count], np.arange(len(order[:count])), "drawn at random; intervals by image, patients unknown"
+    patients = np.unique([name or f"\0{i}" for i, name in enumerate(groups)], return_inverse=True)[1]
+    rows = order[np.argsort(_turns(patients[order]), kind="stable")][:count]
+    known = len(np.unique(patients[rows]))
+    if known < FEW:
+        return rows, np.arange(len(rows)), f"of {known} patients; intervals by image, which are too narrow"
+    return rows, patients[rows], f"of {known} patients; intervals by patient"
+
+
+def _turns(keys: np.ndarray) -> np.ndarray:
+    """(S,) how many before each have the same key."""
+    _, number, count = np.unique(keys, return_inverse=True, return_counts=True)
+    turns = np.empty(len(keys), dtype=int)
+    turns[np.argsort(number, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
+    return turns
 
 
 def _areas(

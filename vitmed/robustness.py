@@ -117,12 +117,11 @@ def _auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 def _entry(drawn: np.ndarray) -> Entry:
-    low, high = percentile_interval(drawn[1:])
-    value = float(drawn[0])
-    if not np.isfinite(value):
-        return {"value": None, "low": None, "high": None, "method": "bootstrap"}
-    known = np.isfinite(low)
-    return {"value": value, "low": low if known else None, "high": high if known else None, "method": "bootstrap"}
+    numbers = (float(drawn[0]), *percentile_interval(drawn[1:]))
+    if not np.isfinite(numbers[0]):
+        numbers = (np.nan, np.nan, np.nan)
+    value, low, high = (round(n, 12) + 0.0 if np.isfinite(n) else None for n in numbers)  # no -0 from rounding
+    return {"value": value, "low": low, "high": high, "method": "bootstrap"}
 
 
 def _told(key: str, clean: Drawn, strengths: Sequence[Drawn]) -> dict[str, Any]:

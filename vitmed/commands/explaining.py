@@ -208,9 +208,12 @@ def look(
         slow = "it would take minutes on this machine; --map-images 8 does it"
         found, drawn = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8)), ""
         return found | {"reason": slow, "drawn": drawn}, maps
-    rows, drawn = sample(known_labels(predictions), predictions.groups, count)
+    rows, units, drawn = sample(known_labels(predictions), predictions.groups, count)
     with ui.bar("checking maps of attention") as advance:
-        found = check_maps(model, preprocessing, np.stack([read(int(i)) for i in rows]), progress=advance)
+        pictures = np.stack([read(int(i)) for i in rows])
+        found = check_maps(model, preprocessing, pictures, units, progress=advance)
+    told = [f"{part['title']} {part['verdict']}" for part in found["methods"].values()]
+    ui.say("maps: " + ("; ".join(told) or f"not checked: {found['reason']}"))
     return found | {"drawn": drawn}, maps
 
 

@@ -37,13 +37,16 @@ def stress_curves(predictions: Predictions | None, metrics: Mapping[str, Any] | 
         _curves(axes, found["clean"], part)
         axes.axhline(1 / len(found["classes"]), color=GREY, linestyle=":", linewidth=1.2, label="guessing (balanced)")
         lost = part["lost"]["value"]
-        axes.set_title(part["title"] + ("" if lost is None else f": {-lost:+.3f}"), fontsize=10)
+        axes.set_title(part["title"] + ("" if lost is None else f": {0 - round(lost, 3):+.3f}"), fontsize=10)
         axes.grid(color="0.9")
         axes.set_axisbelow(True)
     panels[0, 0].set(xticks=range(6), ylim=(None, 1.02))
+    for i, axes in enumerate(panels.flat[: len(parts)]):
+        if i + columns >= len(parts):  # the lowest of its column
+            axes.set_xlabel("strength (0: as it is)", fontsize=9)
+            axes.tick_params(labelbottom=True)
     unit = "images" if found["n_groups"] is None else f"images of {found['n_groups']:,} patients"
     figure.suptitle(f"n = {found['n']:,} {unit}; in the titles: mean change of balanced accuracy", fontsize=11)
-    figure.supxlabel("strength of the corruption (0: the image as it is)", fontsize=10)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
