@@ -16,12 +16,12 @@ from vitmed.attention import (
     gradient_rollout,
     on_image,
     rollout,
-    spread,
     trace,
 )
 from vitmed.faithfulness import EXPLAINS, check_maps
 from vitmed.images import Preprocessing
 from vitmed.lora import add_low_rank, merged
+from vitmed.maps import spread
 from vitmed.model import ViT
 
 HOW = Preprocessing(32, 3, "pad", "half")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -43,7 +44,7 @@ def test_each_is_worse_with_strength_and_the_same_each_time(mode: str) -> None:
         worse = [corrupt(image, name, strength, (0, 7)) for strength in range(6)]
         assert worse[0] is image
         quality = [psnr(image, other) for other in worse[1:]]
-        assert all(a > b for a, b in zip(quality, quality[1:], strict=False)), (name, quality)
+        assert all(a > b for a, b in pairwise(quality)), (name, quality)
         assert 8 < quality[-1] < quality[0] < 60, (name, quality)
         for strength, other in enumerate(worse):
             assert (other.mode, other.size) == (image.mode, image.size)

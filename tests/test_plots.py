@@ -52,10 +52,11 @@ def is_png(figure: Figure) -> bool:
 
 
 @pytest.mark.parametrize("classes", [2, 10, 30])
-@pytest.mark.parametrize("name", [name for name, plot in plots.PLOTS.items() if not plot.pictures])
+@pytest.mark.parametrize("name", [name for name, plot in plots.PLOTS.items() if not plot.pictures and not plot.maps])
 def test_draws(name: str, classes: int) -> None:
     p = draw(classes)
-    assert is_png(plots.PLOTS[name].draw(p, evaluate_predictions(p, resamples=5) if classes > 2 else None))
+    figure = plots.PLOTS[name].draw(p, evaluate_predictions(p, resamples=5) if classes > 2 else None)
+    assert name == "robustness" if figure is None else is_png(figure)  # which needs a stress test
 
 
 @pytest.mark.parametrize("name", [name for name, plot in plots.PLOTS.items() if plot.pictures])

@@ -1,4 +1,4 @@
-"""What corruptions cost: hand-worked errors, scikit-learn's numbers, the intervals of `metrics`, and what is undefined."""
+"""What corruptions cost: hand-worked, scikit-learn's numbers, the intervals of `metrics`, and what is undefined."""
 
 from __future__ import annotations
 

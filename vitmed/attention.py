@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitmed.images import Preprocessing
+from vitmed.maps import Maps, spread
 from vitmed.model import ViT
 
 MEMORY = 2**28  # bytes of attention that are kept at once; the gradients take as much again
@@ -54,31 +55,6 @@ class Trace:
         """(B, N, N) token by token -> (B, L): the row of what the head reads, without class token and registers."""
         row = relevance[:, 0] if self.class_token else relevance[:, self.patches].mean(dim=1)
         return row[:, self.patches]
-
-
-@dataclass(frozen=True)
-class Maps:
-    """Maps of some images.
-
-    Attributes:
-        images: (B, S, S, C) uint8, as the network sees them: the maps lie on these.
-        targets: (B,) the class that is explained.
-        logits: (B, K) float32.
-        grids: method -> (B, h, w) float32 in 0..1; all 0 where a method marks nothing.
-        rows: (B,) which images they are, counted from 0.
-    """
-
-    images: np.ndarray
-    targets: np.ndarray
-    logits: np.ndarray
-    grids: dict[str, np.ndarray]
-    rows: np.ndarray
-
-    def one(self, i: int) -> Maps:
-        """The maps of one of the images."""
-        grids = {name: grid[i : i + 1] for name, grid in self.grids.items()}
-        images, targets, logits, rows = (a[i : i + 1] for a in (self.images, self.targets, self.logits, self.rows))
-        return Maps(images, targets, logits, grids, rows)
 
 
 def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
@@ -176,12 +152,6 @@ def attention_maps(
     return Maps(images, explained, logits, grids, np.arange(len(images)) if rows is None else rows)
 
 
-def spread(values: np.ndarray) -> np.ndarray:
-    """(B, L) -> each row from 0 (least) to 1 (most); where all are the same, 0."""
-    low, high = values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True)
-    return np.where(high > low, (values - low) / np.where(high > low, high - low, 1), 0).astype(np.float32)
-
-
 def on_image(grids: np.ndarray, side: int) -> np.ndarray:
     """(B, h, w) -> (B, side, side) float32: the grid as large as the picture, bilinear between the patches' centres."""
     grown = F.interpolate(torch.from_numpy(grids)[:, None], size=(side, side), mode="bilinear", align_corners=False)
@@ -202,4 +172,3 @@ METHODS: dict[str, Callable[[Trace], Tensor]] = {
     "gradient_rollout": gradient_rollout,
     "grad_cam": grad_cam,
 }
-TITLES = {"rollout": "Attention rollout", "gradient_rollout": "Gradient-weighted rollout", "grad_cam": "Grad-CAM"}

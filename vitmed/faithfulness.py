@@ -23,8 +23,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitmed.attention import METHODS, TITLES, relevance
+from vitmed.attention import METHODS, relevance
 from vitmed.images import Preprocessing
+from vitmed.maps import TITLES
 from vitmed.model import ViT
 
 STEPS = 10  # in which all patches are taken away

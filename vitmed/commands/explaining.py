@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.attention import METHODS, TITLES, Maps, attention_maps
+from vitmed.attention import METHODS, attention_maps
 from vitmed.commands.prediction import NOTICE, find_checkpoint, list_images
 from vitmed.errors import DataError, UsageError, unknown_key
 from vitmed.faithfulness import FEW, affordable, check_maps, sample
 from vitmed.images import Preprocessing
 from vitmed.inference import check_finite, read_batches
+from vitmed.maps import TITLES, Maps, joined
 from vitmed.metrics import known_labels
 from vitmed.model import ViT
 from vitmed.plots import attention_maps as draw
@@ -224,11 +225,3 @@ def gallery(predictions: Predictions) -> np.ndarray:
     errors = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
     most = max(SHOWN // 2, SHOWN - len(others))
     return np.concatenate([errors[:most], others])[:SHOWN]
-
-
-def joined(parts: Sequence[Maps]) -> Maps:
-    """The maps of several batches as one."""
-    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in parts[0].grids}
-    arrays = [[getattr(part, name) for part in parts] for name in ("images", "targets", "logits", "rows")]
-    images, targets, logits, rows = map(np.concatenate, arrays)
-    return Maps(images, targets, logits, grids, rows)

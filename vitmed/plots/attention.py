@@ -8,7 +8,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from vitmed.attention import TITLES, Maps
+from vitmed.maps import TITLES, Maps
 from vitmed.plots.drawing import GREEN, GREY, RED, percent, short, show
 from vitmed.predictions import Predictions
 

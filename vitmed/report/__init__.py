@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitmed.attention import Maps
 from vitmed.config import EvaluateConfig
+from vitmed.maps import Maps
 from vitmed.metrics import compare_predictions, evaluate_predictions
 from vitmed.plots import PLOTS, Read, png, training_curves
 from vitmed.predictions import Predictions
