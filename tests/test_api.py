@@ -14,8 +14,19 @@ import vitmed
 from vitmed.commands.flags import FLAGS
 from vitmed.errors import UsageError
 
-PUBLIC = ["VitmedError", "build_model", "check", "demo", "evaluate", "lr_find", "plan", "predict", "pretrain"]
-PUBLIC += ["probe", "summary", "train"]
+PUBLIC = [
+    "VitmedError",
+    "build_model",
+    "check",
+    "demo",
+    "evaluate",
+    "explain",
+    "lr_find",
+    "plan",
+    "predict",
+    "pretrain",
+]
+PUBLIC += ["probe", "stress", "summary", "train"]
 
 
 def test_the_public_names() -> None:

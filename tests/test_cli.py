@@ -20,6 +20,7 @@ from vitmed.config import Config, load_config
 
 RUN = Callable[..., Answer]
 COMMANDS = ("train", "check", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")
+COMMANDS += ("explain", "stress")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -60,6 +61,8 @@ def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None
             "pretrain": "data",
             "evaluate": "checkpoint",
             "predict": "images",
+            "explain": "images",
+            "stress": "checkpoint",
             "summary": "model",
         }.get(name)
         if parameter != positional:
@@ -80,7 +83,8 @@ def values() -> dict[str, object]:
         "subgroup": ["site"],
         "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
         "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
-        "resamples": 50, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
+        "resamples": 50, "map_images": 7,
+        "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
 

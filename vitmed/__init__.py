@@ -13,11 +13,13 @@ __all__ = [
     "compare",
     "demo",
     "evaluate",
+    "explain",
     "lr_find",
     "plan",
     "predict",
     "pretrain",
     "probe",
+    "stress",
     "summary",
     "train",
 ]

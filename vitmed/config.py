@@ -332,6 +332,12 @@ class EvaluateConfig(Section):
     def _cost(cls, value: Any) -> Any:
         return read_cost(value)
 
+    map_images: int | None = Field(
+        default=None,
+        ge=0,
+        description="Images on which maps of attention are judged; null: as many as take some seconds; 0: no maps.",
+    )
+
 
 class Config(RunConfig):
     """One training run, completely."""

@@ -9,6 +9,7 @@ from vitmed.cli.comparing import compare
 from vitmed.cli.datasets import data
 from vitmed.cli.entry import main
 from vitmed.cli.judging import evaluate, predict, summary
+from vitmed.cli.looking import explain, stress
 from vitmed.cli.planning import lr_find, plan
 from vitmed.cli.pretraining import pretrain
 from vitmed.cli.public_weights import weights
@@ -21,12 +22,14 @@ __all__ = [
     "data",
     "demo",
     "evaluate",
+    "explain",
     "lr_find",
     "main",
     "plan",
     "predict",
     "pretrain",
     "probe",
+    "stress",
     "summary",
     "train",
     "weights",

@@ -18,6 +18,7 @@ from vitmed.cli.options import (
     Frame,
     Groups,
     Labels,
+    MapImages,
     MaxRisk,
     Prevalence,
     Resamples,
@@ -53,6 +54,7 @@ def evaluate(
     unlike: Annotated[
         Path | None, typer.Option(help="Folder of other images, to see whether they are noticed.")
     ] = None,
+    map_images: MapImages = None,
     fail_under: Fail = None,
     allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
     as_json: AsJson = False,
@@ -66,6 +68,7 @@ def evaluate(
     options |= {"calibration": calibration, "youden": youden, "target_sensitivity": target_sensitivity}
     options |= {"target_specificity": target_specificity, "cost": cost, "prevalence": prevalence}
     options |= {"coverage": coverage, "max_risk": max_risk, "unlike": unlike}
+    options |= {"map_images": map_images}
     judged(
         lambda: commands.evaluate(
             checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options

@@ -45,6 +45,7 @@ FreezeBlocks = Annotated[int | None, typer.Option(help="Keep the embedding and t
 Lora = Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")]
 OwnDevice = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 Fail = Annotated[list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if worse.")]
+MapImages = Annotated[int | None, typer.Option(metavar="N", help="Judge maps of attention on N images; 0: no maps.")]
 Resamples = Annotated[int | None, typer.Option(help="Bootstrap resamples behind the intervals.")]
 Subgroup = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Column of --labels whose values are judged one by one.")

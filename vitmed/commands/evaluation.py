@@ -19,6 +19,7 @@ from vitmed.commands.choosing import (
     scores_of_folder,
     settled,
 )
+from vitmed.commands.explaining import look
 from vitmed.commands.flags import evaluate_config, with_columns
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
@@ -30,6 +31,7 @@ from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
+from vitmed.robustness import known_stress
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
 from vitmed.splits import SPLITS, labelled
 from vitmed.ui import Ui
@@ -101,7 +103,7 @@ def evaluate(
     run = RunFolder(saved.path.parent)
     notes += data_notes(run) if data is None else []
     refuse_inside(root, output or run.path / name)
-    folder = _new_folder(output, run.path / name)
+    folder = new_folder(output, run.path / name)
     where = pick_device(device)
     model = saved.model().to(where)
 
@@ -129,6 +131,7 @@ def evaluate(
     predictions = labelled(saved.classes, judged, logits, saved.config.data.positive, chosen.columns)
     predictions = replace(predictions, columns={**columns, **predictions.columns})
     predictions = judgement.apply(predictions) if judgement else predictions
+    attention, maps = look(model, saved.preprocessing, read, predictions, config.map_images, ui)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
@@ -145,8 +148,15 @@ def evaluate(
             notes=notes,
             baselines=others,
             judgement=judgement,
+            found=found_with_model(attention, known_stress(saved.path)),
+            maps=maps,
         )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def found_with_model(attention: dict[str, Any] | None, robustness: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """What a report takes over, of what there is: maps of attention, and a stress test."""
+    return {key: part for key, part in (("attention", attention), ("robustness", robustness)) if part}
 
 
 def data_notes(run: RunFolder) -> list[str]:
@@ -161,7 +171,7 @@ def _rebuild(
     file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], ui: Ui
 ) -> Evaluation:
     """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it."""
-    predictions, folder = Predictions.from_csv(file), _new_folder(output, file.parent / "report")
+    predictions, folder = Predictions.from_csv(file), new_folder(output, file.parent / "report")
     notes = ["Made from a table alone: the split and what the model was made with are unknown."]
     asked, judgement = EvaluateConfig(), read_judgement(file.with_name("metrics.json"))
     said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
@@ -170,6 +180,7 @@ def _rebuild(
         try:
             before = json.loads(beside.read_text(encoding="utf-8"))
             said = {key: before["report"][key] for key in said}
+            said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
             asked = EvaluateConfig(**before["report"].get("evaluate", {}))
             predictions = replace(predictions, positive=before["positive_class"])
             if predictions.positive not in (None, *predictions.classes):
@@ -218,7 +229,7 @@ def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predic
     }
 
 
-def _new_folder(output: str | Path | None, default: Path) -> Path:
+def new_folder(output: str | Path | None, default: Path) -> Path:
     """Where a report goes: the default or, where that is there, the default with -2, -3, ...; it can be written."""
     folder = free_name(default) if output is None else Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -75,6 +75,7 @@ EVALUATE_FLAGS = {
     "prevalence": "evaluate.prevalence",
     "coverage": "evaluate.coverage",
     "max_risk": "evaluate.max_risk",
+    "map_images": "evaluate.map_images",
 }
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
 FLAGS = {

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from vitmed.plots.attention import attention_maps
 from vitmed.plots.calibration import reliability
 from vitmed.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, png
 from vitmed.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
 from vitmed.plots.operating import decision_curve, familiarity, prevalence, risk_coverage
 from vitmed.plots.pictures import Read, contact_sheet, errors, grid
+from vitmed.plots.robustness import stress_curves, stress_samples
 from vitmed.plots.strata import forest, patient_spread
 from vitmed.plots.training import lr_range, training_curves
 
@@ -30,6 +32,7 @@ __all__ = [
     "RED",
     "Plot",
     "Read",
+    "attention_maps",
     "confusion_matrix",
     "contact_sheet",
     "decision_curve",
@@ -47,6 +50,8 @@ __all__ = [
     "reliability",
     "risk_coverage",
     "roc",
+    "stress_curves",
+    "stress_samples",
     "suspected_labels",
     "training_curves",
 ]
@@ -59,9 +64,11 @@ class Plot:
     Attributes:
         title: its heading.
         text: one or two sentences under it, for a reader who sees such a figure for the first time.
-        draw: (predictions, metrics) -> Figure, or (predictions, read) -> Figure where `pictures` is set; None where
-            there is nothing to draw. `metrics` is all that metrics.json holds so far.
+        draw: (predictions, metrics) -> Figure, or (predictions, read) -> Figure where `pictures` is set, or
+            (predictions, maps) -> Figure where `maps` is; None where there is nothing to draw. `metrics` is all that
+            metrics.json holds so far.
         pictures: it shows the images themselves.
+        maps: it shows maps of attention, which a model has made.
         section: where in the report it stands; a key of `report.page.SECTIONS`.
     """
 
@@ -70,6 +77,7 @@ class Plot:
     draw: Callable[..., Figure | None]
     pictures: bool = False
     section: str = "results"
+    maps: bool = False
 
 
 PLOTS: dict[str, Plot] = {
@@ -175,5 +183,20 @@ PLOTS: dict[str, Plot] = {
         grid,
         pictures=True,
         section="errors",
+    ),
+    "attention_maps": Plot(
+        "Maps of attention",
+        "The most confident errors and some images that are right, as the network sees them. A map is of the predicted "
+        "class; yellow patches are marked most, within that map. Read the verdict above first.",
+        attention_maps,
+        section="attention",
+        maps=True,
+    ),
+    "robustness": Plot(
+        "Corrupted images",
+        "Balanced accuracy and AUROC when the images get worse, by strength; 0 is the image as it is. "
+        "Bands are 95 % intervals.",
+        stress_curves,
+        section="robustness",
     ),
 }

@@ -13,6 +13,7 @@ from typing import Any
 from vitmed.config import EvaluateConfig
 from vitmed.judgement import Judgement
 from vitmed.label_errors import issues_csv
+from vitmed.maps import Maps
 from vitmed.metrics import compare_predictions, evaluate_predictions
 from vitmed.plots import PLOTS, Read, png, training_curves
 from vitmed.predictions import Predictions
@@ -28,6 +29,7 @@ BASELINES = {
     "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
     "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
 }
+FOUND = ("attention", "robustness")  # keys in metrics.json of what needs the model: see `faithfulness` and `corruption`
 
 
 def write_report(
@@ -43,6 +45,8 @@ def write_report(
     notes: Sequence[str] = (),
     baselines: Mapping[str, Predictions] | None = None,
     judgement: Judgement | None = None,
+    found: Mapping[str, Mapping[str, Any]] | None = None,
+    maps: Maps | None = None,
 ) -> dict[str, Any]:
     """Write predictions.csv, metrics.json, label_issues.csv, the figures as PNG, and report.html; each whole or not.
 
@@ -61,6 +65,8 @@ def write_report(
         notes: what must be known before the numbers are believed; shown above them.
         baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
         judgement: what was chosen on validation, as it was applied to `predictions`; None where nothing was.
+        found: key in `FOUND` -> what was found with the model itself, which predictions alone do not tell.
+        maps: of attention, of some of the images; None leaves their figure out.
 
     Returns:
         what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
@@ -84,15 +90,16 @@ def write_report(
         metrics["notes"].append(f"{len(predictions.errors)} images could not be read and are not counted.")
 
     for key, analyse in ANALYSES.items():
-        found = analyse(Material(predictions, metrics, validation, config, baselines or {}, judgement))
-        if found is not None:
-            metrics[key] = found
+        result = analyse(Material(predictions, metrics, validation, config, baselines or {}, judgement))
+        if result is not None:
+            metrics[key] = result
+    metrics |= {key: (found or {})[key] for key in FOUND if key in (found or {})}
 
     figures: dict[str, bytes] = {}
     for name, plot in PLOTS.items():
-        if plot.pictures and read is None:
+        if (plot.pictures and read is None) or (plot.maps and maps is None):
             continue
-        figure = plot.draw(predictions, read if plot.pictures else metrics)
+        figure = plot.draw(predictions, maps if plot.maps else read if plot.pictures else metrics)
         if figure is not None:
             figures[name] = png(figure)
     if records:

@@ -154,5 +154,7 @@ SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> he
     "subgroups": "Subgroups",
     "uncertainty": "When not to answer",
     "errors": "Errors",
+    "attention": "Attention",
+    "robustness": "Robustness",
     "training": "Data, model and training",
 }
