@@ -8,15 +8,19 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from vitmed import plots
+from vitmed.config import EvaluateConfig
 from vitmed.errors import DataError
 from vitmed.metrics import evaluate_predictions
 from vitmed.predictions import Predictions
+from vitmed.report.analyses import ANALYSES, Material
 
 NAMES = {
     2: ("infected", "uninfected"),
     10: tuple(f"class {i}" for i in range(10)),
     30: tuple(f"_{i} a $very$ long & winding name of a disease\nstage {i} 細胞" for i in range(30)),
 }
+
+FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +59,13 @@ def is_png(figure: Figure) -> bool:
 @pytest.mark.parametrize("name", [name for name, plot in plots.PLOTS.items() if not plot.pictures and not plot.maps])
 def test_draws(name: str, classes: int) -> None:
     p = draw(classes)
-    figure = plots.PLOTS[name].draw(p, evaluate_predictions(p, resamples=5) if classes > 2 else None)
-    assert figure is None or is_png(figure)
+    metrics = evaluate_predictions(p, resamples=5)
+    material = Material(p, metrics, config=EvaluateConfig(resamples=5))
+    found = {key: analyse(material) for key, analyse in ANALYSES.items()}
+    figure = plots.PLOTS[name].draw(p, metrics | {key: part for key, part in found.items() if part is not None})
+    bare = plots.PLOTS[name].draw(p, None)
+    assert (figure is None) == (name in {"familiarity", "subgroups", "robustness"} | (FOR_TWO if classes > 2 else set()))
+    assert all(drawn is None or is_png(drawn) for drawn in (figure, bare))
 
 
 @pytest.mark.parametrize("name", ["errors", "grid"])

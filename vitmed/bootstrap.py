@@ -98,7 +98,8 @@ def wilson(hits: float, size: float) -> tuple[float, float]:
     """95 % interval of a proportion (Wilson, J. Am. Stat. Assoc. 22 (1927) 209)."""
     p, w = hits / size, Z * Z / size
     middle, half = (p + w / 2) / (1 + w), Z / (1 + w) * np.sqrt(p * (1 - p) / size + w / size / 4)
-    return float(max(0.0, middle - half)), float(min(1.0, middle + half))
+    low, high = float(max(0.0, middle - half)), float(min(1.0, middle + half))
+    return (0.0 if hits <= 0 else low), (1.0 if hits >= size else high)  # exact, whatever was rounded
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

@@ -1,0 +1,254 @@
+"""What is chosen on validation: stored in best.pt, used by evaluate and predict, chosen again, made again from a table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_nothing, draw_splits
+
+from vitmed import evaluate, predict, train
+from vitmed.checkpoint import load_checkpoint
+from vitmed.commands.choosing import judgement_of
+from vitmed.config import EvaluateConfig
+from vitmed.errors import CheckpointError, UsageError
+from vitmed.judgement import Judgement, make_judgement
+from vitmed.predictions import Predictions
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Two classes, enough validation images to fit a temperature, and a point that was asked for."""
+    place = tmp_path_factory.mktemp("judged")
+    data, ui = draw_splits(place / "data", train=30, val=30, test=12), Recorder()
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        settings = TINY | {"epochs": 3, "resamples": 50, "target_sensitivity": 0.9, "baseline": False}
+        result = train(data, output=place / "runs", name="two", sets=TINY_NETWORK, ui=ui, **settings)
+    return Trained(data, result.folder, result, ui, [], [])
+
+
+@pytest.fixture(autouse=True)
+def _quick(no_figures: None) -> None:
+    """Figures are looked at elsewhere."""
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_best_holds_it_in_plain_types_and_the_others_do_not(run: Trained) -> None:
+    content = torch.load(run.best, weights_only=True)["judgement"]
+    assert content["calibration"]["method"] == "temperature" and content["n"] == 60
+    assert content["asked"]["target_sensitivity"] == 0.9 and content["operating"]["chosen"] == "target_sensitivity"
+    assert isinstance(content["familiarity"]["precision"], torch.Tensor)
+    assert load_checkpoint(run.folder / "last.pt").judgement is None
+    assert any("chosen on 60 validation images: calibration temperature" in text for text in run.ui.said)
+
+
+def test_it_is_what_validation_alone_says(run: Trained) -> None:
+    """From the raw logits of the network and the configuration, without the test images."""
+    saved = load_checkpoint(run.best)
+    stored = judgement_of(saved)
+    assert stored is not None
+    validation = Predictions.from_csv(run.folder / "val" / "predictions.csv")
+    with torch.no_grad():
+        images = np.stack([saved.preprocessing.read(run.data / path) for path in validation.paths])
+        raw = saved.model()(saved.preprocessing.normalise(torch.from_numpy(images))).numpy()
+    again = make_judgement(replace(validation, logits=raw), saved.config.evaluate)
+    assert again.calibration.scale == pytest.approx(stored.calibration.scale, rel=1e-3)
+    point = again.operating["points"]["target_sensitivity"]
+    assert point["threshold"] == pytest.approx(stored.operating["points"]["target_sensitivity"]["threshold"], rel=1e-2)
+    assert validation.logits == pytest.approx(stored.calibration.apply(raw), rel=1e-3, abs=1e-3)
+
+
+def test_predict_says_what_evaluate_says(run: Trained) -> None:
+    judged = table(run.folder / "test" / "predictions.csv")
+    said = predict(run.data / "test", checkpoint=run.best, ui=Recorder())
+    stored = judgement_of(load_checkpoint(run.best))
+    assert stored is not None
+    assert said.threshold == stored.operating["points"]["target_sensitivity"]["threshold"]
+    assert [said.classes[k] for k in said.predicted] == [row["prediction"] for row in judged]
+    for name in ("set", "answer", "unfamiliarity"):
+        assert list(said.columns[name]) == [row[name] for row in judged]
+    for row in judged:
+        assert row["prediction"] == ("amber" if float(row["prob_amber"]) >= said.threshold else "blue") or (
+            said.positive == "blue"
+            and row["prediction"] == ("blue" if float(row["prob_blue"]) >= said.threshold else "amber")
+        )
+        assert row["prediction"] in row["set"].split(" | ") and row["answer"].partition(":")[0] in ("yes", "no")
+
+
+def test_unlike_images_are_not_answered_and_are_told(run: Trained, tmp_path: Path, vitmed: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(0)
+    from PIL import Image
+
+    (tmp_path / "noise").mkdir()
+    for i in range(8):
+        Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(tmp_path / "noise" / f"{i}.png")
+    said = predict(tmp_path / "noise", checkpoint=run.best, ui=Recorder())
+    assert sum("unlike the training images" in cell for cell in said.columns["answer"]) >= 6
+    found = evaluate(run.best, unlike=tmp_path / "noise", output=tmp_path / "r", resamples=20, ui=Recorder())
+    assert found.metrics["familiarity"]["unlike"]["auroc"]["value"] > 0.9
+    assert "noise" not in json.dumps(found.metrics) + (tmp_path / "r" / "report.html").read_text()
+    again = evaluate(tmp_path / "r" / "predictions.csv", output=tmp_path / "s", ui=Recorder())
+    assert again.metrics["familiarity"] == found.metrics["familiarity"]
+    answer = vitmed("predict", tmp_path / "noise", "--checkpoint", run.best, "--json")
+    image = json.loads(answer.out)["images"][0]
+    assert {"set", "answer", "unfamiliarity"} <= set(image) and json.loads(answer.out)["threshold"] == said.threshold
+    assert "answer" in vitmed("predict", tmp_path / "noise", "--checkpoint", run.best).out
+
+
+def test_another_point_is_chosen_on_the_same_validation(run: Trained, tmp_path: Path) -> None:
+    found = evaluate(run.best, target_specificity=0.8, output=tmp_path / "a", ui=Recorder())
+    points = found.metrics["operating_points"]
+    assert points["chosen"] == "target_specificity" and "target_sensitivity" not in points["points"]
+    before = run.result.test.predictions
+    assert found.predictions.logits == pytest.approx(before.logits, rel=1e-4, abs=1e-4)  # the calibration stays
+    raw = evaluate(run.best, calibration="none", output=tmp_path / "b", ui=Recorder())
+    scale = judgement_of(load_checkpoint(run.best)).calibration.scale[0]  # type: ignore[union-attr]
+    assert raw.predictions.logits * scale == pytest.approx(before.logits, rel=1e-4, abs=1e-4)
+    assert raw.metrics["calibration"]["method"] == "none" and raw.metrics["calibration"]["before"] is None
+
+
+def test_the_report_is_made_again_from_the_table_as_it_was_or_with_another_point(run: Trained, tmp_path: Path) -> None:
+    file = run.folder / "test" / "predictions.csv"
+    before = json.loads(file.with_name("metrics.json").read_text())
+    again = evaluate(file, output=tmp_path / "a", ui=Recorder())
+    assert again.metrics == before and (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
+    other = evaluate(file, output=tmp_path / "b", cost="50:1", ui=Recorder())
+    assert other.metrics["report"]["judgement"]["asked"]["cost"] == "50:1"
+    assert other.predictions.logits == pytest.approx(run.result.test.predictions.logits, rel=1e-4, abs=1e-4)
+    direct = evaluate(run.best, output=tmp_path / "c", cost="50:1", ui=Recorder())
+    assert other.metrics["operating_points"]["chosen"] == direct.metrics["operating_points"]["chosen"]
+    assert (other.predictions.predicted == direct.predictions.predicted).all()
+
+
+def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    for name in ("predictions.csv", "metrics.json"):
+        shutil.copy(run.folder / "test" / name, tmp_path / name)
+    shutil.rmtree(tmp_path / "run" / "val")
+    for file in (tmp_path / "run" / "best.pt", tmp_path / "predictions.csv"):
+        with pytest.raises(UsageError, match=r"val.predictions\.csv: is not there"):
+            evaluate(file, data=run.data, youden=True, output=tmp_path / "r", ui=Recorder())
+    with pytest.raises(UsageError, match="what it said of the validation images is not known"):
+        evaluate(run.folder / "last.pt", youden=True, ui=Recorder())
+
+
+def test_a_checkpoint_without_it_is_judged_raw_and_says_so(run: Trained, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    best = tmp_path / "run" / "best.pt"
+    torch.save({k: v for k, v in torch.load(best, weights_only=True).items() if k != "judgement"}, best)
+    for file in (best, tmp_path / "run" / "last.pt"):
+        ui = Recorder()
+        found = evaluate(file, data=run.data, output=tmp_path / file.stem, resamples=20, ui=ui)
+        assert any("its probabilities are raw" in note for note in ui.warned)
+        assert not {"set", "answer"} & set(found.predictions.columns) and found.predictions.threshold is None
+        assert "conformal" not in found.metrics and found.metrics["operating_points"]["chosen"] == "default"
+    assert predict(run.data / "test", checkpoint=best, ui=Recorder()).columns == {}
+
+
+def test_a_damaged_one_is_a_checkpoint_error(run: Trained, tmp_path: Path) -> None:
+    content = torch.load(run.best, weights_only=True)
+    for change in ({"calibration": {"method": "temperature", "scale": [1.0], "bias": [0.0]}}, {"sets": 5}, {"n": "x"}):
+        torch.save(content | {"judgement": content["judgement"] | change}, tmp_path / "best.pt")
+        with pytest.raises(CheckpointError, match="damaged"):
+            predict(run.data / "test", checkpoint=tmp_path / "best.pt", ui=Recorder())
+
+
+def test_a_point_that_three_classes_do_not_have_ends_before_the_training(tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 3, 2, 2, classes=("a", "b", "c"))
+    with pytest.raises(UsageError, match="there are 3"):
+        train(data, output=tmp_path / "runs", target_sensitivity=0.9, ui=Recorder(), **TINY)
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+@pytest.mark.parametrize("option", ["--target-sensitivity=1.5", "--coverage=0", "--calibration=platt", "--cost=ten"])
+def test_a_value_out_of_range_is_a_usage_error(run: Trained, vitmed: Callable[..., Any], option: str) -> None:
+    answer = vitmed("evaluate", run.best, option)
+    assert answer.code == 2 and "Traceback" not in answer.err and option[2:8].replace("-", "_") in answer.err
+
+
+def test_a_few_validation_images_leave_the_probabilities_as_they_are(trained: Trained) -> None:
+    stored = judgement_of(load_checkpoint(trained.best))
+    assert stored is not None and stored.calibration.method == "none"
+    assert "12 validation images are too few" in trained.result.test.metrics["calibration"]["note"]
+
+
+def test_freezing_and_resuming_end_with_it_too(run: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = tmp_path / "runs" / "again"
+    shutil.copytree(run.folder, again)
+    for name in ("val", "test"):
+        shutil.rmtree(again / name)
+    result = train(run.data, resume=again, epochs=4, ui=Recorder())
+    assert load_checkpoint(again / "best.pt").judgement is not None and "set" in result.test.predictions.columns
+    frozen = train(
+        run.data, weights=run.best, freeze=True, output=tmp_path / "runs", name="frozen", ui=Recorder(), resamples=20,
+        baseline=False,
+    )  # fmt: skip
+    assert load_checkpoint(frozen.folder / "best.pt").judgement is not None
+
+
+def draw(size: int = 40, columns: dict[str, tuple[str, ...]] | None = None) -> Predictions:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=size)
+    logits = (rng.normal(size=(size, 2)) + 2 * np.eye(2)[labels]).astype(np.float32)
+    paths = tuple(map(str, range(size)))
+    return Predictions(("ill", "normal"), paths, None, labels, logits, columns=columns or {})
+
+
+def test_a_users_column_of_that_name_stays() -> None:
+    judgement = make_judgement(draw(), EvaluateConfig(resamples=0))
+    own = {"set": ("a",) * 40, "answer": ("perhaps",) * 40}
+    assert judgement.apply(draw(columns=own)).columns == own
+    ours = judgement.apply(draw()).columns
+    assert set(ours) == {"set", "answer"} and judgement.decide(judgement.apply(draw())).columns == ours
+
+
+def test_an_image_is_not_answered_for_each_reason() -> None:
+    config = EvaluateConfig(resamples=0, max_risk=0.2)
+    judgement = make_judgement(draw(400), config)
+    p = draw(400, {"unfamiliarity": ("0.5",) * 399 + ("1.5",)})
+    cells = judgement.apply(p).columns["answer"]
+    assert cells[399].startswith("no: unlike the training images")
+    assert {"yes"} < set(cells[:399])
+    unanswerable = make_judgement(draw(20), replace_risk(config, 0.001))
+    assert all("too unsure" in cell for cell in unanswerable.apply(draw()).columns["answer"])
+
+
+def replace_risk(config: EvaluateConfig, risk: float) -> EvaluateConfig:
+    return config.model_copy(update={"max_risk": risk})
+
+
+def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:
+    judgement = make_judgement(draw(100), EvaluateConfig(resamples=10, youden=True))
+    text = json.dumps(judgement.to_dict(arrays=False), allow_nan=False)
+    assert Judgement.of(json.loads(text)).to_dict(arrays=False) == json.loads(text)
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_one_to_ten_validation_images(size: int) -> None:
+    p = draw(size)
+    judgement = make_judgement(p, EvaluateConfig(resamples=20, youden=True, max_risk=0.05))
+    assert len(judgement.apply(draw()).columns["answer"]) == 40
+    none = replace(p, paths=(), labels=np.zeros(0, np.int64), logits=np.zeros((0, 2), np.float32))
+    assert len(judgement.apply(none)) == 0
+
+
+def test_other_images_lie_in_a_folder(run: Trained, tmp_path: Path, vitmed: Callable[..., Any]) -> None:
+    answer = vitmed("evaluate", run.best, "-o", tmp_path / "r", "--unlike", tmp_path / "none")
+    assert answer.code == 3 and "no such folder" in answer.err
+    answer = vitmed(
+        "evaluate", run.folder / "last.pt", "-o", tmp_path / "r", "--unlike", draw_classes(tmp_path / "x", 1)
+    )
+    assert answer.code == 2 and "no measure of familiarity" in answer.err
