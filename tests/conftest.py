@@ -188,6 +188,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots.drawing, "DPI", 30)
         patch.setattr(plots.pictures, "PICTURES", 4)
+        patch.setattr(plots.galleries, "WIDE", 2)
         settings = TINY | {"epochs": 6, "save_every": 2}
         result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
     return Trained(data, result.folder, result, ui, before, listing(data))

@@ -25,6 +25,7 @@ RECORDS = [{"epoch": 1, "lr": 0.1, "train_loss": 1.0, "val_loss": 1.0, "val_auro
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pictures at a low resolution: the same code in a tenth of the time."""
     monkeypatch.setattr(plots.pictures, "PICTURES", 6)
+    monkeypatch.setattr(plots.galleries, "WIDE", 2)
     monkeypatch.setattr(plots.drawing, "DPI", 30)
 
 

@@ -89,7 +89,8 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
 
     Returns:
         None where no column is asked for; else column -> cut (how numbers were cut, or ""), resamples, strata
-        [{name, n, n_groups, n_positive, overall {name: entry}, notes} or {name, n: "<10", suppressed: True}],
+        [{name, n, n_groups, n_positive, overall {name: entry}, notes} or {name, n: "<10", suppressed: True}];
+        of those of one patient or image not even the name; too_small (strata that are not judged),
         further (strata beyond `MOST`), gaps {name: {value, low, high, method, best, worst, compared, by_chance}},
         equalised_odds {name, ...the gap} and worst {metric: name of the stratum}, or reason where there is no such
         thing. `by_chance` is the share of shuffles of the strata over patients with at least that gap.
@@ -140,8 +141,8 @@ def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, 
     units = group_index(predictions.groups, len(predictions))
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
-    if predictions.groups is not None and len(found.names) > 1 and patients.max() == 1 and images.max() > 1:
-        return nothing | {"reason": "each value belongs to one patient, so it may name them"}
+    if len(found.names) > 1 and patients.max() == 1:
+        return nothing | {"reason": "each value belongs to one patient (or image), so it may name them"}
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
     few = [g for g in range(len(found.names)) if not large[g]]
@@ -152,7 +153,7 @@ def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, 
         if g in shown:
             part = predictions.take(np.flatnonzero(found.of == g))
             result["strata"].append({"name": found.names[g], **_judged(part, fewer)})
-        elif not large[g] and len(few) <= MOST:
+        elif not large[g] and patients[g] > 1 and len(few) <= MOST:
             result["strata"].append({"name": found.names[g], "n": f"<{FEWEST}", "suppressed": True})
     result["further"] = int(large.sum()) - len(shown)
     result["too_small"] = len(few)
