@@ -14,8 +14,8 @@ import vitmed
 from vitmed.commands.flags import FLAGS
 from vitmed.errors import UsageError
 
-PUBLIC = ["VitmedError", "build_model", "check", "demo", "evaluate", "lr_find", "plan", "predict", "pretrain"]
-PUBLIC += ["probe", "summary", "train"]
+PUBLIC = ["VitmedError", "build_model", "check", "compare", "demo", "evaluate", "lr_find", "plan", "predict"]
+PUBLIC += ["pretrain", "probe", "summary", "train"]
 
 
 def test_the_public_names() -> None:
