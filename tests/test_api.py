@@ -14,19 +14,8 @@ import vitmed
 from vitmed.commands.flags import FLAGS
 from vitmed.errors import UsageError
 
-PUBLIC = [
-    "VitmedError",
-    "build_model",
-    "check",
-    "demo",
-    "evaluate",
-    "explain",
-    "lr_find",
-    "plan",
-    "predict",
-    "pretrain",
-]
-PUBLIC += ["probe", "stress", "summary", "train"]
+PUBLIC = ["VitmedError", "build_model", "check", "compare", "demo", "evaluate", "explain", "lr_find", "plan"]
+PUBLIC += ["predict", "pretrain", "probe", "stress", "summary", "train"]
 
 
 def test_the_public_names() -> None:

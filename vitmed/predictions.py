@@ -150,19 +150,30 @@ class Predictions:
         if len(set(header)) < len(header):
             twice = sorted({name for name in header if header.count(name) > 1})
             raise DataError(f"{file}: has the column {', '.join(twice)} twice", "write it again with vitmed evaluate")
+        long = next((number for number, row in enumerate(table, start=1) if None in row), None)
+        if long:
+            raise DataError(
+                f"{file}: row {long} has more cells than the table has columns", "quote a cell that holds a comma"
+            )
         index = {name: i for i, name in enumerate(classes)}
         try:
-            with np.errstate(over="ignore"):  # an overflow is infinite, which is refused below
-                logits = np.array([[float(row[f"logit_{c}"]) for c in classes] for row in table], dtype=np.float32)
+            logits = np.array([[float(row[f"logit_{c}"]) for c in classes] for row in table], dtype=np.float64)
             labels = [index[row["label"]] if row["label"] else -1 for row in table]
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{file}: a label or logit is not valid ({error})", "write it again with vitmed evaluate"
-            ) from None
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{file}: {_first_fault(table, classes)}", "write it again with vitmed evaluate") from None
+        with np.errstate(over="ignore"):  # an overflow is infinite, which is refused
+            logits = logits.astype(np.float32)
         if not np.isfinite(logits).all():
-            raise DataError(f"{file}: holds a logit that is not a finite number", "write it again with vitmed evaluate")
+            row, k = np.argwhere(~np.isfinite(logits.reshape(len(table), len(classes))))[0]
+            cell = f"'{table[row][f'logit_{classes[k]}']}' as logit_{classes[k]}"
+            raise DataError(
+                f"{file}: row {row + 1} has {cell}, not a finite number", "write it again with vitmed evaluate"
+            )
         if -1 in labels and any(label != -1 for label in labels):
-            raise DataError(f"{file}: some rows have a label and some have none", "fill the label column, or empty it")
+            raise DataError(
+                f"{file}: some rows have a label and some have none, the first is row {labels.index(-1) + 1}",
+                "fill the label column, or empty it",
+            )
         unlabelled = not labels or labels[0] == -1
         groups = tuple(row["group"] or "" for row in table)
         further = [c for c in header if c not in (*FIXED_COLUMNS, "error") and not c.startswith(("prob_", "logit_"))]
@@ -174,3 +185,18 @@ class Predictions:
             logits=logits.reshape(len(table), len(classes)),
             columns={name: tuple(row[name] or "" for row in table) for name in further},
         )
+
+
+def _first_fault(table: list[dict[str, str]], classes: tuple[str, ...]) -> str:
+    """What is wrong with the first row of a table that has a label or logit that is not valid."""
+    for number, row in enumerate(table, start=1):
+        if row["label"] and row["label"] not in classes:
+            return f"row {number} has the label '{row['label']}', expected one of {', '.join(classes[:20])}"
+        for name in classes:
+            cell = row[f"logit_{name}"]
+            try:
+                float(cell)
+            except (TypeError, ValueError):
+                found = "no cell" if cell is None else f"'{cell}'"
+                return f"row {number} has {found} as logit_{name}, expected a number"
+    return "a label or logit is not valid"

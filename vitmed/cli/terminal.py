@@ -158,7 +158,9 @@ def print_comparison(found: Any) -> None:
             entry, test = pair["difference"][name], pair["tests"].get(name, {})
             value = "undefined" if entry["value"] is None else f"{entry['value']:+.3f}"
             interval = "" if entry["low"] is None else f"{entry['low']:+.3f} to {entry['high']:+.3f}"
-            ps = ["" if test.get(key) is None else f"{test[key]:.4f}" for key in ("p", "p_holm")]
+            ps = [
+                "" if (p := test.get(key)) is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for key in ("p", "p_holm")
+            ]
             names = plain(pair["first"]), plain(pair["second"])
             table.add_row(*names, name.replace("_", " "), value, interval, *ps)
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)

@@ -171,7 +171,7 @@ def _names(files: Sequence[Path]) -> list[str]:
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
             return names
-    return [f"{name} ({i})" for i, name in enumerate(names, start=1)]  # the same table twice
+    return [f"{part[-1]} ({i})" for i, part in enumerate(parts, start=1)]  # the same table twice
 
 
 def _read(file: Path) -> Predictions:

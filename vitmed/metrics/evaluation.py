@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.errors import DataError
 from vitmed.metrics.areas import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
 from vitmed.metrics.intervals import (
     NONE,
@@ -61,7 +62,7 @@ def evaluate_predictions(
         A method is "wilson", "wilson-cluster", "delong", "obuchowski", "influence" or "bootstrap".
 
     Raises:
-        DataError: the predictions have no labels.
+        DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
     judged = Judged(predictions, level)
@@ -92,6 +93,13 @@ class Judged:
 
     def __init__(self, predictions: Predictions, level: float = 0.95):
         labels = known_labels(predictions)
+        broken = np.flatnonzero(~np.isfinite(predictions.logits).all(axis=1))
+        if len(broken):
+            raise DataError(
+                f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is row "
+                f"{broken[0] + 1}",
+                "predict these images again, or leave them out",
+            )
         self.labels, self.units, self.level = labels, Units.of(predictions, level), level
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
@@ -183,6 +191,7 @@ class Judged:
         error was seen, for as many patients as the smallest class has. The others have the percentile interval.
         """
         value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
+        value = 1.0 if abs(value - 1) < 1e-12 else value  # a correlation of 1 may be a rounding error above it
         if units < 2 or not asked or 2 * len(drawn) < asked:  # a half that is defined is no fair half
             return NONE
         variance = float(drawn.var()) * units / (units - 1)

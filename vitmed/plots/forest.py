@@ -23,14 +23,19 @@ def differences(content: Mapping[str, Any]) -> Figure:
     height = max(2.6, 0.62 * count + 1.9)  # inches
     figure = Figure(figsize=(10, height), layout="constrained")
     columns = figure.subplots(1, len(SHOWN), sharey=True)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     for axes, name in zip(columns, SHOWN, strict=True):
+        centred: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 8,
+            "transform": axes.get_yaxis_transform(),
+        }
         axes.axvline(0, color=GREY, linewidth=1)
         for row, pair in enumerate(pairs):
             entry = pair["difference"][name]
             if entry["value"] is None:
-                axes.text(
-                    0.5, row, "undefined", ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform()
-                )
+                axes.text(0.5, row, "undefined", **centred)
                 continue
             clear = entry["low"] is not None and (entry["low"] > 0 or entry["high"] < 0)
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
@@ -40,7 +45,7 @@ def differences(content: Mapping[str, Any]) -> Figure:
             else:
                 told = f"{entry['value']:+.3f}, no interval"
             axes.plot(entry["value"], row, "o", color=colour, markerfacecolor=face, markersize=6)
-            axes.text(0.5, row - 0.32, told, ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform())
+            axes.text(0.5, row - 0.32, told, bbox=box, **centred)
         axes.set_title(METRICS[name].title, fontsize=10)
         axes.set_ylim(count - 0.4, -0.7)
         axes.grid(axis="x", color="0.92")
