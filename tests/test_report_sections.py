@@ -61,9 +61,7 @@ def test_whatever_comes(case: str, tmp_path: Path) -> None:
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     html = (tmp_path / "report.html").read_text()
     assert "SECRET" not in html and "nan" not in html.lower().replace("nance", "")
-    assert (
-        "<b>" not in html.replace("<b>split", "").replace("<b>c", "").replace("c0 <b>", "") or p.classes[0] not in html
-    )
+    assert "c0 <b>" not in html and "c0 &lt;b&gt;" in html
     for key in ("patient_level", "per_patient"):
         assert (key in metrics) == (p.groups is not None and len(p) > 0)
     assert ("subgroups" in metrics) == (len(p) > 0)

@@ -116,7 +116,8 @@ def test_a_dot_per_patient(classes: int) -> None:
     images, right = shares(p)[name]
     far = outside(images, right)
     assert panels[0].get_title() == f"{name}, {np.sum(images > 0)} patients"
-    assert sum(len(dots.get_offsets()) for dots in panels[0].collections[1:]) == np.sum(images > 0)
+    dots = {(n, share) for some in panels[0].collections[1:] for n, share in some.get_offsets().tolist()}
+    assert dots == {(n, k / n) for n, k in zip(images.tolist(), right.tolist(), strict=True) if n}
     assert any(text.startswith(f"outside: {far.sum()} ") for text in texts(figure))
     assert not any("PATIENT" in text for text in texts(figure))
 

@@ -169,7 +169,7 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
 
 def test_intervals_of_a_gap_hold_the_truth() -> None:
     """Two sites that truly differ: 95 % intervals of the gap in sensitivity hold it about as often."""
-    rng, inside, times = np.random.default_rng(0), 0, 60
+    rng, inside, times = np.random.default_rng(0), 0, 40
     truth = {"N": 0.9, "S": 0.7}
     for _ in range(times):
         owner = np.repeat(np.arange(120), 5)
@@ -186,7 +186,7 @@ def test_intervals_of_a_gap_hold_the_truth() -> None:
         assert told is not None
         gap = told["s"]["gaps"]["sensitivity"]
         inside += gap["low"] <= 0.2 <= gap["high"]
-    assert 0.88 <= inside / times <= 1
+    assert 0.85 <= inside / times <= 1
 
 
 def test_sensitivity_is_compared_where_there_are_positives() -> None:

@@ -101,8 +101,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "per_patient": Plot(
         "Patient by patient",
-        "Each dot is a patient. The grey band holds 95 % of them if all were alike and only chance made them differ; "
-        "a triangle outside it is a patient on whom the model does better or worse than on the others.",
+        "Each dot is a patient (a larger one several). The grey band holds 95 % of them if all were alike and only "
+        "chance made them differ; a triangle outside it is a patient on whom the model does better or worse.",
         patient_spread,
         section="patients",
     ),

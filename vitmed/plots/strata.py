@@ -64,24 +64,27 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
     axes.fill_between(grid, *limits, color="0.9", linewidth=0, label="95 % of patients, if all were alike")
     far = outside(n, right[known])
-    size = float(np.clip(2500 / len(known), 6, 36))
+    size = float(np.clip(2500 / len(known), 8, 36))
     for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
-        axes.scatter(n[some], share[some], s=size, color=colour, marker=marker, alpha=0.75, linewidths=0)
-        axes.collections[-1].set_label(f"{text}: {int(some.sum()):,} patients")
-    low = np.flatnonzero(far & (share < overall))
-    floor = -np.inf
-    for i in low[np.argsort(share[low], kind="stable")[:NAMED]]:
-        floor = max(share[i], floor + 0.055 * height)  # so that names do not lie on each other
-        text = f"patient {known[i] + 1} (n={n[i]:,})"
-        axes.annotate(
-            text, (n[i], share[i]), (n[i] * 1.12, floor), va="center", fontsize=8, color="0.2",
-            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3},
-        )  # fmt: skip
+        dots, count = np.unique(np.stack([n[some], share[some]]), axis=1, return_counts=True)  # (2, D): some lie level
+        axes.scatter(dots[0], dots[1], s=size * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0)
+        axes.plot([], [], marker, color=colour, label=f"{text}: {int(some.sum()):,} patients")
     if n.max() > 20 * n.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        axes.set_xlim(n.min() - 0.06 * np.ptp(n) - 0.5, n.max() + 0.06 * np.ptp(n) + 0.5)
+    low = np.flatnonzero(far & (share < overall))
+    floor = -np.inf
+    for i in low[np.argsort(share[low], kind="stable")[:NAMED]]:
+        floor = max(share[i], floor + 0.055 * height)  # so that names do not lie on each other
+        right_half = axes.transAxes.inverted().transform(axes.transData.transform((n[i], 0)))[0] > 0.6
+        axes.annotate(
+            f"patient {known[i] + 1} (n={n[i]:,})", (n[i], share[i]), (-14 if right_half else 14, floor),
+            textcoords=("offset points", "data"), ha="right" if right_half else "left", va="center", fontsize=8,
+            color="0.2", arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3},
+        )  # fmt: skip
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 
