@@ -98,6 +98,11 @@ def test_the_headline_numbers_by_hand(trained: Trained) -> None:
     assert overall["log_loss"]["value"] == pytest.approx(-np.log(truth).mean())
 
 
+def test_a_few_validation_images_leave_the_probabilities_as_they_are(trained: Trained) -> None:
+    found = trained.result.test.metrics["calibration"]
+    assert found["method"] == "none" and "12 validation images are too few" in found["note"]
+
+
 def test_val_and_train_are_told_to_be_optimistic(trained: Trained, tmp_path: Path) -> None:
     for split, count in (("val", 12), ("train", 36)):
         ui = Recorder()

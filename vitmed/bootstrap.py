@@ -75,7 +75,7 @@ class Bootstrap:
         """
         if not bottom:
             return entry(float("nan"), drawn)
-        value = float(top / bottom)  # a checkpoint holds plain numbers
+        value = float(top / bottom)
         if not self.clustered:
             low, high = wilson(top, bottom)
             return {"value": value, "low": low, "high": high, "method": "wilson"}

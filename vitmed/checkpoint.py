@@ -116,9 +116,13 @@ def add_judgement(path: Path, judgement: dict[str, Any]) -> None:
 
 
 def _tensors(value: Any) -> Any:
-    """The same tree with tensors for arrays, which a checkpoint can hold and read safely."""
+    """The same tree in what a checkpoint can hold and read safely: tensors for arrays, plain numbers for numpy's."""
     if isinstance(value, dict):
         return {key: _tensors(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_tensors(part) for part in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
