@@ -44,7 +44,7 @@ def test_steps_of_deletion_and_insertion() -> None:
     assert deletion.astype(int).tolist() == [[1, 1, 1, 1], [1, 1, 0, 1], [0, 1, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0]]
     assert insertion.astype(int).tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0], [1, 0, 1, 1], [1, 1, 1, 1]]
     deletion, _ = curves(np.arange(196))
-    assert deletion.sum(axis=1).tolist() == [196 - round(19.6 * i) for i in range(11)]
+    assert deletion.sum(axis=1).tolist() == [196 - round(24.5 * i) for i in range(9)]
 
 
 def test_over_all_orders_insertion_and_deletion_are_the_same() -> None:
@@ -71,9 +71,9 @@ def test_the_scores_follow_the_probability_of_the_class() -> None:
     right[0, 5] = 1
     found = faithfulness._areas(Patch(), x, np.array([1]), {"right": right, "wrong": -right}, 0, None)  # type: ignore[arg-type]
     high, low = (1 / (1 + np.exp(-8 * value)) for value in (1.0, float(x.mean())))
-    first = (0.5 * high + 9.5 * low) / 10  # of ten steps, the class goes with the first
-    assert found["right"][0] == pytest.approx([first, (0.5 * low + 9.5 * high) / 10], abs=1e-6)
-    assert found["wrong"][0] == pytest.approx([(9.5 * high + 0.5 * low) / 10, (9.5 * low + 0.5 * high) / 10], abs=1e-6)
+    first = (0.5 * high + 7.5 * low) / 8  # of eight steps, the class goes with the first
+    assert found["right"][0] == pytest.approx([first, (0.5 * low + 7.5 * high) / 8], abs=1e-6)
+    assert found["wrong"][0] == pytest.approx([(7.5 * high + 0.5 * low) / 8, (7.5 * low + 0.5 * high) / 8], abs=1e-6)
     assert (found["whole"][0], found["blank"][0]) == pytest.approx((high, low), abs=1e-6)
 
 

@@ -28,7 +28,7 @@ from vitmed.images import Preprocessing
 from vitmed.maps import Maps, spread
 from vitmed.model import ViT
 
-MEMORY = 2**28  # bytes of attention that are kept at once; the gradients take as much again
+MEMORY = 2**26  # bytes of attention that are kept at once; the gradients take as much again
 
 
 @dataclass(frozen=True)

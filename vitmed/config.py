@@ -335,7 +335,8 @@ class EvaluateConfig(Section):
     map_images: int | None = Field(
         default=None,
         ge=0,
-        description="Images on which maps of attention are judged; null: as many as take some seconds; 0: no maps.",
+        description="Images on which maps of attention are judged; null: as many as take some seconds, and none of "
+        "train and val; 0: no maps.",
     )
 
 

@@ -28,7 +28,7 @@ from vitmed.images import Preprocessing
 from vitmed.maps import TITLES
 from vitmed.model import ViT
 
-STEPS = 10  # in which all patches are taken away
+STEPS = 8  # in which all patches are taken away
 ORDERS = 1  # random orders an image
 LEAST_GAIN = 0.1  # of probability: less is of no use, however sure it is. Untrained networks reached 0.08
 SAME = 0.5  # a rank correlation above this, with all weights random: the same map
@@ -36,7 +36,7 @@ FEW = 5  # images, or patients, below which nothing is said
 SHUFFLED = 8  # images of the second question, which is dear
 BATCH = 64
 MOST = 32  # images that are looked at, and multiply-adds (see `affordable`) that a processor and a GPU do in seconds
-BUDGET = {"cpu": 8e11, "cuda": 2e14, "mps": 2e13}
+BUDGET = {"cpu": 6e11, "cuda": 2e14, "mps": 2e13}
 EXPLAINS = "explains"
 RANDOM = "no better than a random order"
 UNSHOWN = "not shown to be better than a random order"

@@ -131,7 +131,10 @@ def evaluate(
     predictions = labelled(saved.classes, judged, logits, saved.config.data.positive, chosen.columns)
     predictions = replace(predictions, columns={**columns, **predictions.columns})
     predictions = judgement.apply(predictions) if judgement else predictions
-    attention, maps = look(model, saved.preprocessing, read, predictions, config.map_images, ui)
+    asked = config.map_images
+    if asked is None and chosen.part in ("train", "val"):
+        asked = 0  # half a minute each time, for a report that judges nobody
+    attention, maps = look(model, saved.preprocessing, read, predictions, asked, ui)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(

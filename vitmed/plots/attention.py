@@ -28,8 +28,13 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     beside = min(2, count)
     lines = -(-count // beside)
     size = 2.4 if beside == 1 else 1.32  # inches a panel
-    figure = Figure(figsize=(size * across * beside + 1.1, (size + 0.52) * lines + 0.35), layout="constrained")
-    panels = figure.subplots(lines, across * beside, squeeze=False)
+    width, height = (size + 0.08) * across * beside + 1.0, (size + 0.68) * lines + 0.18
+    # Placed by hand: to find the places out, as "constrained" does, takes a second and a half.
+    figure = Figure(figsize=(width, height))
+    places = {"left": 0.1 / width, "right": 1 - 0.9 / width, "top": 1 - 0.42 / height, "bottom": 0.44 / height}
+    panels = figure.subplots(
+        lines, across * beside, squeeze=False, gridspec_kw=places | {"wspace": 0.08 / size, "hspace": 0.68 / size}
+    )
     for axes in panels.flat:
         axes.set_axis_off()
     for i, row in enumerate(maps.rows):
@@ -42,9 +47,10 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
             overlay(axes, maps.images[i], grid[i])
             if line == 0 or beside == 1:
                 axes.set_title(TITLES[name].replace("-weighted ", "-weighted\n"), fontsize=8 if beside == 2 else 10)
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), ax=panels, shrink=0.9, aspect=40, pad=0.01)
+    place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 0.86) / height))
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=place)
     bar.set_ticks([0, 1], labels=["least", "most"])
-    bar.set_label("marked, within one map", fontsize=8, labelpad=-12)
+    bar.set_label("marked, within one map", fontsize=8, labelpad=-14)
     bar.ax.tick_params(labelsize=8)
     return figure
 
