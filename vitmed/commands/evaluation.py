@@ -12,6 +12,7 @@ import numpy as np
 
 from vitmed.checkpoint import Checkpoint, load_checkpoint
 from vitmed.commands.flags import evaluate_config
+from vitmed.commands.flows import run_flow
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
@@ -106,6 +107,7 @@ def evaluate(
     judged = [samples[i] for i in indices]
     predictions = labelled(saved.classes, judged, logits, saved.config.data.positive, chosen.columns)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
+    own = split if is_own(saved, chosen) else None
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
@@ -118,6 +120,7 @@ def evaluate(
             config=config,
             notes=notes,
             baselines=others,
+            flow=run_flow(saved, run, own, predictions),
         )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
@@ -143,6 +146,7 @@ def _rebuild(
         try:
             before = json.loads(beside.read_text(encoding="utf-8"))
             said = {key: before["report"][key] for key in said}
+            said["flow"] = before.get("flow")
             asked = EvaluateConfig(**before["report"].get("evaluate", {}))
             predictions = replace(predictions, positive=before["positive_class"])
             if predictions.positive not in (None, *predictions.classes):
@@ -213,8 +217,12 @@ def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    own = tuple(chosen.samples) == saved.splits.samples[part]
-    return f"{part} of {data}", part if own else f"{data}_{part}"
+    return f"{part} of {data}", part if is_own(saved, chosen) else f"{data}_{part}"
+
+
+def is_own(saved: Checkpoint, chosen: Chosen) -> bool:
+    """Whether the images are a split of the run itself."""
+    return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
 
 
 def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from vitmed.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, png
+from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, Drawn, drawn, png
+from vitmed.plots.flow import flow
 from vitmed.plots.pictures import Read, contact_sheet, errors, grid
 from vitmed.plots.training import lr_range, training_curves
 
@@ -24,11 +25,14 @@ __all__ = [
     "ORANGE",
     "PLOTS",
     "RED",
+    "Drawn",
     "Plot",
     "Read",
     "confusion_matrix",
     "contact_sheet",
+    "drawn",
     "errors",
+    "flow",
     "grid",
     "lr_range",
     "png",
@@ -59,6 +63,13 @@ class Plot:
 
 
 PLOTS: dict[str, Plot] = {
+    "flow": Plot(
+        "Flow of images and patients",
+        "From the files in the data folder to the images judged here. In a box of a split: images, patients, and by class "
+        "images / patients.",
+        flow,
+        section="flow",
+    ),
     "confusion_matrix": Plot(
         "Confusion matrix",
         "Each row is a true class; a cell holds the number of images that were predicted as the column's class and "

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from vitmed.metrics import METRICS
 
@@ -21,6 +24,73 @@ COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
 GREY = "#8A8A8A"
 LEGEND = 8  # classes that a legend names; of more, only the worst
 DPI = 120
+TOLD = 900  # characters of a text alternative
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as files, and what is written in it.
+
+    Attributes:
+        png, svg: as they stand in the folder.
+        small: the same for the page, in as few bytes as look alike; `kind` its MIME type.
+        text: titles, axes, legend and numbers, for who cannot see it.
+    """
+
+    png: bytes
+    svg: bytes
+    small: bytes
+    kind: str
+    text: str
+
+
+def drawn(figure: Figure, pictures: bool = False) -> Drawn:
+    """The figure as files.
+
+    Args:
+        pictures: it shows images, which a palette of 256 colours would spoil; they become JPEG on the page.
+    """
+    data = png(figure)
+    figure.set_layout_engine("none")  # the places of all parts are settled: finding them again takes as long as drawing
+    stream, small = io.BytesIO(), io.BytesIO()
+    with warnings.catch_warnings(), rc_context({"svg.hashsalt": "vitmed"}):
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(stream, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    if pictures:
+        image.save(small, format="JPEG", quality=88, subsampling=0)
+        kind = "image/jpeg"
+    else:
+        image.quantize(256, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
+        kind = "image/png"
+    shown = [(small.getvalue(), kind), (data, "image/png")]
+    if not pictures:
+        shown.append((stream.getvalue(), "image/svg+xml"))
+    least, kind = min(shown, key=lambda way: len(way[0]))
+    return Drawn(data, stream.getvalue(), least, kind, told(figure))
+
+
+def told(figure: Figure) -> str:
+    """What is written in a figure, from its title down, in one line; cut after `TOLD` characters."""
+    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in _written(figure) if part.strip()))
+    text = text.replace(r"\$", "$")
+    return text if len(text) <= TOLD else text[:TOLD].rsplit(" ", 1)[0] + " …"
+
+
+def _written(figure: Figure) -> Iterator[str]:
+    yield figure.get_suptitle()
+    for axes in figure.axes:
+        yield axes.get_title()
+        if axes.axison:
+            yield axes.get_xlabel()
+            yield axes.get_ylabel()
+        for legend in filter(None, [axes.get_legend()]):
+            yield from (entry.get_text() for entry in legend.get_texts())
+        yield from (text.get_text() for text in axes.texts)
+    for legend in figure.legends:
+        yield legend.get_title().get_text()
+        yield from (entry.get_text() for entry in legend.get_texts())
+    yield from (text.get_text() for text in figure.texts)
 
 
 def png(figure: Figure) -> bytes:

@@ -12,10 +12,11 @@ from typing import Any
 
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import compare_predictions, evaluate_predictions
-from vitmed.plots import PLOTS, Read, png, training_curves
+from vitmed.plots import PLOTS, Drawn, Read, drawn, training_curves
 from vitmed.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.page import render
+from vitmed.report.slider import slider_data
 from vitmed.run import make_folder, write_bytes, write_json, write_text
 
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
@@ -39,8 +40,9 @@ def write_report(
     config: EvaluateConfig | None = None,
     notes: Sequence[str] = (),
     baselines: Mapping[str, Predictions] | None = None,
+    flow: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write predictions.csv, metrics.json, the figures as PNG, and report.html; each whole or not at all.
+    """Write predictions.csv, metrics.json, the figures as PNG and SVG, and report.html; each whole or not at all.
 
     report.html holds no file name and no patient: a picture is known by its row in predictions.csv. What stands in
     `title`, `facts` and `notes` is the caller's to keep free of them.
@@ -56,6 +58,7 @@ def write_report(
         config: what to find; the defaults otherwise.
         notes: what must be known before the numbers are believed; shown above them.
         baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
+        flow: where the images come from, as `flow.flow_of` tells it, and `judged`; None where it is not known.
 
     Returns:
         what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
@@ -77,29 +80,32 @@ def write_report(
     if predictions.errors:
         metrics["notes"].append(f"{len(predictions.errors)} images could not be read and are not counted.")
 
+    if flow is not None:
+        metrics["flow"] = dict(flow)
     for key, analyse in ANALYSES.items():
         found = analyse(Material(predictions, metrics, validation, config, baselines or {}))
         if found is not None:
             metrics[key] = found
 
-    figures: dict[str, bytes] = {}
+    figures: dict[str, Drawn] = {}
     for name, plot in PLOTS.items():
         if plot.pictures and read is None:
             continue
-        figure = plot.draw(predictions, read if plot.pictures else metrics)
-        if figure is not None:
-            figures[name] = png(figure)
+        made = plot.draw(predictions, read if plot.pictures else metrics)
+        if made is not None:
+            figures[name] = drawn(made, plot.pictures)
     if records:
-        figures["training_curves"] = png(training_curves(records))
-    html = render(metrics, figures, title=title, facts=facts)
+        figures["training_curves"] = drawn(training_curves(records))
+    html = render(metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics))
 
     make_folder(folder)
     write_text(folder / PREDICTIONS, predictions.to_csv())
     for key, other in (baselines or {}).items():
         write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
     write_json(folder / NUMBERS, metrics)
-    for name, data in figures.items():
-        write_bytes(folder / f"{name}.png", data)
+    for name, figure in figures.items():
+        write_bytes(folder / f"{name}.png", figure.png)
+        write_bytes(folder / f"{name}.svg", figure.svg)
     write_text(folder / REPORT, html)
     return metrics
 
