@@ -77,7 +77,7 @@ def values() -> dict[str, object]:
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "cache_size": 3.5,
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
-        "resamples": 50, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
+        "resamples": 50, "format": "html,md", "show_names": True, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
 
@@ -102,6 +102,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
             "probe_first": ["--probe-first"],
             "allow_leakage": ["--allow-leakage"],
             "cache": ["--no-cache"],
+            "show_names": ["--show-names"],
         }.get(flag, [option, "40,400" if flag == "window" else value])
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()

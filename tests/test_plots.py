@@ -55,7 +55,8 @@ def is_png(figure: Figure) -> bool:
 @pytest.mark.parametrize("name", [name for name, plot in plots.PLOTS.items() if not plot.pictures])
 def test_draws(name: str, classes: int) -> None:
     p = draw(classes)
-    assert is_png(plots.PLOTS[name].draw(p, evaluate_predictions(p, resamples=5) if classes > 2 else None))
+    figure = plots.PLOTS[name].draw(p, evaluate_predictions(p, resamples=5) if classes > 2 else None)
+    assert figure is None or is_png(figure)  # some have nothing to show of these
 
 
 @pytest.mark.parametrize("name", [name for name, plot in plots.PLOTS.items() if plot.pictures])

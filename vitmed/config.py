@@ -261,11 +261,29 @@ class RunConfig(Section):
         """All fields, resolved, in the order of the docs."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False)
 
+FORMATS = ("html", "md", "json", "pdf")  # that a report can be written as
+
 
 class EvaluateConfig(Section):
     """What an evaluation finds, and how. It changes no weight; all that is chosen is chosen on validation."""
 
     resamples: int = Field(default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none.")
+    format: str = Field(
+        default="html",
+        description="As what the report is written, with commas: html, json, md, pdf. html and json always are; pdf needs "
+        "Chromium, Chrome or Edge on this machine.",
+    )
+    show_names: bool = Field(
+        default=False, description="Whether a report calls an image by its path; false: by its row in predictions.csv."
+    )
+
+    @field_validator("format")
+    @classmethod
+    def _known_formats(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")]
+        if unknown := [name for name in names if name not in FORMATS]:
+            raise ValueError(f"evaluate.format {unknown[0]!r}: expected {', '.join(FORMATS)}")
+        return ",".join(dict.fromkeys(names))
 
 
 class Config(RunConfig):

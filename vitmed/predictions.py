@@ -32,6 +32,7 @@ class Predictions:
         positive: of two classes the finding, where somebody said which; else its name decides.
         columns: what else a table says of the images: name of the column -> S cells.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
+        named: whether figures and tables may tell paths; not kept in the table.
     """
 
     classes: tuple[str, ...]
@@ -42,6 +43,7 @@ class Predictions:
     errors: tuple[tuple[str, str], ...] = ()
     positive: str | None = None
     columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    named: bool = False
 
     def __post_init__(self) -> None:
         size = len(self.paths)
@@ -69,6 +71,10 @@ class Predictions:
     def confidence(self) -> np.ndarray:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
+
+    def name(self, row: int) -> str:
+        """What an image is called in a report: "row 7" for the seventh; its path where the user wants it so."""
+        return self.paths[row] if self.named else f"row {row + 1}"
 
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""

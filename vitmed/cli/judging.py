@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.options import AsJson, Device, Fail, Frame, Groups, Labels, Resamples
+from vitmed.cli.options import AsJson, Device, Fail, Format, Frame, Groups, Labels, Resamples, ShowNames
 from vitmed.cli.terminal import judged, print_json, print_table, ui
 from vitmed.errors import DataError, UsageError
 
@@ -24,6 +24,8 @@ def evaluate(
     groups: Groups = None,
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a path of --data.")] = None,
     resamples: Resamples = None,
+    format: Format = None,
+    show_names: ShowNames = None,
     fail_under: Fail = None,
     allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
     as_json: AsJson = False,
@@ -33,6 +35,7 @@ def evaluate(
 
     options: dict[str, Any] = {"data": data, "split": split, "output": output, "device": device}
     options |= {"labels": labels, "groups": groups, "group_regex": group_regex, "resamples": resamples}
+    options |= {"format": format, "show_names": show_names}
     judged(
         lambda: commands.evaluate(
             checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options

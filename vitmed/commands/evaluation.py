@@ -22,6 +22,7 @@ from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
+from vitmed.report.printing import check_formats
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
 from vitmed.splits import SPLITS, labelled
 from vitmed.ui import Ui
@@ -82,6 +83,7 @@ def evaluate(
     saved = load_checkpoint(checkpoint)
     chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
+    check_formats(config)
     root, samples, notes = chosen.root, chosen.samples, chosen.notes
     for note in notes:
         ui.warn(note)

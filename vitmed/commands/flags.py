@@ -40,6 +40,8 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
 # Flag of `vitmed evaluate`, `vitmed train` and keyword of their functions -> field of the configuration.
 EVALUATE_FLAGS = {
     "resamples": "evaluate.resamples",
+    "format": "evaluate.format",
+    "show_names": "evaluate.show_names",
 }
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
 FLAGS = {

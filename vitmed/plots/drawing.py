@@ -5,6 +5,7 @@ Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no mea
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -50,13 +53,11 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
     Args:
         pictures: it shows images, which a palette of 256 colours would spoil; they become JPEG on the page.
     """
-    data = png(figure)
+    image = _raster(figure)
+    data, stream, small = _png(image), io.BytesIO(), io.BytesIO()
     figure.set_layout_engine("none")  # the places of all parts are settled: finding them again takes as long as drawing
-    stream, small = io.BytesIO(), io.BytesIO()
-    with warnings.catch_warnings(), rc_context({"svg.hashsalt": "vitmed"}):
-        warnings.filterwarnings("ignore", message="Glyph")
-        figure.savefig(stream, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
-    image = Image.open(io.BytesIO(data)).convert("RGB")
+    with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
+        FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     if pictures:
         image.save(small, format="JPEG", quality=88, subsampling=0)
         kind = "image/jpeg"
@@ -95,11 +96,30 @@ def _written(figure: Figure) -> Iterator[str]:
 
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file at 120 dots per inch."""
+    return _png(_raster(figure))
+
+
+def _raster(figure: Figure) -> Image.Image:
+    """RGB, drawn once: `Figure.savefig` draws twice, the first time for nothing but the layout."""
+    figure.dpi = DPI
+    canvas = FigureCanvasAgg(figure)
+    with _any_glyph():
+        canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
+def _png(image: Image.Image) -> bytes:
     stream = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks shows boxes
-        figure.savefig(stream, format="png", dpi=DPI, facecolor="white")
+    image.save(stream, format="PNG", dpi=(DPI, DPI))
     return stream.getvalue()
+
+
+@contextlib.contextmanager
+def _any_glyph() -> Iterator[None]:
+    """A name in a script that the font lacks shows boxes, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        yield
 
 
 def show(axes: Axes, image: np.ndarray) -> None:

@@ -18,13 +18,13 @@ LINE = 0.21  # inches that a line of text takes
 WIDTH = 8.0  # inches
 
 
-def flow(predictions: Predictions, metrics: Mapping[str, Any]) -> Figure | None:
+def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure | None:
     """Files found, left out, used, and dealt to the splits, with images and patients; None where it is not known.
 
     Args:
         metrics: with the key `flow`, as `flow.flow_of` makes it.
     """
-    told = metrics.get("flow")
+    told = (metrics or {}).get("flow")
     if not told:
         return None
     judged = told.get("judged") or {}

@@ -90,7 +90,7 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
             title = f"{'✓' if right else '✗'} {predicted} {percent(predictions.confidence[i])}\ntruth: {truth}"
         axes.set_title(title, fontsize=8)
         axes.set_anchor("N")  # so that the titles of a line stand level
-        axes.set_xlabel(f"row {i + 1}", fontsize=8)
+        axes.set_xlabel(short(predictions.name(int(i)), 24), fontsize=8)
         for spine in axes.spines.values():
             spine.set(color=colour, linewidth=3)
     for axes in panels.flat:

@@ -7,6 +7,8 @@ Everything is made from `Predictions`; `read` is needed only for the figures tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from vitmed.metrics import compare_predictions, evaluate_predictions
 from vitmed.plots import PLOTS, Drawn, Read, drawn, training_curves
 from vitmed.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
+from vitmed.report.markdown import to_markdown
 from vitmed.report.page import render
+from vitmed.report.printing import check_formats, print_pdf
 from vitmed.report.slider import slider_data
 from vitmed.run import make_folder, write_bytes, write_json, write_text
 
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
+MARKDOWN, PDF = "report.md", "report.pdf"
 BASELINES = {
     # key in metrics.json and file name -> what it is, in the words of the report
     "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
@@ -44,8 +49,8 @@ def write_report(
 ) -> dict[str, Any]:
     """Write predictions.csv, metrics.json, the figures as PNG and SVG, and report.html; each whole or not at all.
 
-    report.html holds no file name and no patient: a picture is known by its row in predictions.csv. What stands in
-    `title`, `facts` and `notes` is the caller's to keep free of them.
+    And report.md and report.pdf where `config.format` asks for them. A report holds no patient, and unless
+    `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts` and `notes` is the caller's to keep free of them.
 
     Args:
         folder: made if it is not there.
@@ -66,9 +71,11 @@ def write_report(
 
     Raises:
         DataError: the predictions have no labels.
-        UsageError: the folder cannot be written.
+        UsageError: the folder cannot be written, or there is no browser to print a PDF with.
     """
     folder, config = Path(folder), config or EvaluateConfig()
+    check_formats(config)
+    predictions = replace(predictions, named=config.show_names)
     metrics = evaluate_predictions(predictions, resamples=config.resamples)
     metrics["baselines"] = {
         key: {"text": BASELINES[key], **compare_predictions(predictions, other, config.resamples)}
@@ -96,7 +103,10 @@ def write_report(
             figures[name] = drawn(made, plot.pictures)
     if records:
         figures["training_curves"] = drawn(training_curves(records))
-    html = render(metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics))
+    page = partial(
+        render, metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics)
+    )
+    html = page()
 
     make_folder(folder)
     write_text(folder / PREDICTIONS, predictions.to_csv())
@@ -107,6 +117,11 @@ def write_report(
         write_bytes(folder / f"{name}.png", figure.png)
         write_bytes(folder / f"{name}.svg", figure.svg)
     write_text(folder / REPORT, html)
+    formats = config.format.split(",")
+    if "md" in formats:
+        write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
+    if "pdf" in formats:
+        print_pdf(folder / REPORT, folder / PDF)
     return metrics
 
 

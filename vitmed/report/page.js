@@ -74,7 +74,7 @@
     threshold.max = curve.thresholds.length - 1;
     threshold.value = curve.start;
     for (const name of document.querySelectorAll(".slider-name")) name.textContent = curve.name;
-    const start = choice ? "back to 0.5" : "as decided";
+    const start = choice ? "0.5" : "the one in use";
     at("marks").replaceChildren(mark(start, curve.start), ...curve.marks.map(([text, i]) => mark(text, i)));
     asUsual();
   }
