@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 import tempfile
 import time
@@ -15,13 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 PATIENCE = 20.0  # s that an answer may take
-
-
-def find() -> str | None:
-    """The browser's program, or None."""
-    return next((path for name in PROGRAMS if (path := shutil.which(name)) is not None), None)
 
 
 class Page:

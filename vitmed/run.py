@@ -91,6 +91,7 @@ class RunFolder:
         self.last = self.path / "last.pt"
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
+        self.model_card = self.path / "model_card.md"
         self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:

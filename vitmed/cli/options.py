@@ -43,11 +43,7 @@ Rate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
 LayerDecay = Annotated[float | None, typer.Option(help="Learning rate factor per block.")]
 FreezeBlocks = Annotated[int | None, typer.Option(help="Keep the embedding and the first N blocks.")]
 Lora = Annotated[int | None, typer.Option(metavar="RANK", help="Train additions of this rank (LoRA).")]
-OwnFormat = Annotated[str | None, typer.Option("--format", help="html, md, json, pdf, or several with commas.")]
-ShowNames = Annotated[
-    bool | None, typer.Option("--show-names/--no-show-names", help="Call images by their paths in the report.")
-]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+OwnDevice = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 Fail = Annotated[list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if worse.")]
 Resamples = Annotated[int | None, typer.Option(help="Bootstrap resamples behind the intervals.")]
 Format = Annotated[str | None, typer.Option("--format", help="html, md, json, pdf, or several with commas.")]

@@ -22,8 +22,9 @@ from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
+from vitmed.report.model_card import model_card
 from vitmed.report.printing import check_formats
-from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
+from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside, write_text
 from vitmed.splits import SPLITS, labelled
 from vitmed.ui import Ui
 from vitmed.world import describe, pick_device
@@ -124,6 +125,8 @@ def evaluate(
             baselines=others,
             flow=run_flow(saved, run, own, predictions),
         )
+    if own == "test" and output is None and saved.path.name == run.best.name:
+        write_text(run.model_card, model_card(metrics, run.path.resolve().name, folder.name))
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
 

@@ -52,11 +52,6 @@ def render(
         slider: of `slider.slider_data`.
         linked: name the PNG files beside the page instead of holding the figures, for Markdown.
     """
-    positive = metrics["positive_class"]
-    headline = [(METRICS[name].title, metrics["overall"][name]) for name in HEADLINE]
-    if positive is not None:
-        names = ("sensitivity", "specificity", "ppv", "npv")
-        headline += [(CLASS_TITLES[name], metrics["per_class"][positive][name]) for name in names]
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -69,15 +64,15 @@ def render(
         "facts": facts,
         "metrics": metrics,
         "titles": SECTIONS,
-        "headline": headline,
-        "sampling": _sampling(metrics),
+        "headline": [(title, entry) for _, title, entry in headline_of(metrics)],
+        "sampling": sampling_of(metrics),
         "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
         "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
         "few_groups": FEW_GROUPS,
         "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
         "signed": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
-        "value": lambda entry: number(entry["value"]),
-        "interval": lambda entry: "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}",
+        "value": value,
+        "interval": interval,
         "number": number,
         "slider": slider,
         "slider_rows": rows(slider["classes"][0]) if slider else [],
@@ -97,9 +92,28 @@ def render(
     return page.render(context, sections=sections, style=style, script=script, policy=policy)
 
 
-def number(value: float | None) -> str:
+def headline_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """The first numbers: (key, title, entry); of two classes also those of the positive one."""
+    found = [(name, METRICS[name].title, metrics["overall"][name]) for name in HEADLINE]
+    if metrics["positive_class"] is not None:
+        of_class = metrics["per_class"][metrics["positive_class"]]
+        found += [(name, CLASS_TITLES[name], of_class[name]) for name in ("sensitivity", "specificity", "ppv", "npv")]
+    return found
+
+
+def value(entry: Mapping[str, Any]) -> str:
+    """The value of an entry, three digits."""
+    return number(entry["value"])
+
+
+def interval(entry: Mapping[str, Any]) -> str:
+    """`0.911 to 0.934`; "" where there is none."""
+    return "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}"
+
+
+def number(x: float | None) -> str:
     """Three digits; "undefined" for None."""
-    return "undefined" if value is None else f"{value:.3f}"
+    return "undefined" if x is None else f"{x:.3f}"
 
 
 def _hash(text: str) -> str:
@@ -123,7 +137,7 @@ def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, str]:
     }
 
 
-def _sampling(metrics: Mapping[str, Any]) -> str:
+def sampling_of(metrics: Mapping[str, Any]) -> str:
     """How the intervals came about, in a sentence for a reader who does not know the bootstrap."""
     what = f"{metrics['level']:.0%} intervals: the middle of {metrics['resamples']:,} resamples (percentile bootstrap)."
     if metrics["resampling"] == "by patient":
