@@ -25,7 +25,7 @@ HOSTILE = (
     "<img src=x onerror=window.hacked=1>",
     "--><svg onload=window.hacked=1> \" ' & $x$ {{ 7*7 }}",
     "🧫 " + "x" * 300,
-    "‮عربي‬ with many words that go on and on " * 4,
+    "\u202eعربي with many words that go on and on " * 4,
 )
 WIDTHS = (1280, 390)
 
@@ -176,7 +176,8 @@ def test_a_class_is_chosen(page: Page, many: tuple[Path, Predictions]) -> None:
         )
         shown, scores = say(page), p.probabilities[:, k]
         assert {**expected(scores, p.labels == k, 0.5, None), "told": "0.500"} == shown
-        assert page.run('document.querySelector(".slider-name").textContent') == name
+        shown_name = page.run('document.querySelector(".slider-name").textContent')
+        assert shown_name == name.replace("\u202e", "")  # it would turn round whatever follows
     assert page.complaints() == []
 
 

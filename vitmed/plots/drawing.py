@@ -156,9 +156,14 @@ def percent(share: float) -> str:
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
+def plain(text: str) -> str:
+    """Text without the characters that turn the direction of whatever follows them; names in any script stay legible."""
+    return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+
+
 def short(name: str, most: int) -> str:
     """A class name fit for a figure: one line, cut in its middle to `most` characters, no mathtext."""
-    name = " ".join(name.split())
+    name = " ".join(plain(name).split())
     if len(name) > most:  # names of one family often differ at the end
         name = name[: most - most // 2 - 1].rstrip() + "…" + name[-(most // 2) :].lstrip()
     return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")

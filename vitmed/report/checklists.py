@@ -69,8 +69,7 @@ def _line(item: Item, metrics: Mapping[str, Any], shown: Collection[str]) -> Lin
     there = [topic for topic in topics if topic.section in shown and topic.there(metrics)]
     answers = tuple((topic.section, topic.told) for topic in there)
     absent = [f"{topic.told}: not in this report" for topic in topics if topic not in there]
-    # what is there is told; what could have been there is asked for only where nothing else answers
-    missing = "; ".join([*(absent if not there else []), *([item.author] if item.author else [])])
+    missing = "; ".join([*absent, *([item.author] if item.author else [])])
     state = "not supplied" if not there else "in part" if missing else "answered"
     return Line(item.number, item.asks, state, answers, missing)
 

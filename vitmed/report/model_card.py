@@ -58,7 +58,7 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
 
 def card_header(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
-    data = metrics["report"]["title"]
+    data, name = " ".join(metrics["report"]["title"].split()), " ".join(name.split())  # `---` in a line ends a header
     found = [
         {
             "type": HUB.get(key, key),

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from vitmed.metrics import FEW_GROUPS, METRICS, PER_CLASS
 from vitmed.plots import PLOTS, Drawn
+from vitmed.plots.drawing import plain
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.slider import at, rows
@@ -56,6 +57,7 @@ def render(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda x: plain(x) if type(x) is str else x,
         trim_blocks=True,
         lstrip_blocks=True,
     )

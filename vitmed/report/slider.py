@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.metrics import finding, known_labels
+from vitmed.plots.drawing import plain
 from vitmed.predictions import Predictions
 
 STEPS = 1000  # thresholds of the one class of two
@@ -56,7 +57,7 @@ def _curve(
     thresholds = np.unique([*_grid(scores, steps), *asked])
     hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
     return {
-        "name": predictions.classes[k],
+        "name": plain(predictions.classes[k]),
         "positives": len(hits),
         "negatives": len(false),
         "thresholds": thresholds.tolist(),
