@@ -57,9 +57,7 @@ class Page:
     def open(self, file: Path, width: int = 1280, scripts: bool = True) -> None:
         """Load a file in a window of that width, CSS px, and wait until it stands."""
         self.ask("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
-        )
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         self.events.clear()
         self.ask("Page.navigate", url=file.resolve().as_uri())
         until = time.monotonic() + PATIENCE

@@ -92,7 +92,10 @@ def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
         (found(), "No external test"),
         (found(), "No threshold was chosen on validation"),
         (found(flow={"judged": {"split": None}, "level": "patient"}), "not of the run"),
-        (found(flow={"judged": {"split": "test"}, "level": "none", "patients_in_two": 3}), "3 patients are in more than"),
+        (
+            found(flow={"judged": {"split": "test"}, "level": "none", "patients_in_two": 3}),
+            "3 patients are in more than",
+        ),
         (found(flow={"judged": {"split": "test"}, "copies_in_two": 2}), "2 files lie in more than one split"),
     ],
 )
@@ -101,6 +104,8 @@ def test_limitations_grow_from_what_was_not_supplied(metrics: dict[str, Any], sa
 
 
 def test_what_was_supplied_is_no_limitation() -> None:
-    text = " ".join(limitations(found(subgroups={"x": 1}, operating_points={"x": 1}, calibration={"x": 1}, robustness={"x": 1})))
+    text = " ".join(
+        limitations(found(subgroups={"x": 1}, operating_points={"x": 1}, calibration={"x": 1}, robustness={"x": 1}))
+    )
     for said in ("Patients are unknown", "No subgroups", "No threshold", "were not checked", "Not tried"):
         assert said not in text

@@ -23,12 +23,18 @@ def splits(groups: dict[str, list[tuple[int, str | None]]]) -> Splits:
     return Splits(Path("x"), ("a", "b"), samples, {name: f"folder {name}/" for name in samples}, patients="by table")
 
 
-GROUPED = {"train": [(0, "P1"), (0, "P1"), (1, "P1"), (1, "P2")], "val": [(0, "P3"), (1, "P3")], "test": [(0, "P4"), (1, "P5")]}
+GROUPED = {
+    "train": [(0, "P1"), (0, "P1"), (1, "P1"), (1, "P2")],
+    "val": [(0, "P3"), (1, "P3")],
+    "test": [(0, "P4"), (1, "P5")],
+}
 HASHES = {"train": ["h1", "h2", "h3", "h4"], "val": ["h5", "h6"], "test": ["h7", "h8"]}
 
 
 def test_patients_and_images_are_counted_by_split_and_class() -> None:
-    found = flow_of(splits(GROUPED), HASHES, {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1})
+    found = flow_of(
+        splits(GROUPED), HASHES, {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1}
+    )
     assert (found["level"], found["patients"], found["patients_in_two"], found["copies_in_two"]) == ("patient", 5, 0, 0)
     assert (found["found"], found["used"], found["left_out"]) == (11, 8, 3)
     train = found["splits"]["train"]
@@ -51,7 +57,9 @@ def test_unknown_patients_are_not_counted() -> None:
     assert found["splits"]["train"]["classes"]["a"]["patients"] is None
 
 
-@pytest.mark.parametrize("judged", [{"split": "test", "images": 2, "patients": 2}, {"split": None, "images": 7, "patients": None}])
+@pytest.mark.parametrize(
+    "judged", [{"split": "test", "images": 2, "patients": 2}, {"split": None, "images": 7, "patients": None}]
+)
 def test_the_diagram_holds_the_numbers(judged: dict[str, object]) -> None:
     import numpy as np
 

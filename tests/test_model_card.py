@@ -95,3 +95,9 @@ def test_it_is_written_again_for_the_runs_own_test_alone(trained: Trained, tmp_p
         assert not card.exists(), arguments
     result = evaluate(run / "best.pt", data=data, resamples=5, device="cpu", ui=Recorder())
     assert f"`{result.folder.name}/report.html`" in card.read_text()
+    again = evaluate(run / "best.pt", data=data, resamples=5, device="cpu", ui=Recorder())
+    assert f"`{again.folder.name}/report.html`" in card.read_text()
+    mine, ui = card.read_text().replace("license: unknown", "license: cc-by-4.0"), Recorder()
+    card.write_text(mine)
+    evaluate(run / "best.pt", data=data, resamples=5, device="cpu", ui=ui)
+    assert card.read_text() == mine and any("was edited" in text for text in ui.warned)

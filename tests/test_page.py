@@ -68,7 +68,12 @@ def made(folder: Path, classes: tuple[str, ...], n: int = 300, signal: float = 1
         classes, tuple(f"f/{i}.png" for i in range(n)), tuple(f"p{i % 30}" for i in range(n)), labels,
         logits.astype(np.float32),
     )  # fmt: skip
-    split = {"images": n, "patients": 30, "made": "<b>folder</b>/", "classes": {c: {"images": 9, "patients": 3} for c in classes}}
+    split = {
+        "images": n,
+        "patients": 30,
+        "made": "<b>folder</b>/",
+        "classes": {c: {"images": 9, "patients": 3} for c in classes},
+    }
     flow = {
         "found": 900, "unreadable": 0, "exact_duplicates": 3, "near_duplicates": 1, "duplicates_across_splits": 0, "used": 890,
         "left_out": 10, "why_left_out": "outside <i>", "level": "patient", "how": "by table", "patients": 90, "patients_in_two": 0,
@@ -247,7 +252,13 @@ def test_on_paper_there_is_all_but_what_is_clicked(page: Page, two: tuple[Path, 
     page.open(two[0], 720)
     page.ask("Emulation.setEmulatedMedia", media="print")
     try:
-        for selector, there in (("nav", False), (".controls", False), (".tried", True), (".checklist", True), ("img", True)):
+        for selector, there in (
+            ("nav", False),
+            (".controls", False),
+            (".tried", True),
+            (".checklist", True),
+            ("img", True),
+        ):
             assert bool(page.run(f'document.querySelector("{selector}").getClientRects().length')) is there, selector
         assert "not a medical device" in page.run("document.body.innerText")
     finally:

@@ -261,6 +261,7 @@ class RunConfig(Section):
         """All fields, resolved, in the order of the docs."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False)
 
+
 FORMATS = ("html", "md", "json", "pdf")  # that a report can be written as
 
 

@@ -22,7 +22,7 @@ from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
-from vitmed.report.model_card import model_card
+from vitmed.report.model_card import edited, model_card
 from vitmed.report.printing import check_formats
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside, write_text
 from vitmed.splits import SPLITS, labelled
@@ -126,8 +126,17 @@ def evaluate(
             flow=run_flow(saved, run, own, predictions),
         )
     if own == "test" and output is None and saved.path.name == run.best.name:
-        write_text(run.model_card, model_card(metrics, run.path.resolve().name, folder.name))
+        _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def _write_card(run: RunFolder, card: str, ui: Ui) -> None:
+    """model_card.md, unless somebody has written in it."""
+    file = run.model_card
+    if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
+        ui.warn(f"{file} was edited: left as it is; remove it to have a new one with these numbers")
+        return
+    write_text(file, card)
 
 
 def data_notes(run: RunFolder) -> list[str]:

@@ -28,6 +28,8 @@ GREY = "#8A8A8A"
 LEGEND = 8  # classes that a legend names; of more, only the worst
 DPI = 120
 TOLD = 900  # characters of a text alternative
+LARGE = 300_000  # bytes that a gallery may take on the page; a dozen of them fit into 5 MB
+QUALITIES = (88, 75, 60, 45, 30)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
     """The figure as files.
 
     Args:
-        pictures: it shows images, which a palette of 256 colours would spoil; they become JPEG on the page.
+        pictures: it shows images, which a palette of 256 colours would spoil; they become JPEG on the page; the PNG in
+            the folder stays as it is.
     """
     image = _raster(figure)
     data, stream, small = _png(image), io.BytesIO(), io.BytesIO()
@@ -59,8 +62,7 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
     with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
         FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     if pictures:
-        image.save(small, format="JPEG", quality=88, subsampling=0)
-        kind = "image/jpeg"
+        small, kind = _jpeg(image), "image/jpeg"
     else:
         image.quantize(256, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
         kind = "image/png"
@@ -92,6 +94,16 @@ def _written(figure: Figure) -> Iterator[str]:
         yield legend.get_title().get_text()
         yield from (entry.get_text() for entry in legend.get_texts())
     yield from (text.get_text() for text in figure.texts)
+
+
+def _jpeg(image: Image.Image) -> io.BytesIO:
+    """Of the best quality at which it takes no more than `LARGE`, or of the least."""
+    for quality in QUALITIES:
+        stream = io.BytesIO()
+        image.save(stream, format="JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
+        if stream.tell() <= LARGE:
+            break
+    return stream
 
 
 def png(figure: Figure) -> bytes:

@@ -69,7 +69,14 @@ def _height(lines: int) -> float:
 
 
 def _box(
-    axes: Axes, x: float, y: float, width: float, height: float, lines: list[str], edge: str = "black", bold: bool = False
+    axes: Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    lines: list[str],
+    edge: str = "black",
+    bold: bool = False,
 ) -> None:
     """A box whose first line is its heading; (x, y) is its lower left corner, all in inches."""
     axes.add_patch(

@@ -103,9 +103,7 @@ def write_report(
             figures[name] = drawn(made, plot.pictures)
     if records:
         figures["training_curves"] = drawn(training_curves(records))
-    page = partial(
-        render, metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics)
-    )
+    page = partial(render, metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics))
     html = page()
 
     make_folder(folder)

@@ -30,7 +30,9 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
     if flow.get("copies_in_two"):
         told.append(f"{flow['copies_in_two']:,} files lie in more than one split, byte for byte.")
     if judged.get("split") is None and judged:
-        told.append("These images are not of the run. Whether they are from another site, device or time, is not known.")
+        told.append(
+            "These images are not of the run. Whether they are from another site, device or time, is not known."
+        )
     else:
         told.append(
             "No external test: these images come from the same collection as those of training. Another site, device "
@@ -51,7 +53,9 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
     if not metrics.get("robustness"):
         told.append("Not tried on blurred, noisy, darker or compressed images (vitmed stress).")
     if not metrics.get("baselines"):
-        told.append("Not compared with a baseline that sees no shapes: a shortcut through colour or size would not show.")
+        told.append(
+            "Not compared with a baseline that sees no shapes: a shortcut through colour or size would not show."
+        )
     told.append("One label is taken as the truth; how far those who labelled agree is not known to vitmed.")
     told.append(
         "How common the classes are here is how the images were collected, not how common they are in practice; PPV and "

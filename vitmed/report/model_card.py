@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -32,13 +33,17 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
         folder: of the report, relative to the card.
     """
     environment = Environment(
-        loader=FileSystemLoader(FOLDER), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+        loader=FileSystemLoader(FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
     )
     environment.filters["md"] = lambda text: escape(" ".join(str(text).split()))
     classes = metrics["classes"]
     more = f" and {len(classes) - CLASSES:,} more" if len(classes) > CLASSES else ""
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
-    return environment.get_template("model_card.md.j2").render(
+    text = environment.get_template("model_card.md.j2").render(
         header=header,
         name=name,
         folder=folder,
@@ -54,6 +59,17 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
         interval=interval,
         limitations=limitations(metrics),
     )
+    return f"{text}\n{_stamp(text)}\n"
+
+
+def edited(card: str) -> bool:
+    """Whether somebody wrote in a card after `model_card` made it."""
+    text, _, stamp = card.rstrip("\n").rpartition("\n")
+    return stamp != _stamp(text)
+
+
+def _stamp(text: str) -> str:
+    return f"<!-- made by vitmed, sha256 of the text above {hashlib.sha256(text.encode()).hexdigest()} -->"
 
 
 def card_header(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
