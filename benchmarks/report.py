@@ -1,7 +1,7 @@
 """How long a report takes and how large it is: every analysis and figure of predictions like those of NIH malaria.
 
-27,558 images of 200 patients, two classes, drawn numbers; with pictures of noise (the worst that a compressor meets) and
-without. Each case runs in a process of its own, as `vitmed evaluate` does.
+27,558 images of 200 patients, two classes, drawn numbers; with pictures of noise (the worst that a compressor meets)
+and without. Each case runs in a process of its own, as `vitmed evaluate` does.
 
     python benchmarks/report.py
     python benchmarks/report.py --images 5000 --resamples 2000 --json report.json

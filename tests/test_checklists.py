@@ -39,7 +39,7 @@ def test_every_item_has_an_answer_or_asks_for_one() -> None:
         for item in guideline.items:
             assert item.topics or item.author, item
             assert set(item.topics) <= set(TOPICS)
-            assert len(item.asks) < 70 and item.asks[0].islower() or item.asks.startswith("ROC"), item
+            assert (len(item.asks) < 70 and item.asks[0].islower()) or item.asks.startswith("ROC"), item
     assert {topic.section for topic in TOPICS.values()} <= set(SECTIONS) | {
         "operating", "calibration", "patients", "subgroups", "uncertainty", "attention", "robustness",
     }  # fmt: skip

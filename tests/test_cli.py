@@ -77,7 +77,8 @@ def values() -> dict[str, object]:
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "cache_size": 3.5,
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
-        "resamples": 50, "format": "html,md", "show_names": True, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
+        "resamples": 50, "format": "html,md", "show_names": True,
+        "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
 

@@ -44,8 +44,8 @@ def test_training_ends_with_the_evaluation_of_its_best_checkpoint(trained: Train
 def test_the_run_folder_is_complete(trained: Trained) -> None:
     names = {p.name for p in trained.folder.iterdir()}
     assert names >= {
-        "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt", "model_card.md",
-        "contact_sheet.png", "training_curves.png", "val", "test",
+        "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt",
+        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test",
     }  # fmt: skip
     for part in ("val", "test"):
         files = {p.name for p in (trained.folder / part).iterdir()}

@@ -75,9 +75,10 @@ def made(folder: Path, classes: tuple[str, ...], n: int = 300, signal: float = 1
         "classes": {c: {"images": 9, "patients": 3} for c in classes},
     }
     flow = {
-        "found": 900, "unreadable": 0, "exact_duplicates": 3, "near_duplicates": 1, "duplicates_across_splits": 0, "used": 890,
-        "left_out": 10, "why_left_out": "outside <i>", "level": "patient", "how": "by table", "patients": 90, "patients_in_two": 0,
-        "copies_in_two": 0, "splits": {"train": split, "val": split, "test": split},
+        "found": 900, "unreadable": 0, "exact_duplicates": 3, "near_duplicates": 1, "duplicates_across_splits": 0,
+        "used": 890, "left_out": 10, "why_left_out": "outside <i>", "level": "patient", "how": "by table",
+        "patients": 90, "patients_in_two": 0, "copies_in_two": 0,
+        "splits": {"train": split, "val": split, "test": split},
         "judged": {"split": "test", "images": n, "patients": 30},
     }  # fmt: skip
     facts = {"Model": "<b onclick='window.hacked=1'>vit</b>", "Versions": "1"}
@@ -121,9 +122,8 @@ def say(page: Page, index: int | None = None, prevalence: float | None = None) -
                 e.dispatchEvent(new Event("input", {{bubbles: true}})); }})()"""
             )
     names = ["tp", "fn", "fp", "tn", "sensitivity", "specificity", "ppv", "npv", "told"]
-    found: dict[str, str] = page.run(
-        f"""Object.fromEntries({json.dumps(names)}.map((n) => [n, document.getElementById("slider-" + n).textContent]))"""
-    )
+    text = '(n) => [n, document.getElementById("slider-" + n).textContent]'
+    found: dict[str, str] = page.run(f"Object.fromEntries({json.dumps(names)}.map({text}))")
     return found
 
 
@@ -239,7 +239,8 @@ def test_without_scripts_the_numbers_are_there(page: Page, two: tuple[Path, Pred
 def test_the_policy_lets_no_other_script_and_no_request_through(page: Page, two: tuple[Path, Predictions]) -> None:
     page.open(two[0])
     page.run(
-        """(() => { const s = document.createElement("script"); s.textContent = "window.hacked = 1"; document.body.append(s);
+        """(() => { const s = document.createElement("script"); s.textContent = "window.hacked = 1";
+        document.body.append(s);
         document.body.insertAdjacentHTML("beforeend", "<b onclick='window.hacked=1' style='color:red'>x</b>");
         document.body.lastElementChild.click(); })()"""
     )
@@ -252,14 +253,9 @@ def test_on_paper_there_is_all_but_what_is_clicked(page: Page, two: tuple[Path, 
     page.open(two[0], 720)
     page.ask("Emulation.setEmulatedMedia", media="print")
     try:
-        for selector, there in (
-            ("nav", False),
-            (".controls", False),
-            (".tried", True),
-            (".checklist", True),
-            ("img", True),
-        ):
-            assert bool(page.run(f'document.querySelector("{selector}").getClientRects().length')) is there, selector
+        there = {"nav": False, ".controls": False, ".tried": True, ".checklist": True, "img": True}
+        for selector, shown in there.items():
+            assert bool(page.run(f'document.querySelector("{selector}").getClientRects().length')) is shown, selector
         assert "not a medical device" in page.run("document.body.innerText")
     finally:
         page.ask("Emulation.setEmulatedMedia", media="")

@@ -271,8 +271,8 @@ class EvaluateConfig(Section):
     resamples: int = Field(default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none.")
     format: str = Field(
         default="html",
-        description="As what the report is written, with commas: html, json, md, pdf. html and json always are; pdf needs "
-        "Chromium, Chrome or Edge on this machine.",
+        description="As what the report is written, with commas: html, json, md, pdf. html and json always are; pdf "
+        "needs Chromium, Chrome or Edge on this machine.",
     )
     show_names: bool = Field(
         default=False, description="Whether a report calls an image by its path; false: by its row in predictions.csv."

@@ -31,10 +31,11 @@ def flow_of(
         why_left_out: why files that were found are in no split, in words.
 
     Returns:
-        plain types, without a path or the name of a patient: the `COUNTS` (None: not counted), `used` images, `left_out`
-        (None: not counted) and `why_left_out`; `level` at which the splits are disjoint ("patient", "image", or "none":
-        a patient is in two), `how` patients are known ("": they are not), `patients`, `patients_in_two` (None: unknown),
-        `copies_in_two` files; `splits` {name: {images, patients, made, classes {name: {images, patients}}}}.
+        plain types, without a path or the name of a patient: the `COUNTS` (None: not counted), `used` images,
+        `left_out` (None: not counted) and `why_left_out`; `level` at which the splits are disjoint ("patient", "image",
+        or "none": a patient is in two), `how` patients are known ("": they are not), `patients`, `patients_in_two`
+        (None: unknown), `copies_in_two` files; `splits` {name: {images, patients, made, classes}}, and `classes`
+        {name: {images, patients}}.
     """
     known = {name: (counts or {}).get(name) for name in COUNTS}
     found: dict[str, Any] = {name: value if isinstance(value, int) else None for name, value in known.items()}

@@ -1,4 +1,4 @@
-"""The flow of a run's images, for its reports: from the checkpoint and from what the check before the training counted."""
+"""The flow of a run's images, for its reports: from the checkpoint and what the check before the training counted."""
 
 from __future__ import annotations
 

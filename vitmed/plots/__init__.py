@@ -65,8 +65,8 @@ class Plot:
 PLOTS: dict[str, Plot] = {
     "flow": Plot(
         "Flow of images and patients",
-        "From the files in the data folder to the images judged here. In a box of a split: images, patients, and by class "
-        "images / patients.",
+        "From the files in the data folder to the images judged here. In a box of a split: images, patients, and by "
+        "class images / patients.",
         flow,
         section="flow",
     ),

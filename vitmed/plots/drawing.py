@@ -169,7 +169,7 @@ def percent(share: float) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without the characters that turn the direction of whatever follows them; names in any script stay legible."""
+    """Text without the characters that turn the direction of whatever follows; names in any script stay legible."""
     return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
 
 

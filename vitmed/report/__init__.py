@@ -50,7 +50,8 @@ def write_report(
     """Write predictions.csv, metrics.json, the figures as PNG and SVG, and report.html; each whole or not at all.
 
     And report.md and report.pdf where `config.format` asks for them. A report holds no patient, and unless
-    `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts` and `notes` is the caller's to keep free of them.
+    `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts`
+    and `notes` is the caller's to keep free of them.
 
     Args:
         folder: made if it is not there.

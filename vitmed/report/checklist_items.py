@@ -1,4 +1,4 @@
-"""The items of three reporting guidelines, each in our own short words: number, what it asks, what we have, what is left.
+"""The items of three reporting guidelines, each in our own short words: what it asks, what we have, what is left.
 
 The wording is not that of the guidelines; who submits fills in the originals:
 
@@ -51,11 +51,18 @@ CLAIM = Guideline(
     (
         Item("1", "title names AI and its kind", (), "a title; the kind is a Vision Transformer"),
         Item("2", "structured abstract", (), "an abstract"),
-        Item("3", "background, intended use and role", ("research",), "the clinical question and the role of the model"),
+        Item(
+            "3", "background, intended use and role", ("research",), "the clinical question and the role of the model"
+        ),
         Item("4", "aims and hypotheses", (), "the aims"),
         Item("5", "prospective or retrospective", (), DESIGN),
         Item("6", "goal of the study", (), "what the study is to show"),
-        Item("7", "sources of the data", ("data",), "where the images come from, when they were taken, and a link if public"),
+        Item(
+            "7",
+            "sources of the data",
+            ("data",),
+            "where the images come from, when they were taken, and a link if public",
+        ),
         Item("8", "inclusion and exclusion", ("flow",), ELIGIBLE),
         Item("9", "preprocessing", ("preprocessing",), "what was done to the images before vitmed saw them"),
         Item("10", "selection of subsets of the data", ("flow",), "how regions or frames were cut, and by whom"),
@@ -66,7 +73,12 @@ CLAIM = Guideline(
         Item("15", "why this reference standard", (), "why this one and no other"),
         Item("16", "annotators", (), ANNOTATORS),
         Item("17", "annotation of the test set", (), "how the test images were labelled, with which tools"),
-        Item("18", "agreement between annotators", ("label_errors",), "agreement within and between them, and how disputes ended"),
+        Item(
+            "18",
+            "agreement between annotators",
+            ("label_errors",),
+            "agreement within and between them, and how disputes ended",
+        ),
         Item("19", "how data were dealt to splits", ("splits",), ""),
         Item("20", "level at which splits are disjoint", ("level",), ""),
         Item("21", "sample size and its reason", ("size",), "how large the test had to be, and why"),
@@ -83,18 +95,33 @@ CLAIM = Guideline(
         Item("32", "test on internal data", ("internal",), ""),
         Item("33", "test on external data", ("external",), ""),
         Item("34", "registration of a trial", (), REGISTERED),
-        Item("35", "who was included and left out, as a flow", ("flow",), "who was left out before there was a data folder"),
+        Item(
+            "35",
+            "who was included and left out, as a flow",
+            ("flow",),
+            "who was left out before there was a data folder",
+        ),
         Item("36", "characteristics in each split", ("classes",), DEMOGRAPHY),
         Item("37", "performance on all splits, against the reference", ("results", "confusion"), ""),
         Item("38", "accuracy and its precision", ("intervals", "roc"), ""),
         Item("39", "failures", ("errors", "confusion"), "what the errors have in common, to the eye of an expert"),
         Item("40", "limitations", ("limitations",), "those that only the author knows"),
-        Item("41", "what it means for practice", ("prevalence",), "what would change in practice, and what stands against it"),
+        Item(
+            "41",
+            "what it means for practice",
+            ("prevalence",),
+            "what would change in practice, and what stands against it",
+        ),
         Item("42", "full protocol", ("config",), "where the protocol is"),
-        Item("43", "availability of software, model and data", ("config",), "whether code, model and data can be had, and where"),
+        Item(
+            "43",
+            "availability of software, model and data",
+            ("config",),
+            "whether code, model and data can be had, and where",
+        ),
         Item("44", "funding", (), FUNDING),
     ),
-)  # fmt: skip
+)
 
 TRIPOD = Guideline(
     "TRIPOD+AI",
@@ -103,15 +130,30 @@ TRIPOD = Guideline(
         Item("1", "title says model, population and outcome", (), "a title"),
         Item("2", "abstract", (), "an abstract"),
         Item("3a", "context and rationale", (), "the clinical context and earlier models"),
-        Item("3b", "target population, purpose and users", ("research",), "for whom, by whom and where in care it would be used"),
+        Item(
+            "3b",
+            "target population, purpose and users",
+            ("research",),
+            "for whom, by whom and where in care it would be used",
+        ),
         Item("3c", "known inequalities in health", (), "what is known of inequalities between groups"),
         Item("4", "objectives", (), "whether it is development, evaluation or both"),
-        Item("5a", "sources of the data", ("data",), "where the images come from, and how far they stand for the target population"),
+        Item(
+            "5a",
+            "sources of the data",
+            ("data",),
+            "where the images come from, and how far they stand for the target population",
+        ),
         Item("5b", "dates", (), "when the images were taken"),
         Item("6a", "setting", (), "kind, number and place of the sites"),
         Item("6b", "eligibility", (), ELIGIBLE),
         Item("6c", "treatments", (), "treatments received, if they bear on the images"),
-        Item("7", "preparation of the data", ("preprocessing",), "what was done before vitmed saw them, and whether alike in all groups"),
+        Item(
+            "7",
+            "preparation of the data",
+            ("preprocessing",),
+            "what was done before vitmed saw them, and whether alike in all groups",
+        ),
         Item("8a", "outcome and how it was assessed", ("classes",), REFERENCE),
         Item("8b", "assessors of the outcome", (), ANNOTATORS),
         Item("8c", "blinding of the assessors", (), "what they knew when they labelled"),
@@ -130,7 +172,12 @@ TRIPOD = Guideline(
         Item("13", "class imbalance", ("balance",), ""),
         Item("14", "fairness", ("subgroups",), "what was done for fairness, and why"),
         Item("15", "output of the model, thresholds", ("operating",), ""),
-        Item("16", "differences between development and evaluation", ("splits", "external"), "differences in setting, eligibility and outcome"),
+        Item(
+            "16",
+            "differences between development and evaluation",
+            ("splits", "external"),
+            "differences in setting, eligibility and outcome",
+        ),
         Item("17", "ethical approval", (), "committee and number, or why none was needed"),
         Item("18a", "funding", (), FUNDING),
         Item("18b", "conflicts of interest", (), "conflicts of interest"),
@@ -149,11 +196,16 @@ TRIPOD = Guideline(
         Item("24", "results of updating", ("calibration",), ""),
         Item("25", "interpretation", (), "what it means, beside earlier studies and for fairness"),
         Item("26", "limitations", ("limitations",), "those that only the author knows"),
-        Item("27a", "poor or missing input in use", ("familiarity",), "what a user should do with an image that is poor or cannot be read"),
+        Item(
+            "27a",
+            "poor or missing input in use",
+            ("familiarity",),
+            "what a user should do with an image that is poor or cannot be read",
+        ),
         Item("27b", "what users must do and know", (), "who would use it, with what expertise"),
         Item("27c", "next steps", (), "what should be studied next"),
     ),
-)  # fmt: skip
+)
 
 STARD = Guideline(
     "STARD-AI",
@@ -161,7 +213,12 @@ STARD = Guideline(
     (
         Item("1", "title or abstract names AI and a measure of accuracy", (), "a title"),
         Item("2", "structured abstract", (), "an abstract"),
-        Item("3", "background, intended use, place in the workflow", ("research",), "the clinical question and the place of the model"),
+        Item(
+            "3",
+            "background, intended use, place in the workflow",
+            ("research",),
+            "the clinical question and the place of the model",
+        ),
         Item("4", "objectives and hypotheses", (), "the aims"),
         Item("5", "prospective or retrospective", (), DESIGN),
         Item("6", "ethical approval", (), "committee and number, or why none was needed"),
@@ -185,7 +242,9 @@ STARD = Guideline(
         Item("18", "methods of estimating and comparing", ("intervals", "baselines"), ""),
         Item("19", "indeterminate results", ("uncertainty",), "how undecided reference labels were handled"),
         Item("20", "missing data", ("unreadable",), "what was missing at its source, and what was done about it"),
-        Item("21", "analyses of variability", ("subgroups", "patient_level", "robustness"), "which of them were planned"),
+        Item(
+            "21", "analyses of variability", ("subgroups", "patient_level", "robustness"), "which of them were planned"
+        ),
         Item("22", "sample size", ("size",), "how large the test had to be, and why"),
         Item("23", "analysis of errors, bias and fairness", ("errors", "subgroups"), ""),
         Item("24", "flow diagram", ("flow",), "who was left out before there was a data folder"),
@@ -193,7 +252,12 @@ STARD = Guideline(
         Item("26a", "severity in those with the condition", (), "how severe"),
         Item("26b", "other diagnoses in those without", (), "what else they had"),
         Item("27", "time between index test and reference", (), "how long, and what happened between"),
-        Item("28", "do the data stand for the intended population", ("prevalence", "baselines"), "how the frequency compares with the intended place"),
+        Item(
+            "28",
+            "do the data stand for the intended population",
+            ("prevalence", "baselines"),
+            "how the frequency compares with the intended place",
+        ),
         Item("29", "how external data differ", ("external",), "how they differ from those of development"),
         Item("30", "cross-tabulation with the reference", ("confusion",), ""),
         Item("31", "accuracy and its precision", ("intervals",), ""),
@@ -208,6 +272,6 @@ STARD = Guideline(
         Item("40a", "availability of data and code", ("config",), "whether they can be had, and under what terms"),
         Item("40b", "outputs stored and open to audit", ("outputs",), ""),
     ),
-)  # fmt: skip
+)
 
 GUIDELINES = (CLAIM, TRIPOD, STARD)

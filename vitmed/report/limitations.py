@@ -44,7 +44,8 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
         told.append(f"Few images of {', '.join(few[:5])}{more}: what is said of them is uncertain.")
     if not metrics.get("subgroups"):
         told.append(
-            "No subgroups were compared: a group of patients, a site or a device for which the model fails would not show."
+            "No subgroups were compared: a group of patients, a site or a device for which the model fails would not "
+            "show."
         )
     if metrics["positive_class"] is not None and not metrics.get("operating_points"):
         told.append("No threshold was chosen on validation: the likelier class wins, whatever an error costs.")
@@ -58,7 +59,7 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
         )
     told.append("One label is taken as the truth; how far those who labelled agree is not known to vitmed.")
     told.append(
-        "How common the classes are here is how the images were collected, not how common they are in practice; PPV and "
-        "NPV change with it."
+        "How common the classes are here is how the images were collected, not how common they are in practice; PPV "
+        "and NPV change with it."
     )
     return told

@@ -1,4 +1,4 @@
-"""report.pdf: the page as a browser prints it. None of our own libraries lays out HTML; many machines have a browser."""
+"""report.pdf: the page as a browser prints it. None of our libraries lays out HTML; many machines have a browser."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _curve(
 
 
 def _grid(scores: np.ndarray, steps: int) -> list[float]:
-    """Thresholds that part the images evenly, and the round ones of the table; six digits, so that they take no room."""
+    """Thresholds that part the images evenly, and the round ones of the table; six digits, to take little room."""
     distinct = np.unique(scores)
     kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(steps, len(distinct))).astype(int))]
     return [0.0, *ROWS, *(float(f"{score:.6g}") for score in kept), 1.0]
@@ -111,8 +111,12 @@ def at(curve: Mapping[str, Any], index: int, prevalence: float | None = None) ->
     kept, missed = specificity * (1 - p), (1 - sensitivity) * p
     return {
         "threshold": curve["thresholds"][index],
-        **{"tp": tp, "fp": fp, "fn": positives - tp, "tn": negatives - fp},
-        **{"sensitivity": sensitivity, "specificity": specificity},
+        "tp": tp,
+        "fp": fp,
+        "fn": positives - tp,
+        "tn": negatives - fp,
+        "sensitivity": sensitivity,
+        "specificity": specificity,
         "ppv": right / (right + wrong) if right + wrong > 0 else None,
         "npv": kept / (kept + missed) if kept + missed > 0 else None,
     }
