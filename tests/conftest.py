@@ -151,9 +151,12 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
     from vitmed import report
     from vitmed.commands import pretraining, session
+    from vitmed.plots import Drawn
 
     monkeypatch.setattr(report, "PLOTS", {})
-    for module in (report, session, pretraining):
+    nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
+    monkeypatch.setattr(report, "drawn", lambda figure, pictures=False: nothing)
+    for module in (session, pretraining):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (report, session):
         monkeypatch.setattr(module, "training_curves", lambda records: None)

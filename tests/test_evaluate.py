@@ -32,7 +32,7 @@ def test_training_ends_with_the_evaluation_of_its_best_checkpoint(trained: Train
     for name in ("predictions.csv",):
         assert (again.folder / name).read_bytes() == (trained.folder / "test" / name).read_bytes()
     assert again.metrics["overall"]["auroc"]["value"] == trained.result.test.metrics["overall"]["auroc"]["value"]
-    assert sorted(p.name for p in (trained.folder / "test").iterdir() if p.suffix != ".png") == [
+    assert sorted(p.name for p in (trained.folder / "test").iterdir() if p.suffix not in (".png", ".svg")) == [
         "baseline_colour_and_size.csv", "label_issues.csv", "metrics.json", "predictions.csv", "report.html",
     ]  # fmt: skip
     baselines = [
@@ -45,7 +45,7 @@ def test_the_run_folder_is_complete(trained: Trained) -> None:
     names = {p.name for p in trained.folder.iterdir()}
     assert names >= {
         "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt",
-        "contact_sheet.png", "training_curves.png", "val", "test",
+        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test",
     }  # fmt: skip
     for part in ("val", "test"):
         files = {p.name for p in (trained.folder / part).iterdir()}

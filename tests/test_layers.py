@@ -17,7 +17,7 @@ LAYERS = [  # low to high; a module imports from lower lines only
     ["model", "health", "layouts", "rules", "resampling", "lr_range", "npz"],
     ["images", "augment", "predictions", "synthetic", "mae", "weight_files"],
     ["splits", "weights", "pixel_cache"],
-    ["data", "optim", "inference", "run", "attention", "corruption", "lora", "survey", "personal"],
+    ["data", "optim", "inference", "run", "attention", "corruption", "lora", "survey", "personal", "flow"],
     ["checkpoint", "downloads", "metrics", "calibration", "faithfulness", "index"],
     ["patient_level", "per_patient", "subgroups", "mistakes", "label_errors"],
     ["bootstrap"],

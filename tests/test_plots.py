@@ -21,6 +21,7 @@ NAMES = {
 }
 
 FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
+NEEDS_MORE = {"familiarity", "subgroups", "robustness", "flow", "per_patient"}  # than predictions without patients
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ def test_draws(name: str, classes: int) -> None:
     found = {key: analyse(material) for key, analyse in ANALYSES.items()}
     figure = plots.PLOTS[name].draw(p, metrics | {key: part for key, part in found.items() if part is not None})
     bare = plots.PLOTS[name].draw(p, None)
-    assert (figure is None) == (name in {"familiarity", "subgroups", "robustness"} | (FOR_TWO if classes > 2 else set()))
+    assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else set()))
     assert all(drawn is None or is_png(drawn) for drawn in (figure, bare))
 
 

@@ -289,6 +289,9 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(), sort_keys=False)
 
 
+FORMATS = ("html", "md", "json", "pdf")  # that a report can be written as
+
+
 class EvaluateConfig(Section):
     """What an evaluation finds, and how. It changes no weight; all that is chosen is chosen on validation."""
 
@@ -338,6 +341,23 @@ class EvaluateConfig(Section):
         description="Images on which maps of attention are judged; null: as many as take some seconds, and none of "
         "train and val; 0: no maps.",
     )
+
+    format: str = Field(
+        default="html",
+        description="As what the report is written, with commas: html, json, md, pdf. html and json always are; pdf "
+        "needs Chromium, Chrome or Edge on this machine.",
+    )
+    show_names: bool = Field(
+        default=False, description="Whether a report calls an image by its path; false: by its row in predictions.csv."
+    )
+
+    @field_validator("format")
+    @classmethod
+    def _known_formats(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")]
+        if unknown := [name for name in names if name not in FORMATS]:
+            raise ValueError(f"evaluate.format {unknown[0]!r}: expected {', '.join(FORMATS)}")
+        return ",".join(dict.fromkeys(names))
 
 
 class Config(RunConfig):

@@ -36,6 +36,7 @@ class Predictions:
         costs: of more classes, K x K: what it costs to take an image of the row's class for the column's; the class
             with the lowest expected cost is taken.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
+        named: whether figures and tables may tell paths; not kept in the table.
     """
 
     classes: tuple[str, ...]
@@ -48,6 +49,7 @@ class Predictions:
     columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | None = None
     costs: tuple[tuple[float, ...], ...] | None = None
+    named: bool = False
 
     def __post_init__(self) -> None:
         size = len(self.paths)
@@ -94,6 +96,10 @@ class Predictions:
     def confidence(self) -> np.ndarray:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
+
+    def name(self, row: int) -> str:
+        """What an image is called in a report: "row 7" for the seventh; its path where the user wants it so."""
+        return self.paths[row] if self.named else f"row {row + 1}"
 
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""

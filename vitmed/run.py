@@ -93,6 +93,7 @@ class RunFolder:
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
         self.validation = self.path / "val" / "predictions.csv"  # what best.pt said of the validation images
+        self.model_card = self.path / "model_card.md"
         self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:

@@ -15,6 +15,7 @@ from vitmed.cli.options import (
     Coverage,
     Device,
     Fail,
+    Format,
     Frame,
     Groups,
     Labels,
@@ -22,6 +23,7 @@ from vitmed.cli.options import (
     MaxRisk,
     Prevalence,
     Resamples,
+    ShowNames,
     Subgroup,
     TargetSensitivity,
     TargetSpecificity,
@@ -55,6 +57,8 @@ def evaluate(
         Path | None, typer.Option(help="Folder of other images, to see whether they are noticed.")
     ] = None,
     map_images: MapImages = None,
+    format: Format = None,
+    show_names: ShowNames = None,
     fail_under: Fail = None,
     allow_leakage: Annotated[bool, typer.Option(help="Judge images although the model was made with them.")] = False,
     as_json: AsJson = False,
@@ -69,6 +73,7 @@ def evaluate(
     options |= {"target_specificity": target_specificity, "cost": cost, "prevalence": prevalence}
     options |= {"coverage": coverage, "max_risk": max_risk, "unlike": unlike}
     options |= {"map_images": map_images}
+    options |= {"format": format, "show_names": show_names}
     judged(
         lambda: commands.evaluate(
             checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options

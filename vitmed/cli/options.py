@@ -50,6 +50,10 @@ Resamples = Annotated[int | None, typer.Option(help="Bootstrap resamples behind 
 Subgroup = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Column of --labels whose values are judged one by one.")
 ]
+Format = Annotated[str | None, typer.Option("--format", help="html, md, json, pdf, or several with commas.")]
+ShowNames = Annotated[
+    bool | None, typer.Option("--show-names/--no-show-names", help="Call images by their paths in the report.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Open no connection; what is missing is told.")]

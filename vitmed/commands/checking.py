@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from vitmed.diagnosis import (
 from vitmed.duplicates import exact_groups, near_pairs
 from vitmed.errors import DataError
 from vitmed.findings import Finding, in_order
+from vitmed.flow import COUNTS
 from vitmed.index import Index
 from vitmed.inspection import file_of, inspect_files
 from vitmed.run import RunFolder, free_name, make_folder, refuse_inside
@@ -41,6 +43,7 @@ from vitmed.splits import (
     data_folder,
     group_of,
     guess_patients,
+    image_names,
     know_patients,
     labels_from_table,
 )
@@ -207,11 +210,11 @@ class CheckFailed(DataError):
         self.result = result
 
 
-def check_before_training(splits: Splits, config: Config, ui: Ui) -> list[str]:
+def check_before_training(splits: Splits, config: Config, ui: Ui) -> tuple[list[str], dict[str, int]]:
     """The findings of `check` on the images of a run, said in a line each.
 
     Returns:
-        notes for the head of the report.
+        notes for the head of the report, and the numbers of `flow.COUNTS`.
 
     Raises:
         DataError: the same image under two labels, unless data.allow_leakage.
@@ -239,7 +242,10 @@ def check_before_training(splits: Splits, config: Config, ui: Ui) -> list[str]:
     labels = next((finding for finding in told if finding.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
-    return [f"Data: {finding.problem}." for finding in told if finding.code in IN_REPORT]
+    counts = {name: found.counts[name] for name in COUNTS if name in found.counts}
+    with contextlib.suppress(DataError):  # a folder beside the classes that cannot be read
+        counts["found"] = len(image_names(splits.root))
+    return [f"Data: {finding.problem}." for finding in told if finding.code in IN_REPORT], counts
 
 
 # Findings that bear on what a result is worth.

@@ -21,6 +21,7 @@ from vitmed.commands.choosing import (
 )
 from vitmed.commands.explaining import look
 from vitmed.commands.flags import evaluate_config, with_columns
+from vitmed.commands.flows import run_flow
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
@@ -31,8 +32,10 @@ from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
 from vitmed.report import read_baselines, write_report
+from vitmed.report.model_card import edited, model_card
+from vitmed.report.printing import check_formats
 from vitmed.robustness import known_stress
-from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside
+from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside, write_text
 from vitmed.splits import SPLITS, labelled
 from vitmed.ui import Ui
 from vitmed.world import describe, pick_device
@@ -94,6 +97,7 @@ def evaluate(
     saved = load_checkpoint(checkpoint)
     chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
+    check_formats(config)
     judgement = settled(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(judgement)]
     config = with_columns(config, flags, chosen.columns, notes)
@@ -136,6 +140,7 @@ def evaluate(
         asked = 0  # half a minute each time, for a report that judges nobody
     attention, maps = look(model, saved.preprocessing, read, predictions, asked, ui)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
+    own = split if is_own(saved, chosen) else None
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
@@ -153,13 +158,25 @@ def evaluate(
             judgement=judgement,
             found=found_with_model(attention, known_stress(saved.path)),
             maps=maps,
+            flow=run_flow(saved, run, own, predictions),
         )
+    if own == "test" and output is None and saved.path.name == run.best.name:
+        _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
 
 def found_with_model(attention: dict[str, Any] | None, robustness: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     """What a report takes over, of what there is: maps of attention, and a stress test."""
     return {key: part for key, part in (("attention", attention), ("robustness", robustness)) if part}
+
+
+def _write_card(run: RunFolder, card: str, ui: Ui) -> None:
+    """model_card.md, unless somebody has written in it."""
+    file = run.model_card
+    if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
+        ui.warn(f"{file} was edited: left as it is; remove it to have a new one with these numbers")
+        return
+    write_text(file, card)
 
 
 def data_notes(run: RunFolder) -> list[str]:
@@ -184,6 +201,7 @@ def _rebuild(
             before = json.loads(beside.read_text(encoding="utf-8"))
             said = {key: before["report"][key] for key in said}
             said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
+            said["flow"] = before.get("flow")
             asked = EvaluateConfig(**before["report"].get("evaluate", {}))
             predictions = replace(predictions, positive=before["positive_class"])
             if predictions.positive not in (None, *predictions.classes):
@@ -267,8 +285,12 @@ def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    own = tuple(chosen.samples) == saved.splits.samples[part]
-    return f"{part} of {data}", part if own else f"{data}_{part}"
+    return f"{part} of {data}", part if is_own(saved, chosen) else f"{data}_{part}"
+
+
+def is_own(saved: Checkpoint, chosen: Chosen) -> bool:
+    """Whether the images are a split of the run itself."""
+    return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
 
 
 def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:

@@ -76,6 +76,8 @@ EVALUATE_FLAGS = {
     "coverage": "evaluate.coverage",
     "max_risk": "evaluate.max_risk",
     "map_images": "evaluate.map_images",
+    "format": "evaluate.format",
+    "show_names": "evaluate.show_names",
 }
 # Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
 FLAGS = {

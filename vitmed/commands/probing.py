@@ -12,12 +12,14 @@ from vitmed.commands.checking import check_before_training
 from vitmed.commands.comparison import fit_colours
 from vitmed.commands.evaluation import Evaluation, check_gates, finish, parse_gates, picture
 from vitmed.commands.flags import FLAGS, read_overrides
+from vitmed.commands.flows import judged, why_left_out
 from vitmed.commands.membership import patient_notes, patients_fact, tell_patients
 from vitmed.commands.session import check_images, images_of, splits_csv
 from vitmed.commands.training import TrainResult, default_name, train
 from vitmed.commands.windows import settle_window
 from vitmed.config import Config, check_names, load_config
 from vitmed.errors import UsageError
+from vitmed.flow import flow_of
 from vitmed.images import Preprocessing
 from vitmed.metrics import METRICS
 from vitmed.model import SIZES
@@ -82,11 +84,12 @@ def _colours_alone(
     preprocessing = Preprocessing.of(config)
     images = images_of(splits, preprocessing)
     hashes = check_images(images, config.data, ui)
-    notes = check_before_training(splits, config, ui)
+    notes, counts = check_before_training(splits, config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, portable(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
     judge = fit_colours(splits, images, ui)
+    flow = flow_of(splits, hashes, counts, why_left_out(config.data))
     results = {}
     for split in ("val", "test"):
         predictions = labelled(
@@ -109,6 +112,7 @@ def _colours_alone(
                 "No network: this tells what stain, light, format and size give away.",
                 *notes,
             ],
+            flow={**flow, "judged": judged(predictions, split)},
         )
         results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])

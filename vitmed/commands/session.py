@@ -68,6 +68,7 @@ class Session:
         self.images = images_of(splits, preprocessing)
         self.hashes: dict[str, list[str]] = {}
         self.notes: list[str] = []  # on the data, for the head of every report
+        self.counts: dict[str, int] = {}  # of files found and copies, for its flow diagram
         self.warned = False
         self._announce(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
@@ -112,7 +113,7 @@ class Session:
     def check_images(self) -> None:
         """Decode every file once, in this run or in one before, and look for what is wrong with them."""
         self.hashes = check_images(self.images, self.config.data, self.ui)
-        self.notes = check_before_training(self.splits, self.config, self.ui)
+        self.notes, self.counts = check_before_training(self.splits, self.config, self.ui)
         before = seen_before(self.seen, self.hashes["test"])
         if before:
             self.ui.warn(f"{before:,} images of test were used to make the weights: the result is flattered")
@@ -123,7 +124,7 @@ class Session:
         write_text(folder.config, portable(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
-        write_json(folder.data_check, {"notes": self.notes})
+        write_json(folder.data_check, {"notes": self.notes, "counts": self.counts})
         write_text(folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
             write_json(folder.weights, self.report.to_dict())

@@ -19,6 +19,7 @@ from vitmed.commands.session import Session
 from vitmed.config import Config, ModelConfig, PretrainConfig, build_config, load_config
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.model import SIZES
+from vitmed.report.printing import check_formats
 from vitmed.rules import describe
 from vitmed.run import RunFolder, refuse_inside
 from vitmed.splits import data_folder
@@ -123,6 +124,7 @@ def _of_folds(folder: RunFolder, pooled: Evaluation) -> TrainResult:
 
 
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> Session:
+    check_formats(config.evaluate)
     ready = get_ready(config, plans, offline, ui)
     config, splits = ready.config, ready.splits
     check_asked(config, len(splits.classes))

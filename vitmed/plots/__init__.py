@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from vitmed.plots.attention import attention_maps
 from vitmed.plots.calibration import reliability
 from vitmed.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, png
+from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, Drawn, drawn, png
+from vitmed.plots.flow import flow
 from vitmed.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
 from vitmed.plots.operating import decision_curve, familiarity, prevalence, risk_coverage
 from vitmed.plots.pictures import Read, contact_sheet, errors, grid
@@ -30,16 +31,19 @@ __all__ = [
     "ORANGE",
     "PLOTS",
     "RED",
+    "Drawn",
     "Plot",
     "Read",
     "attention_maps",
     "confusion_matrix",
     "contact_sheet",
     "decision_curve",
+    "drawn",
     "errors",
     "errors_by_pair",
     "errors_by_patient",
     "familiarity",
+    "flow",
     "forest",
     "grid",
     "lr_range",
@@ -81,6 +85,13 @@ class Plot:
 
 
 PLOTS: dict[str, Plot] = {
+    "flow": Plot(
+        "Flow of images and patients",
+        "From the files in the data folder to the images judged here. In a box of a split: images, patients, and by "
+        "class images / patients.",
+        flow,
+        section="flow",
+    ),
     "confusion_matrix": Plot(
         "Confusion matrix",
         "Each row is a true class; a cell holds the number of images that were predicted as the column's class and "

@@ -80,7 +80,7 @@ def _say(axes: Axes, predictions: Predictions, row: int, target: int, most: int)
         right = predicted == predictions.labels[row]
         colour = GREEN if right else RED
         title = f"{'✓' if right else '✗'} {title}\ntruth: {short(predictions.classes[predictions.labels[row]], most)}"
-    told = f"row {row + 1}"
+    told = short(predictions.name(row), 24)
     if target != predicted:
         told += (
             f"\nmaps of {short(predictions.classes[target], most)} {percent(predictions.probabilities[row, target])}"

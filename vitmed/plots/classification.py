@@ -13,6 +13,8 @@ from vitmed.metrics import finding, known_labels, threshold_counts
 from vitmed.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, short, square, told_value
 from vitmed.predictions import Predictions
 
+WRITTEN = 40  # classes whose cells hold numbers; of more the colour alone tells
+
 
 def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure:
     """Counts and the share of the row (of the truth) in one cell each.
@@ -26,12 +28,12 @@ def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None
     np.add.at(counts, (known_labels(predictions), predictions.predicted), 1)
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.maximum(total, 1)
-    cell = float(np.clip(4.2 / k, 0.62, 1.6))  # inches
+    cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
     figure = Figure(figsize=(cell * k + 2, cell * k + 1.5), layout="constrained")
     axes = figure.add_subplot()
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     size = min(13.0, 72 * cell / (0.68 * max(4, len(f"{counts.max(initial=0):,}"))))  # points: the longest text fits
-    for row, column in np.ndindex(k, k):
+    for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
         if k > LEGEND and not counts[row, column]:
             continue  # among hundreds of cells the zeros are clutter
         axes.text(
@@ -46,14 +48,16 @@ def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None
         )
     names = [short(c, 18) for c in predictions.classes]
     font = 10 if k <= 15 else 13
+    named = range(0, k, -(-k // WRITTEN))  # of very many classes every n-th
     upright = max(map(len, names)) * 0.62 * font / 72 > cell  # would touch its neighbour
-    axes.set_xticks(range(k), names, fontsize=font, rotation=90 if upright else 0)
-    axes.set_yticks(range(k), [f"{n} (n={t:,})" for n, t in zip(names, total[:, 0], strict=True)], fontsize=font)
+    axes.set_xticks(named, [names[i] for i in named], fontsize=font, rotation=90 if upright else 0)
+    axes.set_yticks(named, [f"{names[i]} (n={total[i, 0]:,})" for i in named], fontsize=font)
     axes.set_xlabel("predicted class", fontsize=font + 1)
     axes.set_ylabel("true class (images)", fontsize=font + 1)
-    axes.set_xticks(np.arange(k + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(k + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color="white", linewidth=1)
+    if k <= WRITTEN:
+        axes.set_xticks(np.arange(k + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(k + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
     told = told_value(metrics, "balanced_accuracy", "\n")
     figure.suptitle(f"n = {len(predictions):,} images{told}", fontsize=font + 1)

@@ -96,11 +96,11 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
 
 
 def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None:
-    """The image of a row, or a grey field where it cannot be read, with the number of the row beneath."""
+    """The image of a row, or a grey field where it cannot be read, with its name beneath."""
     try:
         show(axes, read(predictions.paths[row]))
     except (VitmedError, OSError, ValueError):
         show(axes, np.full((8, 8), 200, np.uint8))
         axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
     axes.set_anchor("N")  # so that the titles of a line stand level
-    axes.set_xlabel(f"row {row + 1}", fontsize=8)
+    axes.set_xlabel(short(predictions.name(int(row)), 24), fontsize=8)

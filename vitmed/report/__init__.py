@@ -7,6 +7,8 @@ Everything is made from `Predictions`; `read` is needed only for the figures tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,18 @@ from vitmed.judgement import Judgement
 from vitmed.label_errors import issues_csv
 from vitmed.maps import Maps
 from vitmed.metrics import compare_predictions, evaluate_predictions
-from vitmed.plots import PLOTS, Read, png, training_curves
+from vitmed.plots import PLOTS, Drawn, Read, drawn, training_curves
 from vitmed.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
+from vitmed.report.markdown import to_markdown
 from vitmed.report.page import render
+from vitmed.report.printing import check_formats, print_pdf
+from vitmed.report.slider import slider_data
 from vitmed.run import make_folder, write_bytes, write_json, write_text
 
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
 ISSUES = "label_issues.csv"
+MARKDOWN, PDF = "report.md", "report.pdf"
 BASELINES = {
     # key in metrics.json and file name -> what it is, in the words of the report
     "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
@@ -47,11 +53,13 @@ def write_report(
     judgement: Judgement | None = None,
     found: Mapping[str, Mapping[str, Any]] | None = None,
     maps: Maps | None = None,
+    flow: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write predictions.csv, metrics.json, label_issues.csv, the figures as PNG, and report.html; each whole or not.
+    """Write predictions.csv, metrics.json, label_issues.csv, figures as PNG and SVG, and report.html; each whole or not.
 
-    report.html holds no file name and no patient: a picture is known by its row in predictions.csv. What stands in
-    `title`, `facts` and `notes` is the caller's to keep free of them.
+    And report.md and report.pdf where `config.format` asks for them. A report holds no patient, and unless
+    `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts`
+    and `notes` is the caller's to keep free of them.
 
     Args:
         folder: made if it is not there.
@@ -67,6 +75,7 @@ def write_report(
         judgement: what was chosen on validation, as it was applied to `predictions`; None where nothing was.
         found: key in `FOUND` -> what was found with the model itself, which predictions alone do not tell.
         maps: of attention, of some of the images; None leaves their figure out.
+        flow: where the images come from, as `flow.flow_of` tells it, and `judged`; None where it is not known.
 
     Returns:
         what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
@@ -74,9 +83,12 @@ def write_report(
 
     Raises:
         DataError: the predictions have no labels.
-        UsageError: a column of `config.subgroups` is not there, or the folder cannot be written.
+        UsageError: a column of `config.subgroups` is not there, the folder cannot be written, or there is no browser to
+            print a PDF with.
     """
     folder, config = Path(folder), config or EvaluateConfig()
+    check_formats(config)
+    predictions = replace(predictions, named=config.show_names)
     metrics = evaluate_predictions(predictions, resamples=config.resamples)
     metrics["baselines"] = {
         key: {"text": BASELINES[key], **compare_predictions(predictions, other, config.resamples)}
@@ -89,22 +101,25 @@ def write_report(
     if predictions.errors:
         metrics["notes"].append(f"{len(predictions.errors)} images could not be read and are not counted.")
 
+    if flow is not None:
+        metrics["flow"] = dict(flow)
     for key, analyse in ANALYSES.items():
         result = analyse(Material(predictions, metrics, validation, config, baselines or {}, judgement))
         if result is not None:
             metrics[key] = result
     metrics |= {key: (found or {})[key] for key in FOUND if key in (found or {})}
 
-    figures: dict[str, bytes] = {}
+    figures: dict[str, Drawn] = {}
     for name, plot in PLOTS.items():
         if (plot.pictures and read is None) or (plot.maps and maps is None):
             continue
-        figure = plot.draw(predictions, maps if plot.maps else read if plot.pictures else metrics)
-        if figure is not None:
-            figures[name] = png(figure)
+        made = plot.draw(predictions, maps if plot.maps else read if plot.pictures else metrics)
+        if made is not None:
+            figures[name] = drawn(made, plot.pictures or plot.maps)
     if records:
-        figures["training_curves"] = png(training_curves(records))
-    html = render(metrics, figures, title=title, facts=facts)
+        figures["training_curves"] = drawn(training_curves(records))
+    page = partial(render, metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics))
+    html = page()
 
     make_folder(folder)
     write_text(folder / PREDICTIONS, predictions.to_csv())
@@ -113,9 +128,15 @@ def write_report(
     if "n" in metrics.get("label_errors", {}):
         write_text(folder / ISSUES, issues_csv(predictions))
     write_json(folder / NUMBERS, metrics)
-    for name, data in figures.items():
-        write_bytes(folder / f"{name}.png", data)
+    for name, figure in figures.items():
+        write_bytes(folder / f"{name}.png", figure.png)
+        write_bytes(folder / f"{name}.svg", figure.svg)
     write_text(folder / REPORT, html)
+    formats = config.format.split(",")
+    if "md" in formats:
+        write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
+    if "pdf" in formats:
+        print_pdf(folder / REPORT, folder / PDF)
     return metrics
 
 

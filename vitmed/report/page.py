@@ -1,12 +1,14 @@
 """report.html: one file that needs nothing else. A section is a line in `SECTIONS`, a template and its figures.
 
 The template of a section sees `metrics` (all that metrics.json holds), `facts`, and the ways to write an entry of
-{value, low, high}: `value(entry)`, `interval(entry)`, `signed(entry)`.
+{value, low, high}: `value(entry)`, `interval(entry)`, `signed(entry)`; and `number(float or None)`. It may hold neither
+style attributes nor scripts: the page's Content-Security-Policy lets only its own through.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitmed.metrics import FEW_GROUPS, METRICS, PER_CLASS
-from vitmed.plots import PLOTS
+from vitmed.plots import PLOTS, Drawn
+from vitmed.plots.drawing import plain
+from vitmed.report.checklists import checklists
+from vitmed.report.limitations import limitations
+from vitmed.report.slider import at, rows
 from vitmed.subgroups import TITLES as GAP_TITLES
 
+FOLDER = Path(__file__).parent
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
 CLASS_TITLES = {
     "sensitivity": "Sensitivity",
@@ -47,22 +54,28 @@ CALIBRATION_TITLES = {
 }
 
 
-def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: str, facts: Mapping[str, str]) -> str:
-    """The text of report.html: one file without scripts, that loads nothing.
+def render(
+    metrics: Mapping[str, Any],
+    figures: Mapping[str, Drawn],
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    slider: Mapping[str, Any] | None = None,
+    linked: bool = False,
+) -> str:
+    """The text of report.html: one file that loads nothing and runs one script, its own.
 
     Args:
-        metrics: from `evaluate_predictions`.
-        figures: name in `PLOTS`, or training_curves -> PNG.
+        metrics: all that metrics.json holds.
+        figures: name in `PLOTS`, or training_curves -> the figure.
+        slider: of `slider.slider_data`.
+        linked: name the PNG files beside the page instead of holding the figures, for Markdown.
     """
-    positive = metrics["positive_class"]
-    headline = [(METRICS[name].title, metrics["overall"][name]) for name in HEADLINE]
-    if positive is not None:
-        names = ("sensitivity", "specificity", "ppv", "npv")
-        headline += [(CLASS_TITLES[name], metrics["per_class"][positive][name]) for name in names]
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda x: plain(x) if type(x) is str else x,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -70,8 +83,9 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         "title": title,
         "facts": facts,
         "metrics": metrics,
-        "headline": headline,
-        "sampling": _sampling(metrics),
+        "titles": SECTIONS,
+        "headline": [(title, entry) for _, title, entry in headline_of(metrics)],
+        "sampling": sampling_of(metrics),
         "worth": worth(metrics),
         "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
         "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
@@ -82,32 +96,73 @@ def render(metrics: Mapping[str, Any], figures: Mapping[str, bytes], *, title: s
         "calibration_titles": CALIBRATION_TITLES,
         "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
         "signed": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
-        "value": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:.3f}",
-        "interval": lambda entry: "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}",
+        "value": value,
+        "interval": interval,
+        "number": number,
+        "slider": slider,
+        "slider_rows": rows(slider["classes"][0]) if slider else [],
+        "at": at,
+        "limitations": limitations(metrics),
     }
-    sections = []
+    sections: list[dict[str, Any]] = []
     for key, heading in SECTIONS.items():
+        context["checklists"] = checklists(metrics, [section["key"] for section in sections])
         text = environment.get_template(f"sections/{key}.html.j2").render(context).strip()
-        shown = [_figure(name, data) for name, data in figures.items() if _section(name) == key]
+        shown = [_figure(name, figure, linked) for name, figure in figures.items() if _section(name) == key]
         if text or shown:
             sections.append({"key": key, "title": heading, "text": Markup(text), "figures": shown})
-    return environment.get_template("report.html.j2").render(context, sections=sections)
+    style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    policy = {"style": _hash(style), "script": _hash(script)}
+    page = environment.get_template("report.html.j2")
+    return page.render(context, sections=sections, style=style, script=script, policy=policy)
+
+
+def headline_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """The first numbers: (key, title, entry); of two classes also those of the positive one."""
+    found = [(name, METRICS[name].title, metrics["overall"][name]) for name in HEADLINE]
+    if metrics["positive_class"] is not None:
+        of_class = metrics["per_class"][metrics["positive_class"]]
+        found += [(name, CLASS_TITLES[name], of_class[name]) for name in ("sensitivity", "specificity", "ppv", "npv")]
+    return found
+
+
+def value(entry: Mapping[str, Any]) -> str:
+    """The value of an entry, three digits."""
+    return number(entry["value"])
+
+
+def interval(entry: Mapping[str, Any]) -> str:
+    """`0.911 to 0.934`; "" where there is none."""
+    return "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}"
+
+
+def number(x: float | None) -> str:
+    """Three digits; "undefined" for None."""
+    return "undefined" if x is None else f"{x:.3f}"
+
+
+def _hash(text: str) -> str:
+    """What a Content-Security-Policy names an inline style or script by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _section(figure: str) -> str:
     return PLOTS[figure].section if figure in PLOTS else "training"
 
 
-def _figure(name: str, data: bytes) -> dict[str, str]:
+def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, str]:
     known = PLOTS.get(name)
+    data = f"data:{figure.kind};base64," + base64.b64encode(figure.small).decode()
+    title = known.title if known else "Training"
     return {
-        "title": known.title if known else "Training",
+        "title": title,
         "text": known.text if known else "Loss, validation metrics and learning rate by epoch.",
-        "source": "data:image/png;base64," + base64.b64encode(data).decode(),
+        "source": f"{name}.png" if linked else data,
+        "alt": f"{title}. {figure.text}",
     }
 
 
-def _sampling(metrics: Mapping[str, Any]) -> str:
+def sampling_of(metrics: Mapping[str, Any]) -> str:
     """How the intervals came about, for a reader who knows none of the methods."""
     level, sample = f"{metrics['level']:.0%} intervals", metrics["sample"]
     rest = f"the rest from {metrics['resamples']:,} resamples (bootstrap)."
@@ -147,8 +202,10 @@ def worth(metrics: Mapping[str, Any]) -> str:
 
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
+    "flow": "Images and patients",
     "results": "Results",
     "operating": "Operating points",
+    "slider": "Another threshold",
     "calibration": "Calibration",
     "patients": "Patients",
     "subgroups": "Subgroups",
@@ -157,4 +214,6 @@ SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> he
     "attention": "Attention",
     "robustness": "Robustness",
     "training": "Data, model and training",
+    "limitations": "Limitations",
+    "checklists": "Checklists",
 }

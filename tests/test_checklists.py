@@ -1,0 +1,111 @@
+"""The checklists are complete, point only to what is there, and say honestly what is not."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitmed.config import EvaluateConfig
+from vitmed.metrics import evaluate_predictions
+from vitmed.predictions import Predictions
+from vitmed.report import write_report
+from vitmed.report.checklist_items import CLAIM, GUIDELINES, STARD, TRIPOD
+from vitmed.report.checklists import TOPICS, checklists
+from vitmed.report.limitations import limitations
+from vitmed.report.page import SECTIONS
+
+
+def found(groups: bool = True, n: int = 200, resamples: int = 10, **more: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    patients = tuple(f"p{i % 60}" for i in range(n)) if groups else None
+    p = Predictions(("a", "b"), ("x",) * n, patients, np.arange(n) % 2, rng.normal(size=(n, 2)).astype(np.float32))
+    metrics = evaluate_predictions(p, resamples=resamples)
+    return {**metrics, "baselines": {}, "report": {"title": "t", "facts": {}, "notes": []}, **more}
+
+
+def test_every_item_is_there_once_and_in_order() -> None:
+    """44, 27 and 40 items; those with parts are 52 of TRIPOD+AI and 48 of STARD-AI."""
+    for guideline, items, lines in ((CLAIM, 44, 44), (TRIPOD, 27, 52), (STARD, 40, 48)):
+        numbers = [item.number for item in guideline.items]
+        assert len(numbers) == len(set(numbers)) == lines
+        whole = [int(re.match(r"\d+", number).group()) for number in numbers]  # type: ignore[union-attr]
+        assert whole == sorted(whole) and set(whole) == set(range(1, items + 1))
+
+
+def test_every_item_has_an_answer_or_asks_for_one() -> None:
+    for guideline in GUIDELINES:
+        for item in guideline.items:
+            assert item.topics or item.author, item
+            assert set(item.topics) <= set(TOPICS)
+            assert (len(item.asks) < 70 and item.asks[0].islower()) or item.asks.startswith("ROC"), item
+    assert {topic.section for topic in TOPICS.values()} <= set(SECTIONS) | {
+        "operating", "calibration", "patients", "subgroups", "uncertainty", "attention", "robustness",
+    }  # fmt: skip
+
+
+def line(metrics: dict[str, Any], name: str, number: str, shown: tuple[str, ...] = tuple(SECTIONS)) -> Any:
+    (one,) = [c for c in checklists(metrics, shown) if c.name == name]
+    return next(line for line in one.lines if line.number == number)
+
+
+def test_a_pointer_depends_on_what_is_there() -> None:
+    bare = found()
+    assert line(bare, "CLAIM 2024", "20").state == "not supplied"  # no flow: the level is unknown
+    assert line(bare, "CLAIM 2024", "44").state == "not supplied"  # funding: no program knows
+    assert line(bare, "CLAIM 2024", "38").state == "answered"
+    assert line(found(resamples=0), "CLAIM 2024", "29").state == "not supplied"
+    flow = {"judged": {"split": "test", "images": 200, "patients": 60}, "level": "patient"}
+    assert line(found(flow=flow), "CLAIM 2024", "20").state == "answered"
+    assert line(found(flow=flow), "CLAIM 2024", "32").state == "answered"
+    assert line(found(flow=flow), "CLAIM 2024", "33").state == "not supplied"
+    elsewhere = {"judged": {"split": None, "images": 200, "patients": 60}, "level": "patient"}
+    assert line(found(flow=elsewhere), "CLAIM 2024", "33").state == "answered"
+    assert line(found(flow=elsewhere), "CLAIM 2024", "32").state == "not supplied"
+    calibrated = found(calibration={"x": 1})
+    assert line(calibrated, "TRIPOD+AI", "12e", (*SECTIONS, "calibration")).state == "in part"  # no decision curve
+    everything = found(calibration={"x": 1}, decision_curve={"x": 1})
+    assert line(everything, "TRIPOD+AI", "12e", (*SECTIONS, "calibration", "operating")).state == "answered"
+
+
+def test_no_pointer_leads_to_a_section_that_is_not_shown() -> None:
+    for checklist in checklists(found(calibration={"x": 1}), ["results"]):
+        assert {section for line in checklist.lines for section, _ in line.answers} <= {"results"}
+        assert sum(map(checklist.count, ("answered", "in part", "not supplied"))) == len(checklist.lines)
+
+
+def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
+    p = Predictions(("a", "b"), ("x",) * 10, None, np.arange(10) % 2, np.eye(2, dtype=np.float32)[np.arange(10) % 2])
+    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    html = (tmp_path / "report.html").read_text()
+    ids, links = set(re.findall(r' id="([^"]+)"', html)), set(re.findall(r'href="#([^"]+)"', html))
+    assert links and links <= ids
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (found(groups=False), "Patients are unknown"),
+        (found(n=20), "Only 20 patients"),
+        (found(n=20), "Few images of 'a' (10), 'b' (10)"),
+        (found(), "No external test"),
+        (found(), "No threshold was chosen on validation"),
+        (found(flow={"judged": {"split": None}, "level": "patient"}), "not of the run"),
+        (
+            found(flow={"judged": {"split": "test"}, "level": "none", "patients_in_two": 3}),
+            "3 patients are in more than",
+        ),
+        (found(flow={"judged": {"split": "test"}, "copies_in_two": 2}), "2 files lie in more than one split"),
+    ],
+)
+def test_limitations_grow_from_what_was_not_supplied(metrics: dict[str, Any], said: str) -> None:
+    assert any(said in text for text in limitations(metrics))
+
+
+def test_what_was_supplied_is_no_limitation() -> None:
+    text = " ".join(
+        limitations(found(subgroups={"x": 1}, operating_points={"x": 1}, calibration={"x": 1}, robustness={"x": 1}))
+    )
+    for said in ("Patients are unknown", "No subgroups", "No threshold", "were not checked", "Not tried"):
+        assert said not in text

@@ -1,0 +1,98 @@
+"""Where images come from and go: counted by hand, on splits of all kinds."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, listing
+from matplotlib.text import Text
+
+from vitmed import train
+from vitmed.flow import flow_of
+from vitmed.plots import flow, png
+from vitmed.predictions import Predictions
+from vitmed.splits import Sample, Splits
+
+
+def splits(groups: dict[str, list[tuple[int, str | None]]]) -> Splits:
+    """Split name -> (label, patient) of each image."""
+    samples = {
+        name: tuple(Sample(f"{name}/{i}.png", label, group) for i, (label, group) in enumerate(part))
+        for name, part in groups.items()
+    }
+    return Splits(Path("x"), ("a", "b"), samples, {name: f"folder {name}/" for name in samples}, patients="by table")
+
+
+GROUPED = {
+    "train": [(0, "P1"), (0, "P1"), (1, "P1"), (1, "P2")],
+    "val": [(0, "P3"), (1, "P3")],
+    "test": [(0, "P4"), (1, "P5")],
+}
+HASHES = {"train": ["h1", "h2", "h3", "h4"], "val": ["h5", "h6"], "test": ["h7", "h8"]}
+
+
+def test_patients_and_images_are_counted_by_split_and_class() -> None:
+    found = flow_of(
+        splits(GROUPED), HASHES, {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1}
+    )
+    assert (found["level"], found["patients"], found["patients_in_two"], found["copies_in_two"]) == ("patient", 5, 0, 0)
+    assert (found["found"], found["used"], found["left_out"]) == (11, 8, 3)
+    train = found["splits"]["train"]
+    assert (train["images"], train["patients"]) == (4, 2)
+    assert train["classes"] == {"a": {"images": 2, "patients": 1}, "b": {"images": 2, "patients": 2}}
+    assert "P1" not in json.dumps(found)
+
+
+def test_a_patient_and_a_file_in_two_splits_are_told() -> None:
+    shared = {**GROUPED, "test": [(0, "P1"), (1, "P5")]}
+    found = flow_of(splits(shared), {**HASHES, "test": ["h1", "h5"]})
+    assert (found["level"], found["patients"], found["patients_in_two"], found["copies_in_two"]) == ("none", 4, 1, 2)
+    assert found["found"] is found["left_out"] is found["unreadable"] is None  # nobody counted
+
+
+def test_unknown_patients_are_not_counted() -> None:
+    found = flow_of(splits({**GROUPED, "test": [(0, None), (1, "P5")]}), HASHES)
+    assert (found["level"], found["patients"], found["patients_in_two"], found["how"]) == ("image", None, None, "")
+    assert found["splits"]["train"]["patients"] is None
+    assert found["splits"]["train"]["classes"]["a"]["patients"] is None
+
+
+@pytest.mark.parametrize(
+    "judged", [{"split": "test", "images": 2, "patients": 2}, {"split": None, "images": 7, "patients": None}]
+)
+def test_the_diagram_holds_the_numbers(judged: dict[str, object]) -> None:
+    import numpy as np
+
+    p = Predictions(("a", "b"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
+    counts = {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1}
+    told = {**flow_of(splits(GROUPED), HASHES, counts, "outside the folders"), "judged": judged}
+    figure = flow(p, {"flow": told})
+    assert figure is not None
+    texts = [item.get_text() for item in figure.findobj(Text)]
+    assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
+    assert ("test: judged here" in texts) is (judged["split"] == "test")
+    assert ("other images: judged here" in texts) is (judged["split"] is None)
+    assert png(figure).startswith(b"\x89PNG")
+    assert flow(p, {}) is None
+
+
+def test_a_run_tells_its_flow(trained: Trained) -> None:
+    for name in ("val", "test"):
+        told = json.loads((trained.folder / name / "metrics.json").read_text())["flow"]
+        assert told["judged"] == {"split": name, "images": told["splits"][name]["images"], "patients": None}
+        assert told["found"] == told["used"] == sum(part["images"] for part in told["splits"].values())
+        assert (told["left_out"], told["unreadable"], told["exact_duplicates"]) == (0, 0, 0)
+    html = (trained.folder / "test" / "report.html").read_text()
+    assert "disjoint by image only" in html and "test, judged here" in html
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "data", 20)
+    (data / "loose.png").write_bytes((data / "amber" / "amber_0.png").read_bytes())
+    before = listing(data)
+    result = train(data, output=tmp_path / "runs", name="a", sets=TINY_SETS, max_train=20, ui=Recorder(), **TINY)
+    told = result.test.metrics["flow"]
+    assert told["found"] == 41 and told["splits"]["train"]["images"] == 20
+    assert told["left_out"] == 41 - told["used"] > 1 and "a sample of 20" in told["why_left_out"]
+    assert listing(data) == before

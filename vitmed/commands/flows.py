@@ -1,0 +1,45 @@
+"""The flow of a run's images, for its reports: from the checkpoint and what the check before the training counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vitmed.checkpoint import Checkpoint
+from vitmed.config import DataConfig
+from vitmed.flow import flow_of
+from vitmed.predictions import Predictions
+from vitmed.run import RunFolder
+
+
+def run_flow(saved: Checkpoint, run: RunFolder, split: str | None, predictions: Predictions) -> dict[str, Any]:
+    """`flow.flow_of` of a run, and `judged`: what this report is about.
+
+    Args:
+        split: of the run that is judged; None for other images.
+    """
+    flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
+    return {**flow, "judged": judged(predictions, split)}
+
+
+def judged(predictions: Predictions, split: str | None) -> dict[str, Any]:
+    """Which images a report is about."""
+    patients = None if predictions.groups is None else len(set(predictions.groups))
+    return {"split": split, "images": len(predictions), "patients": patients}
+
+
+def data_counts(run: RunFolder) -> Mapping[str, Any]:
+    """What the check before the training counted; nothing for a run of before there was such a file."""
+    try:
+        counts = json.loads(run.data_check.read_text(encoding="utf-8"))["counts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return counts if isinstance(counts, dict) else {}
+
+
+def why_left_out(data: DataConfig) -> str:
+    """Why files of the data folder are in no split, in words."""
+    reasons = [] if data.max_train is None else [f"a sample of {data.max_train:,} for training was asked for"]
+    reasons.append("not named in the table of labels" if data.labels else "outside the folders of classes and splits")
+    return ", or ".join(reasons)

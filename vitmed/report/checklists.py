@@ -1,0 +1,140 @@
+"""Where a report answers the items of CLAIM 2024, TRIPOD+AI and STARD-AI; and, said honestly, where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vitmed.report.checklist_items import GUIDELINES, Item
+
+
+class Topic(NamedTuple):
+    """Something that a report may hold.
+
+    Attributes:
+        section: key in `page.SECTIONS` where it stands.
+        told: what it says.
+        there: whether it is there: of all that metrics.json holds.
+    """
+
+    section: str
+    told: str
+    there: Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One item as the report answers it.
+
+    Attributes:
+        number, asks: of the item.
+        state: "answered", "in part" or "not supplied".
+        answers: (section, what it says) of what is there.
+        missing: what the author has yet to say; "" for nothing.
+    """
+
+    number: str
+    asks: str
+    state: str
+    answers: tuple[tuple[str, str], ...]
+    missing: str
+
+
+@dataclass(frozen=True)
+class Checklist:
+    """A guideline with its lines, and how many are in which state."""
+
+    name: str
+    source: str
+    lines: tuple[Line, ...]
+
+    def count(self, state: str) -> int:
+        """How many lines are in a state."""
+        return sum(line.state == state for line in self.lines)
+
+
+def checklists(metrics: Mapping[str, Any], shown: Collection[str]) -> list[Checklist]:
+    """The guidelines, filled in as far as this report goes.
+
+    Args:
+        metrics: all that metrics.json holds.
+        shown: keys of the sections that the report has; a pointer leads to no other.
+    """
+    return [Checklist(g.name, g.source, tuple(_line(item, metrics, shown) for item in g.items)) for g in GUIDELINES]
+
+
+def _line(item: Item, metrics: Mapping[str, Any], shown: Collection[str]) -> Line:
+    topics = [TOPICS[name] for name in item.topics]
+    there = [topic for topic in topics if topic.section in shown and topic.there(metrics)]
+    answers = tuple((topic.section, topic.told) for topic in there)
+    absent = [f"{topic.told}: not in this report" for topic in topics if topic not in there]
+    missing = "; ".join([*absent, *([item.author] if item.author else [])])
+    state = "not supplied" if not there else "in part" if missing else "answered"
+    return Line(item.number, item.asks, state, answers, missing)
+
+
+def _fact(*names: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda metrics: any(name in metrics["report"]["facts"] for name in names)
+
+
+def _key(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda metrics: metrics.get(name)
+
+
+def _judged(own: bool) -> Callable[[Mapping[str, Any]], Any]:
+    """Whether the images judged here are the test of the run, or others."""
+
+    def look(metrics: Mapping[str, Any]) -> bool:
+        split = ((metrics.get("flow") or {}).get("judged") or {"split": "?"})["split"]
+        return split == "test" if own else split is None
+
+    return look
+
+
+def always(metrics: Mapping[str, Any]) -> bool:
+    """What every report has."""
+    return True
+
+
+TOPICS: dict[str, Topic] = {
+    "research": Topic("limitations", "for research only; no medical device", always),
+    "data": Topic("flow", "the data folder and how it was split", _key("flow")),
+    "flow": Topic("flow", "files found, left out, and dealt to the splits", _key("flow")),
+    "splits": Topic("flow", "sizes of the splits and how they were made", _key("flow")),
+    "level": Topic("flow", "the level at which splits are disjoint, with its proof", _key("flow")),
+    "classes": Topic("flow", "images (and patients, where known) of each class in each split", _key("flow")),
+    "unreadable": Topic("flow", "unreadable files; training takes none", _key("flow")),
+    "size": Topic("results", "how precise these numbers of images and patients make it", lambda m: m["resamples"]),
+    "results": Topic("results", "every measure, overall and by class", always),
+    "confusion": Topic("results", "confusion matrix", always),
+    "roc": Topic("results", "ROC, precision and recall", always),
+    "intervals": Topic("results", "intervals and how they came about", lambda m: m["resamples"]),
+    "baselines": Topic("results", "what needs no training, beside the model", lambda m: m.get("baselines")),
+    "preprocessing": Topic("training", "preprocessing by vitmed", _fact("Preprocessing")),
+    "model": Topic("training", "the network; it sees pixels and nothing else", _fact("Model")),
+    "pixels": Topic("training", "the network sees pixels and nothing else", _fact("Model")),
+    "one_model": Topic("training", "one network, no ensemble", _fact("Model choice")),
+    "started": Topic("training", "the weights that training began with, and their licence", _fact("Started from")),
+    "training": Topic("training", "optimiser, rates, augmentation, seed", _fact("Optimisation")),
+    "balance": Topic("training", "whether classes were balanced in training", _fact("Optimisation")),
+    "choice": Topic("training", "how the weights were chosen; the test took no part", _fact("Model choice")),
+    "software": Topic("training", "versions and device; more in environment.json", _fact("Versions")),
+    "config": Topic("training", "all settings in config.yaml, membership in splits.csv", _fact("Versions")),
+    "outputs": Topic("results", "predictions.csv holds every output", always),
+    "internal": Topic("results", "the held-out test of the run", _judged(own=True)),
+    "external": Topic("results", "images from elsewhere", _judged(own=False)),
+    "calibration": Topic("calibration", "calibration", _key("calibration")),
+    "operating": Topic("operating", "thresholds, chosen on validation, and what they reach", _key("operating_points")),
+    "prevalence": Topic("operating", "PPV and NPV by how common the finding is", _key("prevalence")),
+    "decision_curve": Topic("operating", "net benefit", _key("decision_curve")),
+    "patient_level": Topic("patients", "results by patient", _key("patient_level")),
+    "subgroups": Topic("subgroups", "results by subgroup", _key("subgroups")),
+    "uncertainty": Topic("uncertainty", "when not to answer", lambda m: m.get("conformal") or m.get("abstention")),
+    "familiarity": Topic("uncertainty", "images unlike those of training", _key("familiarity")),
+    "label_errors": Topic("errors", "labels that may be wrong", _key("label_errors")),
+    "errors": Topic("errors", "the most confident errors", always),
+    "attention": Topic("attention", "maps, and the check whether they explain anything", _key("attention")),
+    "robustness": Topic("robustness", "corrupted images", _key("robustness")),
+    "limitations": Topic("limitations", "limitations that vitmed can see", always),
+}

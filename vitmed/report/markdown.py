@@ -1,0 +1,103 @@
+"""report.md: the page as Markdown, with links to the figures beside it. Whatever a section says in HTML comes out."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+LEFT_OUT = {"script", "style", "nav", "head"}  # and what needs a script, or a page to go about in
+CONTROLS = {"controls", "skip"}
+BLOCKS = {"p", "div", "section", "figure", "footer", "header", "main", "ul", "dl", "table"}
+VOID = {"meta", "img", "br", "link", "input"}
+MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*"}
+
+
+def to_markdown(html: str) -> str:
+    """The text of a page of ours: headings, paragraphs, lists, tables and pictures; names cannot become Markdown."""
+    writer = _Writer()
+    writer.feed(html)
+    writer.close()
+    writer.end_block()
+    return "\n".join(writer.lines).strip() + "\n"
+
+
+class _Writer(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.text = ""
+        self.prefix = ""
+        self.hidden = 0  # open tags, from the one that is left out inwards
+        self.rows: list[list[str]] | None = None
+
+    def end_block(self) -> None:
+        """Write what has come together, as a paragraph, heading or point of a list."""
+        text, self.text = " ".join(self.text.split()), ""
+        if text:
+            listed = self.prefix == "- " and bool(self.lines) and self.lines[-1].startswith("- ")
+            self.lines += [f"{self.prefix}{text}"] if listed else ["", f"{self.prefix}{text}"]
+        self.prefix = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if self.hidden or tag in LEFT_OUT or CONTROLS & set(given.get("class", "").split()):
+            self.hidden += tag not in VOID
+            return
+        if tag in BLOCKS and self.rows is None:
+            self.end_block()
+        if tag in ("h1", "h2", "h3"):
+            self.end_block()
+            self.prefix = "#" * int(tag[1]) + " "
+        elif tag in ("li", "dt"):
+            self.end_block()
+            self.prefix = "- "
+        elif tag == "dd":
+            self.text += ": "
+        elif tag == "small":
+            self.text += " ("
+        elif tag == "table":
+            self.rows = []
+        elif tag == "tr" and self.rows is not None:
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.text = ""
+        elif tag == "img":
+            self.end_block()
+            self.lines += ["", f"![{escape(given.get('alt', ''))}]({given.get('src', '')})"]
+        self.text += MARKS.get(tag, "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.hidden:
+            self.hidden -= tag not in VOID
+            return
+        self.text += MARKS.get(tag, "")
+        if tag == "small":
+            self.text = self.text[:-2] if self.text.endswith(" (") else self.text + ")"
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1].append(" ".join(self.text.split()))
+            self.text = ""
+        elif tag == "caption":
+            caption, self.text = self.text, ""
+            self.lines += ["", caption]
+        elif tag == "table" and self.rows is not None:
+            rows, self.rows = self.rows, None
+            self.lines += ["", *_table(rows)]
+        elif (tag in BLOCKS and self.rows is None) or tag in ("h1", "h2", "h3", "li", "dd"):
+            self.end_block()
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden:
+            self.text += escape(data)
+
+
+def escape(text: str) -> str:
+    """Text in which no character means anything to Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|#~!$&])", r"\\\1", text)
+
+
+def _table(rows: list[list[str]]) -> list[str]:
+    """As wide as its widest row; the first row is the head."""
+    width = max(map(len, rows), default=0)
+    filled = [row + [""] * (width - len(row)) for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in filled]
+    return [*lines[:1], "|" + "---|" * width, *lines[1:]] if lines else []

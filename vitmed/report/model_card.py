@@ -1,0 +1,120 @@
+"""model_card.md: what a model is, was made from and is worth, with the header that Hugging Face's hub reads."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from vitmed.report.limitations import limitations
+from vitmed.report.markdown import escape
+from vitmed.report.page import FOLDER, headline_of, interval, sampling_of, value
+
+CLASSES = 50  # that the tables list
+# Names of the hub for our numbers; those it has no name for keep ours.
+HUB = {
+    "auroc": "roc_auc",
+    "mcc": "matthews_correlation",
+    "sensitivity": "recall",
+    "ppv": "precision",
+}
+
+
+def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
+    """The card. It holds no path, no host and no patient, as long as the facts and the title of the report do not.
+
+    Args:
+        metrics: all that metrics.json holds, of the run's own test.
+        name: of the model.
+        folder: of the report, relative to the card.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    environment.filters["md"] = lambda text: escape(" ".join(str(text).split()))
+    classes = metrics["classes"]
+    more = f" and {len(classes) - CLASSES:,} more" if len(classes) > CLASSES else ""
+    header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
+    text = environment.get_template("model_card.md.j2").render(
+        header=header,
+        name=name,
+        folder=folder,
+        metrics=metrics,
+        flow=metrics.get("flow"),
+        facts=metrics["report"]["facts"],
+        classes=classes,
+        listed=", ".join(classes[:CLASSES]) + more,
+        most=CLASSES,
+        headline=[(title, entry) for _, title, entry in headline_of(metrics)],
+        sampling=sampling_of(metrics),
+        value=value,
+        interval=interval,
+        limitations=limitations(metrics),
+    )
+    return f"{text}\n{_stamp(text)}\n"
+
+
+def edited(card: str) -> bool:
+    """Whether somebody wrote in a card after `model_card` made it."""
+    text, _, stamp = card.rstrip("\n").rpartition("\n")
+    return stamp != _stamp(text)
+
+
+def _stamp(text: str) -> str:
+    return f"<!-- made by vitmed, sha256 of the text above {hashlib.sha256(text.encode()).hexdigest()} -->"
+
+
+def card_header(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
+    data, name = " ".join(metrics["report"]["title"].split()), " ".join(name.split())  # `---` in a line ends a header
+    found = [
+        {
+            "type": HUB.get(key, key),
+            "name": title,
+            "value": round(entry["value"], 6),
+            "args": _interval(entry, metrics),
+        }
+        for key, title, entry in headline_of(metrics)
+        if entry["value"] is not None
+    ]
+    return {
+        "license": "unknown",
+        "library_name": "vitmed",
+        "pipeline_tag": "image-classification",
+        "tags": ["vitmed", "medical-imaging", "image-classification", "vision-transformer", "research-use-only"],
+        "datasets": [_slug(data.removeprefix("test of "))],
+        "metrics": list(dict.fromkeys(entry["type"] for entry in found)),
+        "model-index": [
+            {
+                "name": name,
+                "results": [
+                    {
+                        "task": {"type": "image-classification", "name": "Image classification"},
+                        "dataset": {"type": _slug(data.removeprefix("test of ")), "name": data, "split": "test"},
+                        "metrics": found,
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def _interval(entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    if entry["low"] is None:
+        return {"interval": "none"}
+    low, high = round(entry["low"], 6), round(entry["high"], 6)
+    how = f"{entry.get('method', 'bootstrap')}, {metrics['resampling']}"
+    return {"interval": metrics["level"], "low": low, "high": high, "method": how}
+
+
+def _slug(text: str) -> str:
+    """A name that the hub takes: letters, digits, dots, hyphens."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:90] or "data"

@@ -1,0 +1,134 @@
+"""The numbers behind the threshold slider: counted here, so that the page only looks them up and divides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vitmed.metrics import finding, known_labels
+from vitmed.plots.drawing import plain
+from vitmed.predictions import Predictions
+
+STEPS = 1000  # thresholds of the one class of two
+STEPS_OF_MANY = 200  # of each of more classes
+CLASSES = 20  # that can be chosen; of more, those with the most images
+ROWS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of the table that needs no script
+
+
+def slider_data(predictions: Predictions, metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Counts of every class that can be tried, at every threshold that can be chosen.
+
+    An image is called the class where its probability is the threshold or more.
+
+    Args:
+        predictions: with labels.
+        metrics: what the report has found; `operating_points`, where they are there, are marked.
+
+    Returns:
+        None where no class has images of its own and others. Else `classes`: [{name, positives, negatives, thresholds
+        (rising), tp, fp (at each), start (index of the threshold in use, else of 0.5), marks [[text, index]]}]; `left`:
+        how many classes are left out; `decided`: whether `start` is what the model does (of more than two classes the
+        likeliest wins, which is no threshold).
+    """
+    labels, two = known_labels(predictions), finding(predictions)
+    counts = np.bincount(labels, minlength=len(predictions.classes))
+    fit = [k for k in range(len(counts)) if 0 < counts[k] < len(labels)]
+    chosen = fit if two is None else [k for k in fit if k == two]
+    chosen = sorted(sorted(chosen, key=lambda k: -counts[k])[:CLASSES])
+    if not chosen:
+        return None
+    steps = STEPS if two is not None else STEPS_OF_MANY
+    marks = list(_marks(metrics.get("operating_points"))) if two is not None else []
+    used = getattr(predictions, "threshold", None) if two is not None else None
+    return {
+        "classes": [_curve(predictions, k, labels == k, _start(predictions, k, used), marks, steps) for k in chosen],
+        "left": len(fit) - len(chosen) if two is None else 0,
+        "decided": two is not None,
+    }
+
+
+def _curve(
+    predictions: Predictions, k: int, truth: np.ndarray, start: float, marks: list[tuple[str, float]], steps: int
+) -> dict[str, Any]:
+    scores = predictions.probabilities[:, k]
+    asked = [start, *(at for _, at in marks)]
+    thresholds = np.unique([*_grid(scores, steps), *asked])
+    hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
+    return {
+        "name": plain(predictions.classes[k]),
+        "positives": len(hits),
+        "negatives": len(false),
+        "thresholds": thresholds.tolist(),
+        "tp": (len(hits) - np.searchsorted(hits, thresholds)).tolist(),
+        "fp": (len(false) - np.searchsorted(false, thresholds)).tolist(),
+        "start": int(np.searchsorted(thresholds, start)),
+        "marks": [[text, int(np.searchsorted(thresholds, at))] for text, at in marks],
+    }
+
+
+def _grid(scores: np.ndarray, steps: int) -> list[float]:
+    """Thresholds that part the images evenly, and the round ones of the table; six digits, to take little room."""
+    distinct = np.unique(scores)
+    kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(steps, len(distinct))).astype(int))]
+    return [0.0, *ROWS, *(float(f"{score:.6g}") for score in kept), 1.0]
+
+
+def _start(predictions: Predictions, k: int, used: float | None) -> float:
+    """The threshold in use; else 0.5, or a hair above it where an image of exactly 0.5 goes to the other class."""
+    if used is not None:
+        return float(used)
+    level = predictions.probabilities[:, k] == 0.5
+    return float(np.nextafter(0.5, 1)) if level.any() and (predictions.predicted[level] != k).any() else 0.5
+
+
+def _marks(found: Any) -> Iterator[tuple[str, float]]:
+    """Name and threshold of whatever has both in `operating_points`."""
+    entries = found.items() if isinstance(found, Mapping) else enumerate(found) if isinstance(found, list) else ()
+    for key, entry in entries:
+        if isinstance(entry, Mapping) and isinstance(entry.get("threshold"), int | float):
+            yield str(entry.get("title") or entry.get("name") or key), float(entry["threshold"])
+        elif isinstance(entry, Mapping | list):
+            yield from _marks(entry)
+
+
+def at(curve: Mapping[str, Any], index: int, prevalence: float | None = None) -> dict[str, Any]:
+    """What a threshold gives, as the page computes it.
+
+    Args:
+        prevalence: 0..1, of the place where the model is to work; None: as among these images.
+
+    Returns:
+        threshold, tp, fp, fn, tn; sensitivity, specificity, ppv, npv: 0..1, None where undefined. PPV and NPV by Bayes'
+        rule from sensitivity, specificity and prevalence.
+    """
+    tp, fp = curve["tp"][index], curve["fp"][index]
+    positives, negatives = curve["positives"], curve["negatives"]
+    sensitivity, specificity = tp / positives, (negatives - fp) / negatives
+    p = positives / (positives + negatives) if prevalence is None else prevalence
+    right, wrong = sensitivity * p, (1 - specificity) * (1 - p)
+    kept, missed = specificity * (1 - p), (1 - sensitivity) * p
+    return {
+        "threshold": curve["thresholds"][index],
+        "tp": tp,
+        "fp": fp,
+        "fn": positives - tp,
+        "tn": negatives - fp,
+        "sensitivity": sensitivity,
+        "specificity": specificity,
+        "ppv": right / (right + wrong) if right + wrong > 0 else None,
+        "npv": kept / (kept + missed) if kept + missed > 0 else None,
+    }
+
+
+def rows(curve: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising."""
+    names = {curve["start"]: "in use"} | {index: text for text, index in curve["marks"]}
+    round_ones = [curve["thresholds"].index(threshold) for threshold in ROWS]
+    told = []
+    for index in sorted({*names, *round_ones}):
+        row = at(curve, index)
+        name = f" ({names[index]})" if index in names else ""
+        told.append((f"{row['threshold']:.3g}{name}", row))
+    return told
