@@ -55,7 +55,7 @@ def write_report(
     maps: Maps | None = None,
     flow: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write predictions.csv, metrics.json, label_issues.csv, figures as PNG and SVG, and report.html; each whole or not.
+    """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html; each whole or not.
 
     And report.md and report.pdf where `config.format` asks for them. A report holds no patient, and unless
     `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts`
