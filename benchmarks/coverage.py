@@ -47,6 +47,7 @@ DESIGNS = [
     *(Design(g, "1-5", a, 0.2) for g in (10, 20, 50, 200) for a in (0.85, 0.95)),
     *(Design(g, "malaria", a, 0.1) for g in (10, 20, 50, 200) for a in (0.85, 0.95)),
     *(Design(g, "malaria", 0.95, 0.1, pure=True) for g in (20, 50, 200)),
+    *(Design(5, sizes, 0.95, 0.1) for sizes in ("1-5", "malaria")),
 ]
 
 
@@ -105,12 +106,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", type=int, default=1000)
     parser.add_argument("--resamples", type=int, default=400)
+    parser.add_argument("--from", type=int, default=0, dest="first", help="number of the first design")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     columns = [*SHOWN, "auroc, DeLong by image", "balanced, percentile bootstrap"]
     print("| units | images each | accuracy | likeness | " + " | ".join(columns) + " |")
     print("| --- " * (len(columns) + 4) + "|")
-    for number, design in enumerate(DESIGNS):
+    for number, design in list(enumerate(DESIGNS))[asked.first :]:
         rng, truths = np.random.default_rng([asked.seed, number]), truth_of(design)
         tests = [one_test(draw(design, rng), truths, asked.resamples, i) for i in range(asked.tests)]
         cells = []

@@ -255,9 +255,12 @@ def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str
     draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in judged.point} for judged in several]
     units = several[0].units
     if units.count > 1:
-        for weights in bootstrap_weights(units.index, resamples, seed):
-            for judged, drawn in zip(several, draws, strict=True):
-                for name, values in judged.scorer.counted(weights)[0].items():
+        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are all that is needed
+        index = np.arange(units.count) if whole else units.index
+        ways = [judged.scorer.summed(units.index) if whole else judged.scorer.counted for judged in several]
+        for weights in bootstrap_weights(index, resamples, seed):
+            for way, drawn in zip(ways, draws, strict=True):
+                for name, values in way(weights)[0].items():
                     drawn[name].append(values)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
 

@@ -9,6 +9,7 @@ Letters: S images, K classes, R resamples, P images of one class.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -88,10 +89,24 @@ class Scorer:
 
     def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """As `values`, without AUROC and average precision, which take most of the time."""
-        r, k = len(weights), self.size
-        cells = np.zeros((r, 0))
+        cells = np.zeros((len(weights), 0))
         if len(self.cells):
             cells = np.add.reduceat(weights.take(self.order, axis=1), self.starts, axis=1)  # (R, C)
+        return self._numbers(cells, weights @ self.losses)
+
+    def summed(self, units: np.ndarray) -> Callable[[np.ndarray], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """`counted` for weights of whole units, (R, G), units being the number (S,) of each image's: much faster."""
+        count = int(units.max()) + 1
+        held = np.zeros((count, len(self.cells)))
+        np.add.at(
+            held, (units[self.order], np.repeat(np.arange(len(self.cells)), np.diff([*self.starts, len(units)]))), 1
+        )
+        losses = np.stack([np.bincount(units, column, minlength=count) for column in self.losses.T], axis=1)
+        return lambda weights: self._numbers(weights @ held, weights @ losses)
+
+    def _numbers(self, cells: np.ndarray, lost: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Of the images in each cell of the confusion matrix that is in use, (R, C), and the summed losses, (R, 2)."""
+        r, k = len(cells), self.size
         support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
         called = _grouped(cells[:, self.by_call], self.cells[self.by_call] % k, k)  # (R, K) predicted as it
         tp, right = np.zeros((r, k)), self.cells // k == self.cells % k
@@ -110,7 +125,7 @@ class Scorer:
         # class that is never predicted has no PPV, and leaving it out would reward ignoring it.
         # So is a resample that happens to have none of a class: its mean over the others is another quantity.
         share = ratio(support, total[:, None])
-        losses = ratio(weights @ self.losses, total[:, None])  # (R, 2)
+        losses = ratio(lost, total[:, None])  # (R, 2)
         hits = tp.sum(axis=1)
         chance = (support * called).sum(axis=1)  # total^2 x agreement by chance
         varied_truth = total**2 - (support**2).sum(axis=1)

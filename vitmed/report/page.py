@@ -186,19 +186,20 @@ def worth(metrics: Mapping[str, Any]) -> str:
     sizes = sample["images_per_patient"]
     if sizes is None:
         return ""
-    told = (
-        f"{sample['n_images']:,} images of {sample['n_patients']:,} patients: {sizes['min']:,} to {sizes['max']:,} of "
-        f"each, in the median {sizes['median']:,.4g}."
-    )
+    each = f"{sizes['min']:,} to {sizes['max']:,} of each, in the median {sizes['median']:,.4g}"
+    each = f"{sizes['max']:,} of each" if sizes["min"] == sizes["max"] else each
+    told = f"{sample['n_images']:,} images of {sample['n_patients']:,} patients, {each}."
     if sizes["max"] == 1 or right["effective_n"] is None:
         return told
     if right["design_effect"] is None:
         return f"{told} No error was seen, so nothing tells how alike a patient's images are: each patient counts once."
-    alike = "" if right["icc"] is None else f" (intraclass correlation of being right {right['icc']:.2f})"
-    return (
-        f"{told} Images of one patient are alike{alike}: for the accuracy they are worth {right['effective_n']:,.0f} "
-        f"independent images (design effect {right['design_effect']:.1f})."
-    )
+    parts = [f"{right['effective_n']:,.0f} independent images for the accuracy"]
+    if metrics["positive_class"] is not None:
+        found = sample["classes"][metrics["classes"].index(metrics["positive_class"])]
+        known = [(name, one["effective_n"]) for name, one in found.items() if one["effective_n"] is not None]
+        parts += [f"{number:,.0f} for the {name}" for name, number in known]
+    alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
+    return f"{told} They are worth {', '.join(parts)} ({alike}design effect {right['design_effect']:.1f})."
 
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
