@@ -17,6 +17,7 @@ MANY_CLASSES = 50  # of more, the numbers of each class are left out: they would
 WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
 FEWEST = 200
 TINY = 1e-12  # a probability this near to 1 does not rank patients any more
+OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}
 COUNTED = ("sensitivity", "specificity", "ppv", "npv")
 
 
@@ -136,12 +137,8 @@ def patient_level(
             continue
         judged = patient_predictions(predictions, way)
         numbers = evaluate_predictions(judged, resamples)
-        result[way] = {
-            "text": text,
-            **{key: value for key, value in numbers.items() if key not in ("classes", "level")},
-        }
-        if many:
-            result[way] |= {"per_class": {}, "undefined": {}, "confusion_matrix": None}
+        kept = OF_MANY_CLASSES if many else set(numbers) - {"classes", "level"}
+        result[way] = {"text": text, **{key: value for key, value in numbers.items() if key in kept}}
         result["notes"] += [note for note in numbers["notes"] if note not in result["notes"]]
         if two:
             saturated = int(np.sum(judged.probabilities[:, finding(judged)] > 1 - TINY))
