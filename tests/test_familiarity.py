@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from vitmed.config import EvaluateConfig
-from vitmed.familiarity import COLUMN, Familiarity, fit_familiarity, report_familiarity
-from vitmed.predictions import Predictions
+from vitmed.familiarity import Familiarity, fit_familiarity, report_familiarity
+from vitmed.predictions import UNFAMILIARITY, Predictions
 
 CONFIG = EvaluateConfig(resamples=50)
 
@@ -76,7 +76,7 @@ def judged(scores: np.ndarray) -> Predictions:
     size = len(scores)
     labels, cells = np.arange(size) % 2, tuple(f"{score:.6g}" for score in scores)
     logits = np.eye(2, dtype=np.float32)[np.where(scores > 1, 1 - labels, labels)]  # every unlike one is wrong
-    return Predictions(("a", "b"), ("x",) * size, None, labels, logits, columns={COLUMN: cells})
+    return Predictions(("a", "b"), ("x",) * size, None, labels, logits, columns={UNFAMILIARITY: cells})
 
 
 def test_the_report_against_scikit_learn() -> None:
@@ -100,5 +100,5 @@ def test_without_scores_there_is_nothing_to_say() -> None:
     p = judged(np.ones(4))
     assert report_familiarity(replace(p, columns={}), {"n": 5}, CONFIG) is None
     assert report_familiarity(p, None, CONFIG) is None
-    mended = replace(p, columns={COLUMN: ("0.5", "a word", "1", "nan")})  # somebody edited the table
+    mended = replace(p, columns={UNFAMILIARITY: ("0.5", "a word", "1", "nan")})  # somebody edited the table
     assert report_familiarity(mended, {"n": 5}, CONFIG) is None

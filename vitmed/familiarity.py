@@ -17,9 +17,8 @@ import numpy as np
 from vitmed.bootstrap import Bootstrap, entry, ratio
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import bootstrap_weights, rank_auroc
-from vitmed.predictions import Predictions
+from vitmed.predictions import UNFAMILIARITY, Predictions
 
-COLUMN = "unfamiliarity"
 QUANTILE = 0.99  # of validation: above it an image is called unlike the training ones
 FEWEST = 20  # training images
 MOST_CLASSES = 100  # with a mean of their own; of more there is one mean for all
@@ -142,7 +141,7 @@ def _against(scores: np.ndarray, others: np.ndarray, boot: Bootstrap) -> dict[st
 def scores_of(predictions: Predictions) -> np.ndarray | None:
     """(S,) float64 from the column of the table; None where it is not there or holds something else."""
     try:
-        scores = np.array([float(cell) for cell in predictions.columns[COLUMN]])
+        scores = np.array([float(cell) for cell in predictions.columns[UNFAMILIARITY]])
     except (KeyError, ValueError):
         return None
     return scores if np.isfinite(scores).all() else None

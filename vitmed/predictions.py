@@ -17,6 +17,7 @@ import numpy as np
 from vitmed.errors import DataError
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
+UNFAMILIARITY = "unfamiliarity"  # a further column, which a model with a measure of it writes
 
 
 @dataclass(frozen=True)

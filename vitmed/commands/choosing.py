@@ -14,12 +14,12 @@ from vitmed.checkpoint import Checkpoint, add_judgement, load_checkpoint
 from vitmed.config import Config, EvaluateConfig
 from vitmed.data import Images
 from vitmed.errors import CheckpointError, DataError, UsageError
-from vitmed.familiarity import COLUMN, MOST_FITTED, Familiarity, fit_familiarity
+from vitmed.familiarity import MOST_FITTED, Familiarity, fit_familiarity
 from vitmed.inference import check_finite, predict_logits
 from vitmed.judgement import Judgement, asked_of, make_judgement
 from vitmed.model import ViT
 from vitmed.operating import asked_point
-from vitmed.predictions import Predictions
+from vitmed.predictions import UNFAMILIARITY, Predictions
 from vitmed.run import RunFolder
 from vitmed.splits import image_files, labelled
 from vitmed.ui import Ui
@@ -163,7 +163,7 @@ def scored(logits: np.ndarray, classes: int) -> tuple[np.ndarray, dict[str, tupl
     """What `forward_of` gave, parted: logits (S, K), and the column of unfamiliarity where there is one."""
     if logits.shape[1] <= classes:
         return logits, {}
-    return logits[:, :classes], {COLUMN: tuple(f"{score:.6g}" for score in logits[:, classes])}
+    return logits[:, :classes], {UNFAMILIARITY: tuple(f"{score:.6g}" for score in logits[:, classes])}
 
 
 def scores_of_folder(folder: Path, saved: Checkpoint, model: ViT, judgement: Judgement | None, ui: Ui) -> Judgement:

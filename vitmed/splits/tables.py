@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.errors import DataError
-from vitmed.predictions import FIXED_COLUMNS
+from vitmed.predictions import FIXED_COLUMNS, UNFAMILIARITY
 from vitmed.splits.samples import SPLIT_NAMES
 from vitmed.splits.scanning import split_of
 
@@ -25,7 +25,7 @@ GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subjec
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx")
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Names that predictions.csv and splits.csv have for themselves.
-TAKEN = (*FIXED_COLUMNS, "error", "sha256", "class", "split")
+TAKEN = (*FIXED_COLUMNS, UNFAMILIARITY, "error", "sha256", "class", "split")
 FIRST = 5  # how many of many are named
 
 
