@@ -124,7 +124,7 @@ def evaluate(
             config=config,
             notes=notes,
             baselines=others,
-            found=found_with_model(attention, known_stress(saved.path)),
+            found=found_with_model(attention, known_stress(run.path, saved.weights)),
             maps=maps,
         )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
