@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from vitmed.corruption import CORRUPTIONS
@@ -14,7 +15,7 @@ from vitmed.errors import DataError
 from vitmed.metrics import evaluate_predictions
 from vitmed.plots import png, stress_curves, stress_samples
 from vitmed.predictions import Predictions
-from vitmed.robustness import file_hash, judge, known_stress
+from vitmed.robustness import judge, known_stress, weights_hash
 
 
 def draw(signal: float, classes: int = 2, size: int = 120, seed: int = 0, groups: bool = True) -> Predictions:
@@ -117,15 +118,15 @@ def test_the_figures_draw() -> None:
     assert png(stress_samples({"JPEG": [picture] * 6, "Hue": [picture] * 6})).startswith(b"\x89PNG")
 
 
-def test_only_a_stress_test_of_this_very_file_is_known(tmp_path: Path) -> None:
-    file = tmp_path / "best.pt"
-    file.write_bytes(b"weights")
-    assert known_stress(file) is None
-    for name, digest in (("stress", file_hash(file)), ("stress-2", "another")):
+def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> None:
+    weights = {"head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
+    assert known_stress(tmp_path, weights) is None
+    for name, digest in (("stress", weights_hash(weights)), ("stress-2", "another")):
         (tmp_path / name).mkdir()
-        text = json.dumps({"checkpoint_sha256": digest, "corruptions": {}, "name": name})
+        text = json.dumps({"weights_sha256": digest, "corruptions": {}, "name": name})
         (tmp_path / name / "stress.json").write_text(text)
     (tmp_path / "stress-3").mkdir()
     (tmp_path / "stress-3" / "stress.json").write_text("torn")
-    found = known_stress(file)
+    found = known_stress(tmp_path, weights)
     assert found is not None and found["name"] == "stress"
+    assert known_stress(tmp_path, weights | {"head.bias": torch.ones(2)}) is None

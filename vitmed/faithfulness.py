@@ -50,15 +50,17 @@ def check_maps(
     model: ViT,
     preprocessing: Preprocessing,
     images: np.ndarray,
+    targets: np.ndarray | None = None,
     units: np.ndarray | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Ask both questions about the predicted class of some images.
+    """Ask both questions about one class of each of some images.
 
     Args:
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
+        targets: (B,) the class to explain, such as the predicted one; None: that with the largest logit.
         units: (B,) int, which of them belong together (patients): intervals are of the means of these. None: each is
             its own.
         seed: of the random orders and of the shuffled weights.
@@ -79,11 +81,13 @@ def check_maps(
         return found | {"reason": f"{len(images)} images were looked at, which is too few to judge a map"}
     if patches == 1:
         return found | {"reason": "the image is one patch, so no patch can stand out"}
-    logits, maps = relevance(model, x)
-    if logits.shape[1] == 1:
+    if model.head.out_features == 1:
         return found | {"reason": "the model knows one class, so nothing changes its answer"}
-    scores = _areas(model, x, logits.argmax(axis=1), maps, seed, progress)
-    similar = _cascade(model, x[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, seed)
+    asked = None if targets is None else torch.from_numpy(targets).to(device)
+    logits, maps = relevance(model, x, asked)
+    asked = torch.from_numpy(logits.argmax(axis=1)).to(device) if asked is None else asked
+    scores = _areas(model, x, asked.cpu().numpy(), maps, seed, progress)
+    similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, seed)
     found["stages"] = list(similar)
     found["whole"], found["blank"] = float(scores.pop("whole").mean()), float(scores.pop("blank").mean())
     units = np.arange(len(images)) if units is None else units
@@ -246,21 +250,18 @@ def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, targe
     return np.concatenate(found)
 
 
-def _cascade(model: ViT, x: Tensor, before: dict[str, np.ndarray], seed: int) -> dict[str, dict[str, np.ndarray]]:
-    """Rank correlation of the maps before with those after each stage of randomisation: stage -> method -> (B,).
-
-    The class that is explained stays what it was.
-    """
+def _cascade(
+    model: ViT, x: Tensor, targets: Tensor, before: dict[str, np.ndarray], seed: int
+) -> dict[str, dict[str, np.ndarray]]:
+    """Rank correlation of the maps before with those after each stage of randomisation: stage -> method -> (B,)."""
     shaken = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
-    with torch.inference_mode():
-        targets = model(x).argmax(dim=1)
     found = {}
     for stage, tensors in _stages(shaken):
         for tensor in tensors:
             order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
             tensor.copy_(tensor.flatten()[order].view_as(tensor))
-        _, after = relevance(shaken, x.clone(), targets.clone())
+        _, after = relevance(shaken, x, targets)
         found[stage] = {name: rank_correlation(before[name], after[name]) for name in before}
     return found
 

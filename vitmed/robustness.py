@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vitmed.corruption import CORRUPTIONS
 from vitmed.metrics import (
@@ -187,20 +188,23 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def known_stress(checkpoint: Path) -> dict[str, Any] | None:
-    """What the newest stress test beside a checkpoint found of this very file; None where there is none."""
-    files = sorted(checkpoint.parent.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: file.stat().st_mtime_ns)
+def known_stress(run: Path, weights: Mapping[str, torch.Tensor]) -> dict[str, Any] | None:
+    """What the newest stress test in a run folder found of these very weights; None where there is none."""
+    files = sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: file.stat().st_mtime_ns)
     for file in reversed(files):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            if content["checkpoint_sha256"] == file_hash(checkpoint) and content["corruptions"] is not None:
+            if content["weights_sha256"] == weights_hash(weights) and content["corruptions"] is not None:
                 return dict(content)
         except (OSError, ValueError, KeyError, TypeError):  # somebody else's file
             continue
     return None
 
 
-def file_hash(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def weights_hash(weights: Mapping[str, torch.Tensor]) -> str:
+    """The sha256 of a state dict: names and bytes. What else a checkpoint holds changes no stress test."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

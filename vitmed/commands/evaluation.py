@@ -156,7 +156,7 @@ def evaluate(
             notes=notes,
             baselines=others,
             judgement=judgement,
-            found=found_with_model(attention, known_stress(saved.path)),
+            found=found_with_model(attention, known_stress(run.path, saved.weights)),
             maps=maps,
             flow=run_flow(saved, run, own, predictions),
         )

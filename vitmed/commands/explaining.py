@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from vitmed.attention import METHODS, attention_maps
-from vitmed.commands.prediction import NOTICE, find_checkpoint, list_images
+from vitmed.commands.prediction import NOTICE, find_checkpoint, list_images, predict
 from vitmed.errors import DataError, UsageError, unknown_key
 from vitmed.faithfulness import FEW, affordable, check_maps, sample
 from vitmed.images import Preprocessing
-from vitmed.inference import check_finite, read_batches
+from vitmed.inference import read_batches
 from vitmed.maps import TITLES, Maps, joined
 from vitmed.metrics import known_labels
 from vitmed.model import ViT
@@ -84,7 +84,6 @@ def explain(
         raise unknown_key("class", target, saved.classes)
     how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     named = [images] if isinstance(images, str | Path) else images
-    paths = list_images(named)
     folder = free_name(Path(FOLDER)) if output is None else Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
@@ -92,32 +91,15 @@ def explain(
         if place.is_dir() and place.resolve() != Path().resolve():
             refuse_inside(place, folder)
     RunFolder.probe(folder.parent)
-    model = saved.model().to(pick_device(device))
-    parts: list[Maps] = []
-    problems: dict[int, str] = {}
-    chosen = None if target is None else saved.classes.index(target)
-    with ui.bar("explaining") as advance:
-        for good, squares, bad in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
-            problems |= bad
-            if good:
-                targets = None if chosen is None else np.full(len(good), chosen)
-                parts.append(attention_maps(model, how, squares, targets, np.array(good)))
-                check_finite(parts[-1].logits, saved.path)
-            advance(sum(len(part.rows) for part in parts) + len(problems), len(paths))
-    if not parts:
-        raise DataError("\n".join(list(problems.values())[:20]), "name images that can be read")
-    maps = joined(parts)
+    predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
+    if not len(predictions):
+        raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
+    targets = predictions.predicted
+    if target is not None:
+        targets = np.full(len(predictions), saved.classes.index(target))
+    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, targets, ui)
     if methods:
         maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in methods})
-    predictions = Predictions(
-        classes=saved.classes,
-        paths=tuple(paths[i].as_posix() for i in maps.rows),
-        groups=None,
-        labels=None,
-        logits=maps.logits,
-        errors=tuple((paths[i].as_posix(), problem) for i, problem in sorted(problems.items())),
-    )
-    maps = replace(maps, rows=np.arange(len(predictions)))
     verdicts = known_verdicts(saved.path.parent)
     known = {name: verdicts[name] for name in maps.grids if name in verdicts}
     found = Explanation(predictions, maps.grids, maps.targets, known, folder)
@@ -133,6 +115,18 @@ def explain(
         ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
     ui.say(f"{len(predictions):,} pictures: {folder}")
     return found
+
+
+def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:
+    """The maps of images that could be read a moment ago."""
+    parts: list[Maps] = []
+    with ui.bar("explaining") as advance:
+        for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
+            if problems:
+                raise DataError("\n".join(problems.values()), "name images that stay where they are")
+            parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows)))
+            advance(rows[-1] + 1, len(paths))
+    return joined(parts)
 
 
 UNCHECKED = "not checked; vitmed evaluate finds out whether such maps explain anything"
@@ -203,16 +197,17 @@ def look(
     if images == 0 or not len(predictions):
         return None, None
     shown = gallery(predictions)
-    maps = attention_maps(model, preprocessing, np.stack([read(int(i)) for i in shown]), rows=shown)
+    pictures = np.stack([read(int(i)) for i in shown])
+    maps = attention_maps(model, preprocessing, pictures, predictions.predicted[shown], shown)
     count = affordable(model) if images is None else images
     if images is None and count < FEW <= len(predictions):
         slow = "it would take minutes on this machine; --map-images 8 does it"
-        found, drawn = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8)), ""
+        found, drawn = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8), np.empty(0, int)), ""
         return found | {"reason": slow, "drawn": drawn}, maps
     rows, units, drawn = sample(known_labels(predictions), predictions.groups, count)
     with ui.bar("checking maps of attention") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
-        found = check_maps(model, preprocessing, pictures, units, progress=advance)
+        found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
     told = [f"{part['title']} {part['verdict']}" for part in found["methods"].values()]
     ui.say("maps: " + ("; ".join(told) or f"not checked: {found['reason']}"))
     return found | {"drawn": drawn}, maps

@@ -21,7 +21,7 @@ from vitmed.images import Preprocessing, read_image
 from vitmed.inference import check_finite, predict_logits
 from vitmed.plots import png, stress_curves, stress_samples
 from vitmed.predictions import Predictions
-from vitmed.robustness import FOLDER, NUMBERS, file_hash, judge
+from vitmed.robustness import FOLDER, NUMBERS, judge, weights_hash
 from vitmed.run import RunFolder, make_folder, refuse_inside, write_bytes, write_json
 from vitmed.splits import SPLITS, Sample, labelled
 from vitmed.ui import Ui
@@ -133,7 +133,7 @@ def stress(
     content = {
         "what": what,
         "checkpoint": saved.path.name,
-        "checkpoint_sha256": file_hash(saved.path),
+        "weights_sha256": weights_hash(saved.weights),
         "images_of": len(chosen.samples),
         "unreadable": len(problems),
         "seed": seed,
