@@ -89,7 +89,8 @@ def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
         (found(groups=False), "Patients are unknown"),
         (found(n=20), "Only 20 patients"),
         (found(n=20), "Few images of 'a' (10), 'b' (10)"),
-        (found(), "No external test"),
+        (found(flow={"judged": {"split": "test"}, "level": "patient"}), "No external test"),
+        (found(), "is not known"),
         (found(), "No threshold was chosen on validation"),
         (found(flow={"judged": {"split": None}, "level": "patient"}), "not of the run"),
         (
@@ -105,7 +106,9 @@ def test_limitations_grow_from_what_was_not_supplied(metrics: dict[str, Any], sa
 
 def test_what_was_supplied_is_no_limitation() -> None:
     text = " ".join(
-        limitations(found(subgroups={"x": 1}, operating_points={"x": 1}, calibration={"x": 1}, robustness={"x": 1}))
+        limitations(
+            found(subgroups={"x": 1}, operating_points={"threshold": 0.3}, calibration={"x": 1}, robustness={"x": 1})
+        )
     )
     for said in ("Patients are unknown", "No subgroups", "No threshold", "were not checked", "Not tried"):
         assert said not in text

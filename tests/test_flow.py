@@ -71,7 +71,7 @@ def test_the_diagram_holds_the_numbers(judged: dict[str, object]) -> None:
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
     assert ("test: judged here" in texts) is (judged["split"] == "test")
-    assert ("other images: judged here" in texts) is (judged["split"] is None)
+    assert ("others: judged here" in texts) is (judged["split"] is None)
     assert png(figure).startswith(b"\x89PNG")
     assert flow(p, {}) is None
 

@@ -16,6 +16,7 @@ from vitmed.predictions import Predictions
 LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
 WIDTH = 8.0  # inches
+LETTER = 0.088  # inches that a letter takes
 
 
 def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure | None:
@@ -28,8 +29,10 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     if not told:
         return None
     judged = told.get("judged") or {}
-    columns = [(name, _lines(part)) for name, part in told["splits"].items()]
-    other = [] if judged.get("split") or not judged else [("other images", _judged(judged))]
+    other = [] if judged.get("split") or not judged else [("others", _judged(judged))]
+    count = len(told["splits"]) + len(other)
+    width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
+    columns = [(name, _lines(part, int((width - 0.2) / LETTER))) for name, part in told["splits"].items()]
     top, side, middle = _found(told), _left_out(told), _used(told)
     low = max(len(lines) for _, lines in [*columns, *other]) + 1
     heights = [_height(len(top)) if top else 0.0, _height(max(len(middle), len(side) if top else 0)), _height(low)]
@@ -50,7 +53,6 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     y -= own
     bottom = 0.1 + heights[2]
     every = [*columns, *other]
-    width = (WIDTH - 0.4 - 0.2 * (len(every) - 1)) / len(every)
     rail = bottom + 0.24
     axes.plot([2.0, 2.0], [y, rail], color="black", linewidth=1)
     for i, (name, lines) in enumerate(every):
@@ -120,14 +122,16 @@ def _used(told: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _lines(part: Mapping[str, Any]) -> list[str]:
+def _lines(part: Mapping[str, Any], most: int) -> list[str]:
+    """Of at most so many letters."""
     lines = [_images(part["images"]), _people(part["patients"])]
     classes = part["classes"]
     if len(classes) > LISTED:
         return [*lines, f"{len(classes):,} classes"]
     for name, entry in classes.items():
         people = "" if entry["patients"] is None else f" / {entry['patients']:,}"
-        lines.append(f"{short(name, 16)}: {entry['images']:,}{people}")
+        numbers = f": {entry['images']:,}{people}"
+        lines.append(short(name, max(4, most - len(numbers))) + numbers)
     return lines
 
 

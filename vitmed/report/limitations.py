@@ -29,7 +29,9 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
         told.append(f"{flow['patients_in_two']:,} patients are in more than one split: the numbers are flattered.")
     if flow.get("copies_in_two"):
         told.append(f"{flow['copies_in_two']:,} files lie in more than one split, byte for byte.")
-    if judged.get("split") is None and judged:
+    if not judged:
+        told.append("Whether these images come from the same collection as those of training, is not known.")
+    elif judged["split"] is None:
         told.append(
             "These images are not of the run. Whether they are from another site, device or time, is not known."
         )
@@ -47,7 +49,7 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
             "No subgroups were compared: a group of patients, a site or a device for which the model fails would not "
             "show."
         )
-    if metrics["positive_class"] is not None and not metrics.get("operating_points"):
+    if metrics["positive_class"] is not None and not (metrics.get("operating_points") or {}).get("threshold"):
         told.append("No threshold was chosen on validation: the likelier class wins, whatever an error costs.")
     if not metrics.get("calibration"):
         told.append("The probabilities were not checked against how often they come true.")

@@ -55,6 +55,7 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
         most=CLASSES,
         headline=[(title, entry) for _, title, entry in headline_of(metrics)],
         sampling=sampling_of(metrics),
+        threshold=(metrics.get("operating_points") or {}).get("threshold"),
         value=value,
         interval=interval,
         limitations=limitations(metrics),

@@ -88,7 +88,8 @@ def _marks(found: Any) -> Iterator[tuple[str, float]]:
     entries = found.items() if isinstance(found, Mapping) else enumerate(found) if isinstance(found, list) else ()
     for key, entry in entries:
         if isinstance(entry, Mapping) and isinstance(entry.get("threshold"), int | float):
-            yield str(entry.get("title") or entry.get("name") or key), float(entry["threshold"])
+            text = f"{entry.get('title') or key} {'' if entry.get('asked') is None else entry['asked']}"
+            yield text.strip(), float(entry["threshold"])
         elif isinstance(entry, Mapping | list):
             yield from _marks(entry)
 
