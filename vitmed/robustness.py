@@ -23,6 +23,7 @@ from vitmed.corruption import CORRUPTIONS
 from vitmed.metrics import (
     FEW_GROUPS,
     bootstrap_weights,
+    evaluate_predictions,
     finding,
     group_index,
     known_labels,
@@ -71,8 +72,13 @@ def judge(
         "level": 0.95,
         "classes": list(clean.classes),
         "positive_class": None if positive is None else clean.classes[positive],
-        "clean": {name: _entry(whole[name]) for name in NAMES},
-        "corruptions": {key: _told(key, whole, part) for key, part in drawn.items()},
+        "clean": _numbers(clean, whole, resamples, seed),
+        "corruptions": {
+            key: _told(
+                key, whole, part, [_numbers(*both, resamples, seed) for both in zip(corrupted[key], part, strict=True)]
+            )
+            for key, part in drawn.items()
+        },
     }
     errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
@@ -125,16 +131,24 @@ def _entry(drawn: np.ndarray) -> Entry:
     return {"value": value, "low": low, "high": high, "method": "bootstrap"}
 
 
-def _told(key: str, clean: Drawn, strengths: Sequence[Drawn]) -> dict[str, Any]:
+def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Entry]:
+    """The numbers with the intervals that a report gives them; of very many classes, those of the resamples."""
+    if len(predictions.classes) > MANY:
+        return {name: _entry(drawn[name]) for name in NAMES}
+    overall = evaluate_predictions(predictions, resamples=resamples, seed=seed)["overall"]
+    return {name: overall[name] for name in NAMES}
+
+
+def _told(key: str, clean: Drawn, strengths: Sequence[Drawn], numbers: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
     what, name = CORRUPTIONS[key], "balanced_accuracy"
     rows = [
         {
             "strength": i,
             "value": value,
-            **{metric: _entry(drawn[metric]) for metric in NAMES},
+            **own,
             "lost": _entry(clean[name] - drawn[name]),
         }
-        for i, (value, drawn) in enumerate(zip(what.values, strengths, strict=True), 1)
+        for i, (value, drawn, own) in enumerate(zip(what.values, strengths, numbers, strict=True), 1)
     ]
     mean = np.mean([drawn[name] for drawn in strengths], axis=0)
     told = {"title": what.title, "text": what.text, "source": what.source, "strengths": rows}

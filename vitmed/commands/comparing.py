@@ -114,7 +114,7 @@ def compare(
     folder = None
     if output is not None:
         from vitmed.plots import png
-        from vitmed.plots.forest import differences
+        from vitmed.plots.differences import differences
 
         folder = Path(output)
         picture = png(differences(content))

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.checkpoint import load_checkpoint
+from vitmed.commands.choosing import judgement_of
 from vitmed.commands.evaluation import describe_images, new_folder
 from vitmed.commands.membership import Asked, choose_samples
 from vitmed.corruption import CORRUPTIONS, corrupt, is_grey, reduced
@@ -100,6 +101,7 @@ def stress(
     samples = [chosen.samples[row] for row in rows]
     names, skipped = _applicable(list(corruptions) or list(CORRUPTIONS), saved.preprocessing.channels, decoded)
     model = saved.model().to(pick_device(device))
+    judgement = judgement_of(saved)  # calibrated and decided as everywhere else
 
     def judged(read: Callable[[int], np.ndarray], advance: Callable[[int], None]) -> Predictions:
         where = next(model.parameters()).device
@@ -107,7 +109,8 @@ def stress(
             model, saved.preprocessing, read, len(samples), where, progress=lambda done, total: advance(done)
         )
         check_finite(logits, saved.path)
-        return labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
+        predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
+        return judgement.apply(predictions) if judgement is not None else predictions
 
     what, _ = describe_images(saved, chosen)
     ui.say(
