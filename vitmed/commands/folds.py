@@ -128,6 +128,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     facts |= {f"{METRICS[name].title} by fold": _spread([metric_values(p)[name] for p in of_fold]) for name in BY_FOLD}
     pooled = pool(of_fold)
     notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is judged on."]
+    notes.append("Each is calibrated on its own validation images. Classes here are the likeliest, whatever was asked for.")
     notes += dict.fromkeys(note for report in told for note in report["notes"])
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
@@ -148,6 +149,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
 def pool(parts: Sequence[Predictions]) -> Predictions:
     """The predictions of several models on different images as one."""
     first = parts[0]
+    shared = [name for name in first.columns if all(name in part.columns for part in parts)]
     known = all(part.groups is not None for part in parts)
     labels = [part.labels for part in parts if part.labels is not None]
     return Predictions(
@@ -157,7 +159,7 @@ def pool(parts: Sequence[Predictions]) -> Predictions:
         labels=np.concatenate(labels) if len(labels) == len(parts) else None,
         logits=np.concatenate([part.logits for part in parts]),
         positive=first.positive,
-        columns={name: tuple(c for part in parts for c in part.columns[name]) for name in first.columns},
+        columns={name: tuple(c for p in parts for c in p.columns[name]) for name in shared},
     )
 
 
