@@ -64,8 +64,8 @@ def area_spread(pulls: np.ndarray, positive: np.ndarray, units: Units) -> Spread
     """Variance of an AUROC, or of the difference of two, by the pulls (S,) of each image; NaN where it has none.
 
     Independent images: DeLong et al., Biometrics 44 (1988) 837, eq. 4 to 6. Patients with several: Obuchowski,
-    Biometrics 53 (1997) 567, eq. 3 to 6; she has the normal quantile, and a few patients need Student's, with the
-    degrees of freedom of Satterthwaite for the sum over positive and over negative images.
+    Biometrics 53 (1997) 567, eq. 3 to 6; she has the normal quantile, and a few patients need Student's, with
+    Satterthwaite's degrees of freedom: for positive and negative images apart or for patients, whichever are fewer.
     """
     up, down = np.where(positive, pulls, 0), np.where(positive, 0, pulls)
     m, n = int(positive.sum()), int((~positive).sum())
@@ -84,7 +84,8 @@ def area_spread(pulls: np.ndarray, positive: np.ndarray, units: Units) -> Spread
     known = [_degrees(*three) for three in zip(sizes, sums, squares, strict=True)]
     total = sum(parts)
     degrees = total**2 / sum(part**2 / d for part, d in zip(parts, known, strict=True)) if total > 0 else INFINITE
-    return Spread(max(0.0, total + both), degrees)
+    of_patients = _degrees(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
+    return Spread(max(0.0, total + both), min(degrees, of_patients))
 
 
 def spread(pulls: np.ndarray, units: Units) -> Spread:
