@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitmed.bootstrap import Bootstrap, wilson
+from vitmed.bootstrap import Bootstrap, Z
 from vitmed.calibration import Calibration, fit_calibration
 from vitmed.config import EvaluateConfig
+from vitmed.metrics.intervals import wilson
 from vitmed.predictions import Predictions
 from vitmed.reliability import log_odds, report_calibration
 
@@ -208,7 +209,7 @@ class TestMeasures:
         found = report_calibration(p, None, CONFIG)["after"]
         assert [found[name]["value"] for name in ("ece", "ece_classwise")] == pytest.approx([0.3, 0.3])
         first = found["curve"][0]["seen"]
-        assert (first["low"], first["high"]) == wilson(4, 10)
+        assert (first["low"], first["high"]) == wilson(0.4, 10, Z)
 
     def test_before_and_after(self) -> None:
         p = draw(2000, 2)
@@ -266,7 +267,7 @@ class TestBootstrap:
 
         for k, n in ((0, 10), (3, 10), (10, 10), (812, 900)):
             theirs = binomtest(k, n).proportion_ci(method="wilson")
-            assert wilson(k, n) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+            assert wilson(k / n, n, Z) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
     def test_sums_by_patient(self) -> None:
         boot = Bootstrap(np.array([1, 0, 1, 2]), 4000, True)

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from vitmed.config import EvaluateConfig, read_cost
 from vitmed.errors import UsageError
+from vitmed.metrics import evaluate_predictions
 from vitmed.operating import apply_point, asked_point, choose_points, report_points
 from vitmed.predictions import Predictions
 from vitmed.utility import decision_curve, in_words, predictive_values, prevalence_table
@@ -200,7 +202,7 @@ class TestReached:
         assert report is not None
         point = report["points"]["target_sensitivity"]
         assert point["promised"]["sensitivity"]["value"] >= 0.95 and report["threshold"] == point["threshold"]
-        assert point["reached"]["sensitivity"]["method"] == "bootstrap"
+        assert point["reached"]["sensitivity"]["method"] == "wilson-cluster"
         assert point["reached"]["sensitivity"]["value"] == pytest.approx(0.95, abs=0.04)
 
     def test_no_false_alarm_of_patients_has_an_interval(self) -> None:
@@ -208,9 +210,12 @@ class TestReached:
         report = report_points(p, None, config())
         assert report is not None
         found = report["points"]["default"]["reached"]
-        assert found["specificity"]["high"] == 1 and found["specificity"]["low"] == pytest.approx(
-            0.722, abs=1e-3
-        )  # 10 of 10
+        quantile = scipy.stats.t.ppf(0.975, 9)  # ten patients, each of whom may be all of one kind
+        assert (
+            found["specificity"]["low"] == pytest.approx(10 / (10 + quantile**2)) and found["specificity"]["high"] == 1
+        )
+        own = evaluate_predictions(p, resamples=10)["per_class"][p.classes[0]]
+        assert all(found[name] == own[name] for name in ("sensitivity", "specificity", "ppv", "npv"))
         assert found["lr_plus"]["value"] is None  # no false alarm: it has no end
 
     @pytest.mark.parametrize("truth", [[1] * 5, [0] * 5])

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitmed.metrics import bootstrap_weights, group_index, percentile_interval
+from vitmed.metrics.evaluation import of_share
+from vitmed.metrics.intervals import Units, share, wilson
 from vitmed.predictions import Predictions
 
 Entry = dict[str, float | str | None]
@@ -63,6 +65,10 @@ class Bootstrap:
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(self.size), self.resamples, seed=0)]
         return values.sum(axis=0, dtype=np.float64), np.concatenate(drawn)
 
+    def proportion(self, hits: np.ndarray, counted: np.ndarray) -> Entry:
+        """How many of the counted images (S,) bool are hits (S,) bool, with the interval of `evaluate_predictions`."""
+        return of_share(share(hits, counted, Units(self.units, LEVEL)))
+
     def share(self, top: float, bottom: float, drawn: np.ndarray, units: int) -> Entry:
         """A proportion top / bottom with its interval: Wilson's of images, the bootstrap's of patients.
 
@@ -77,11 +83,11 @@ class Bootstrap:
             return entry(float("nan"), drawn)
         value = float(top / bottom)
         if not self.clustered:
-            low, high = wilson(top, bottom)
+            low, high = wilson(value, bottom, Z)
             return {"value": value, "low": low, "high": high, "method": "wilson"}
         found = entry(value, drawn)
         if units >= 2 and self.resamples and found["low"] == found["high"]:
-            low, high = wilson(value * units, units)
+            low, high = wilson(value, units, Z)
             return {"value": value, "low": low, "high": high, "method": "wilson by patient"}
         return found
 
@@ -92,14 +98,6 @@ def entry(value: float, drawn: np.ndarray, level: float = LEVEL) -> Entry:
         return {"value": None, "low": None, "high": None, "method": "bootstrap"}
     low, high = (float(end) if np.isfinite(end) else None for end in percentile_interval(drawn, level))
     return {"value": float(value), "low": low, "high": high, "method": "bootstrap"}
-
-
-def wilson(hits: float, size: float) -> tuple[float, float]:
-    """95 % interval of a proportion (Wilson, J. Am. Stat. Assoc. 22 (1927) 209)."""
-    p, w = hits / size, Z * Z / size
-    middle, half = (p + w / 2) / (1 + w), Z / (1 + w) * np.sqrt(p * (1 - p) / size + w / size / 4)
-    low, high = float(max(0.0, middle - half)), float(min(1.0, middle + half))
-    return (0.0 if hits <= 0 else low), (1.0 if hits >= size else high)  # exact, whatever was rounded
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

@@ -207,10 +207,10 @@ def rates(called: np.ndarray, truth: np.ndarray, boot: Bootstrap) -> dict[str, A
     tp, fp, fn, tn = whole
     d_tp, d_fp, d_fn, d_tn = drawn.T
     numbers: dict[str, Entry] = {
-        "sensitivity": boot.share(tp, tp + fn, ratio(d_tp, d_tp + d_fn), boot.count(truth)),
-        "specificity": boot.share(tn, tn + fp, ratio(d_tn, d_tn + d_fp), boot.count(~truth)),
-        "ppv": boot.share(tp, tp + fp, ratio(d_tp, d_tp + d_fp), boot.count(called)),
-        "npv": boot.share(tn, tn + fn, ratio(d_tn, d_tn + d_fn), boot.count(~called)),
+        "sensitivity": boot.proportion(called, truth),
+        "specificity": boot.proportion(~called, ~truth),
+        "ppv": boot.proportion(truth, called),
+        "npv": boot.proportion(~truth, ~called),
         "f1": entry(float(ratio(2 * tp, 2 * tp + fp + fn)), ratio(2 * d_tp, 2 * d_tp + d_fp + d_fn)),
         "lr_plus": _likelihood(tp, fn, fp, tn, d_tp, d_fn, d_fp, d_tn),
         "lr_minus": _likelihood(fn, tp, tn, fp, d_fn, d_tp, d_tn, d_fp),

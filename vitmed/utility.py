@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, Entry, entry, ratio, wilson
+from vitmed.bootstrap import Bootstrap, Entry, Z, entry, ratio
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import finding, known_labels
+from vitmed.metrics.intervals import wilson
 from vitmed.predictions import Predictions
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
@@ -54,7 +55,7 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[s
     rates = whole[0] / whole[1], whole[2] / whole[3]
     resampled = ratio(drawn[:, 0], drawn[:, 1]), ratio(drawn[:, 2], drawn[:, 3])
     units = boot.count(truth), boot.count(~truth)
-    limits = [wilson(rate * n, n) for rate, n in zip(rates, units, strict=True)]
+    limits = [wilson(rate, n, Z) for rate, n in zip(rates, units, strict=True)]
     observed = float(truth.mean())
     asked = {*GRID, observed, *([config.prevalence] if config.prevalence is not None else [])}
     curve = []

@@ -128,7 +128,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     facts |= {f"{METRICS[name].title} by fold": _spread([metric_values(p)[name] for p in of_fold]) for name in BY_FOLD}
     pooled = pool(of_fold)
     notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is judged on."]
-    notes.append("Each is calibrated on its own validation images. Classes here are the likeliest, whatever was asked for.")
+    notes.append("Each is calibrated on its own validation images. Classes here are the likeliest, whatever was asked.")
     notes += dict.fromkeys(note for report in told for note in report["notes"])
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
