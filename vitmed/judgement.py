@@ -20,7 +20,7 @@ from vitmed.conformal import fit_sets, prediction_sets
 from vitmed.familiarity import Familiarity, scores_of
 from vitmed.metrics import finding, known_labels
 from vitmed.operating import apply_point, choose_points
-from vitmed.predictions import Predictions
+from vitmed.predictions import UNFAMILIARITY, Predictions
 
 SET, ANSWER = "set", "answer"  # columns of predictions.csv
 YES = "yes"
@@ -68,7 +68,8 @@ class Judgement:
         if inside is not None:
             ours[SET] = tuple(self._names(decided.classes, np.flatnonzero(row)) for row in inside)
         ours[ANSWER] = tuple(self._answers(decided, inside))
-        return replace(decided, columns={**own, **{name: ours[name] for name in ours if name not in own}})
+        score = {UNFAMILIARITY: own.pop(UNFAMILIARITY)} if UNFAMILIARITY in own else {}
+        return replace(decided, columns={**score, **{name: ours[name] for name in ours if name not in own}, **own})
 
     @staticmethod
     def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
