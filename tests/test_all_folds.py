@@ -139,6 +139,16 @@ def test_bad_use_and_folds_that_are_done(data: Path, done: Path, tmp_path: Path,
     assert answer.code == 2 and "--fold 1" in answer.err
 
 
+def test_from_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:
+    answer = vitmed(
+        "train", str(data), *TINY_ARGS, "--epochs", "1", "--folds", "2", "--group-regex", r"(p\d+)_",
+        "-o", str(tmp_path), "--name", "all", "--resamples", "20", "--json",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    said = json.loads(answer.out)
+    assert said["val"] is None and said["test"]["n"] == 36 and said["run"] == str(tmp_path / "all")
+
+
 def test_one_fold_by_its_number_is_an_ordinary_run(data: Path, tmp_path: Path, vitmed: RUN) -> None:
     answer = vitmed(
         "train", str(data), *TINY_ARGS, "--epochs", "1", "--folds", "3", "--fold", "2", "--group-regex", r"(p\d+)_",

@@ -243,3 +243,11 @@ def test_a_thousand_classes_make_a_small_page(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 3e6
     with Image.open(tmp_path / "confusion_matrix.png") as picture:
         assert max(picture.size) < 3000
+
+
+def test_a_number_that_stands_twice_has_one_interval(tmp_path: Path) -> None:
+    found = write_report(tmp_path, draw(), title="t", facts={}, config=EvaluateConfig(resamples=200))
+    own = found["per_class"]["infected"]
+    reached = found["operating_points"]["points"]["default"]["reached"]
+    assert all(reached[name] == own[name] for name in ("sensitivity", "specificity", "ppv", "npv", "f1"))
+    assert all(found["calibration"]["after"][name] == found["overall"][name] for name in ("log_loss", "brier"))

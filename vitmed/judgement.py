@@ -147,7 +147,8 @@ class Judgement:
 
 def asked_of(config: EvaluateConfig) -> dict[str, Any]:
     """The fields of the configuration that change what is chosen."""
-    return config.model_dump(include=set(CHOOSING))
+    asked = config.model_dump(include=set(CHOOSING))
+    return asked if config.cost is not None else asked | {"prevalence": None}  # which then changes no choice
 
 
 def make_judgement(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.commands.choosing import read_judgement
 from vitmed.errors import DataError, UsageError
 from vitmed.metrics import FEW_GROUPS, METRICS, group_index, known_labels
 from vitmed.metrics.comparison import compare_classes, compare_predictions, holm
@@ -175,7 +176,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _read(file: Path) -> Predictions:
-    """A table, with the positive class that the metrics.json beside it tells."""
+    """A table, with the positive class and the operating point that the metrics.json beside it tells."""
     found = Predictions.from_csv(file)
     if found.labels is None or not len(found):
         raise DataError(f"{file}: has no labels, so nothing can be compared", "evaluate images in class folders")
@@ -190,7 +191,8 @@ def _read(file: Path) -> Predictions:
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
         if positive in found.classes:
             found = replace(found, positive=positive)
-    return found
+    judgement = read_judgement(beside)
+    return found if judgement is None else judgement.decide(found)  # at the operating point of its report
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:

@@ -113,7 +113,7 @@ def explain(
     write_json(folder / NUMBERS, explanation_json(found, saved.path.name))
     for name in maps.grids:
         ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
-    ui.say(f"{len(predictions):,} pictures: {folder}")
+    ui.say(f"{len(predictions):,} picture{'s' * (len(predictions) != 1)}: {folder}")
     return found
 
 

@@ -15,7 +15,7 @@ from vitmed.commands.choosing import forward_of, judgement_of, scored
 from vitmed.errors import CheckpointError, DataError
 from vitmed.images import Preprocessing, inspect, read_image
 from vitmed.inference import check_finite, predict_logits
-from vitmed.predictions import Predictions
+from vitmed.predictions import UNFAMILIARITY, Predictions
 from vitmed.run import RunFolder
 from vitmed.splits import image_files
 from vitmed.ui import Silent, Ui
@@ -129,6 +129,11 @@ def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, f
     return [(predictions.classes[k], float(predictions.probabilities[row, k])) for k in order]
 
 
+def _plain(name: str, cell: str) -> str | float | None:
+    """A cell for JSON: the score as a number."""
+    return cell if name != UNFAMILIARITY else float(cell) if cell else None
+
+
 def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
     """One plain object: classes, one entry per image with its ranking, and the unreadable with their problem."""
     images = [
@@ -137,7 +142,7 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
             "prediction": predictions.classes[predictions.predicted[row]],
             "confidence": float(predictions.confidence[row]),
             "top": [{"class": name, "probability": p} for name, p in ranking(predictions, row, top_k)],
-            **{name: cells[row] for name, cells in predictions.columns.items()},
+            **{name: _plain(name, cells[row]) for name, cells in predictions.columns.items()},
         }
         for row, path in enumerate(predictions.paths)
     ]

@@ -90,7 +90,8 @@ def train(
         if settings.data.folds is not None and settings.data.fold is None:
             root = data_folder(settings.data.root)
             refuse_inside(root, output)
-            first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
+            first = {"data": data, "config": config, "sets": sets, "offline": offline}
+            first |= {name: value for name, value in flags.items() if name != "fold"}
             called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
             return _of_folds(*train_folds(train, settings, first, output, called, gates, ui))
         session = _fresh(settings, output, name, ui, config is None, offline)
