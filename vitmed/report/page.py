@@ -198,8 +198,11 @@ def worth(metrics: Mapping[str, Any]) -> str:
         found = sample["classes"][metrics["classes"].index(metrics["positive_class"])]
         known = [(name, one["effective_n"]) for name, one in found.items() if one["effective_n"] is not None]
         parts += [f"{number:,.0f} for the {name}" for name, number in known]
+    worth = f"{told} They are worth {', '.join(parts)}"
+    if right["design_effect"] <= 1:
+        return f"{worth} (images of one patient are not seen to be alike in being right)."
     alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
-    return f"{told} They are worth {', '.join(parts)} ({alike}design effect {right['design_effect']:.1f})."
+    return f"{worth} ({alike}design effect {right['design_effect']:.1f})."
 
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
