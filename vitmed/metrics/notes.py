@@ -82,7 +82,7 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
         return told
     if n_units < FEW_GROUPS:
         told.append(
-            f"There are only {n_units} {unit}s: the intervals themselves are unreliable, and likely too narrow."
+            f"There are only {n_units} {unit}s: the intervals are rough, and what is outside of them is not excluded."
         )
     if result["no_interval"]:
         told.append(
