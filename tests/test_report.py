@@ -251,3 +251,5 @@ def test_a_number_that_stands_twice_has_one_interval(tmp_path: Path) -> None:
     reached = found["operating_points"]["points"]["default"]["reached"]
     assert all(reached[name] == own[name] for name in ("sensitivity", "specificity", "ppv", "npv", "f1"))
     assert all(found["calibration"]["after"][name] == found["overall"][name] for name in ("log_loss", "brier"))
+    wrong, right = found["abstention"]["error_rate"], found["overall"]["accuracy"]
+    assert (wrong["low"], wrong["high"]) == pytest.approx((1 - right["high"], 1 - right["low"]), abs=1e-12)

@@ -123,9 +123,8 @@ def report_answers(
     labels, sure = known_labels(predictions), certainty(predictions)
     wrong, boot = predictions.predicted != labels, Bootstrap.of(predictions, config.resamples)
     size = len(labels)
-    whole, drawn = boot.sums(np.stack([wrong, np.ones(size, bool)], axis=1))
     found: dict[str, Any] = {
-        "error_rate": boot.share(whole[0], whole[1], ratio(drawn[:, 0], drawn[:, 1]), boot.size),
+        "error_rate": boot.proportion(wrong, np.ones(size, bool)),
         "area": entry(float("nan"), np.empty(0)),
         "curve": {"coverage": [], "risk": [], "low": [], "high": []},
         "chosen": None if chosen is None else dict(chosen),
@@ -143,19 +142,11 @@ def _reached(
 ) -> dict[str, Any]:
     """Share answered, in all and by class, and the risk of the answers."""
     shown = predictions.classes[:SHOWN]
-    of = labels[:, None] == np.arange(len(shown))  # (S, C)
-    first = np.stack([answered, answered & wrong, np.ones(len(labels), bool)], axis=1)
-    whole, drawn = boot.sums(np.concatenate([first, of, of & answered[:, None]], axis=1))
-    per_class = {}
-    for c, name in enumerate(shown):
-        all_of, given = 3 + c, 3 + len(shown) + c
-        again = ratio(drawn[:, given], drawn[:, all_of])
-        per_class[name] = boot.share(whole[given], whole[all_of], again, boot.count(of[:, c]))
     return {
-        "n": int(whole[0]),
-        "coverage": boot.share(whole[0], whole[2], ratio(drawn[:, 0], drawn[:, 2]), boot.size),
-        "risk": boot.share(whole[1], whole[0], ratio(drawn[:, 1], drawn[:, 0]), boot.count(answered)),
-        "per_class": per_class,
+        "n": int(answered.sum()),
+        "coverage": boot.proportion(answered, np.ones(len(labels), bool)),
+        "risk": boot.proportion(wrong, answered),
+        "per_class": {name: boot.proportion(answered, labels == c) for c, name in enumerate(shown)},
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitmed.metrics import bootstrap_weights, group_index, percentile_interval
 from vitmed.metrics.evaluation import of_share
-from vitmed.metrics.intervals import Units, share, wilson
+from vitmed.metrics.intervals import Units, share
 from vitmed.predictions import Predictions
 
 Entry = dict[str, float | str | None]
@@ -68,28 +68,6 @@ class Bootstrap:
     def proportion(self, hits: np.ndarray, counted: np.ndarray) -> Entry:
         """How many of the counted images (S,) bool are hits (S,) bool, with the interval of `evaluate_predictions`."""
         return of_share(share(hits, counted, Units(self.units, LEVEL)))
-
-    def share(self, top: float, bottom: float, drawn: np.ndarray, units: int) -> Entry:
-        """A proportion top / bottom with its interval: Wilson's of images, the bootstrap's of patients.
-
-        Where no resample of patients differs (often because no error was seen), Wilson's with as many observations as
-        there are patients: each may be all of one kind.
-
-        Args:
-            drawn: (R,) the proportion in each resample.
-            units: how many units the bottom comes from.
-        """
-        if not bottom:
-            return entry(float("nan"), drawn)
-        value = float(top / bottom)
-        if not self.clustered:
-            low, high = wilson(value, bottom, Z)
-            return {"value": value, "low": low, "high": high, "method": "wilson"}
-        found = entry(value, drawn)
-        if units >= 2 and self.resamples and found["low"] == found["high"]:
-            low, high = wilson(value, units, Z)
-            return {"value": value, "low": low, "high": high, "method": "wilson by patient"}
-        return found
 
 
 def entry(value: float, drawn: np.ndarray, level: float = LEVEL) -> Entry:

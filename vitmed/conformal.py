@@ -104,16 +104,15 @@ def report_sets(
     shown = predictions.classes[:SHOWN]
     of = np.concatenate([np.ones((len(labels), 1), bool), labels[:, None] == np.arange(len(shown))], axis=1)  # (S, 1+C)
     single = sizes == 1
-    parts = [of, of & held[:, None], of * sizes[:, None], of & single[:, None]]
-    whole, drawn = (np.split(sums, 4, axis=-1) for sums in boot.sums(np.concatenate(parts, axis=1)))
+    whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([of, of * sizes[:, None]], axis=1)))
 
     def numbers(i: int) -> dict[str, Any]:
-        n, units = whole[0][i], boot.count(of[:, i])
+        n = whole[0][i]
         return {
             "n": int(n),
-            "coverage": boot.share(whole[1][i], n, ratio(drawn[1][:, i], drawn[0][:, i]), units),
-            "size": entry(float(ratio(whole[2][i], n)), ratio(drawn[2][:, i], drawn[0][:, i])),
-            "single": boot.share(whole[3][i], n, ratio(drawn[3][:, i], drawn[0][:, i]), units),
+            "coverage": boot.proportion(held, of[:, i]),
+            "size": entry(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i])),
+            "single": boot.proportion(single, of[:, i]),
         }
 
     per_class = {

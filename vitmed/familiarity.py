@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, entry, ratio
+from vitmed.bootstrap import Bootstrap, entry
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import bootstrap_weights, rank_auroc
 from vitmed.predictions import UNFAMILIARITY, Predictions
@@ -100,19 +100,16 @@ def report_familiarity(
     if scores is None or stored is None or not len(scores):
         return None
     boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
-    whole, drawn = boot.sums(np.stack([above, np.ones(len(above), bool)], axis=1))
     found: dict[str, Any] = {
         "n": int(stored["n"]),
-        "flagged": boot.share(whole[0], whole[1], ratio(drawn[:, 0], drawn[:, 1]), boot.size),
+        "flagged": boot.proportion(above, np.ones(len(above), bool)),
         "quantiles": np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
         "unlike": None,
     }
     if predictions.labels is not None:
         wrong = predictions.predicted != predictions.labels
         for name, part in (("familiar", ~above), ("unfamiliar", above)):
-            sums, again = boot.sums(np.stack([part & wrong, part], axis=1))
-            share = ratio(again[:, 0], again[:, 1])
-            found[f"error_rate_{name}"] = boot.share(sums[0], sums[1], share, boot.count(part))
+            found[f"error_rate_{name}"] = boot.proportion(wrong, part)
     others = np.array(stored.get("unlike") or (), dtype=np.float64)
     if len(others):
         found["unlike"] = _against(scores, others, boot)

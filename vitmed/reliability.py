@@ -107,9 +107,7 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
     found["curve"] = [
         {
             "said": whole[3 + 2 * b + i] / whole[3 + i],
-            "seen": boot.share(
-                whole[3 + b + i], whole[3 + i], ratio(drawn[:, 3 + b + i], drawn[:, 3 + i]), boot.count(place == i)
-            ),
+            "seen": boot.proportion(events, place == i),
             "n": int(whole[3 + i]),
             "from": float(scores[place == i].min()),
             "to": float(scores[place == i].max()),
