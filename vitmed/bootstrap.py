@@ -65,9 +65,14 @@ class Bootstrap:
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(self.size), self.resamples, seed=0)]
         return values.sum(axis=0, dtype=np.float64), np.concatenate(drawn)
 
+    @property
+    def drawn_as(self) -> Units:
+        """The same units, as the formulas of `metrics.intervals` want them."""
+        return Units(self.units, LEVEL)
+
     def proportion(self, hits: np.ndarray, counted: np.ndarray) -> Entry:
         """How many of the counted images (S,) bool are hits (S,) bool, with the interval of `evaluate_predictions`."""
-        return of_share(share(hits, counted, Units(self.units, LEVEL)))
+        return of_share(share(hits, counted, self.drawn_as))
 
 
 def entry(value: float, drawn: np.ndarray, level: float = LEVEL) -> Entry:

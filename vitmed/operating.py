@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, Entry, entry, ratio
+from vitmed.bootstrap import Bootstrap, ratio
+from vitmed.bootstrap import entry as drawn_entry
 from vitmed.config import EvaluateConfig
 from vitmed.errors import UsageError
 from vitmed.metrics import finding, known_labels, threshold_counts
+from vitmed.metrics.evaluation import Entry, entry, f1_entry, of_share
+from vitmed.metrics.intervals import Units, share, share_ratio
 from vitmed.predictions import Predictions
 
 FEW = 10  # positive or negative images, or patients, below which what validation promises is worth little
@@ -109,11 +112,11 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> dict[str, 
             tp, fp = threshold_counts(scores, truth)
             threshold, why = _threshold(key, target, scores, tp, fp, costs, positive, config.prevalence)
         points[key] = {"threshold": threshold, "asked": target, "why": why}
-    boot = Bootstrap.of(validation, config.resamples)
+    units = Units.of(validation)
     for point in points.values():
         called = _called(scores, point["threshold"])
         if point["threshold"] is not None or not point["why"]:
-            point["promised"] = rates(called, truth, boot)
+            point["promised"] = rates(called, truth, units)
     if points[asked]["threshold"] is None and points[asked]["why"]:
         found["chosen"] = "default"
         found["notes"].append(
@@ -121,7 +124,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> dict[str, 
             "decides instead."
         )
     if asked != "default" and all(counts.values()):
-        found["notes"] += _weak(counts, boot, truth, config)
+        found["notes"] += _weak(counts, units, truth, config)
     found |= {"points": points, **counts}
     return found
 
@@ -179,16 +182,16 @@ def _threshold(
     return (middle if middle > low else high), ""
 
 
-def _weak(counts: Mapping[str, int], boot: Bootstrap, truth: np.ndarray, config: EvaluateConfig) -> list[str]:
+def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: EvaluateConfig) -> list[str]:
     """What makes the choice of a threshold doubtful."""
     notes = []
     for name, chosen, target in (
         ("positive", truth, config.target_sensitivity),
         ("negative", ~truth, config.target_specificity),
     ):
-        images, units = counts[f"{name}s"], boot.count(chosen)
-        what = f"{images:,} {name} images" + (f" of {units:,} patients" if boot.clustered else "")
-        if min(images, units) < FEW:
+        images, patients = counts[f"{name}s"], len(np.unique(units.index[chosen]))
+        what = f"{images:,} {name} images" + (f" of {patients:,} patients" if units.clustered else "")
+        if min(images, patients) < FEW:
             notes.append(f"The threshold rests on {what} in validation; what it promises is worth little.")
         elif target is not None and images * (1 - target) < 1:
             notes.append(f"Validation has {what}, so {target:g} means that not one of them may be missed.")
@@ -200,29 +203,19 @@ def _called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
     return scores > 0.5 if threshold is None else scores >= threshold
 
 
-def rates(called: np.ndarray, truth: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
+def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> dict[str, Any]:
     """`NUMBERS` with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
-    cells = np.stack([truth & called, ~truth & called, truth & ~called, ~truth & ~called], axis=1)  # (S, 4)
-    whole, drawn = boot.sums(cells)
-    tp, fp, fn, tn = whole
-    d_tp, d_fp, d_fn, d_tn = drawn.T
     numbers: dict[str, Entry] = {
-        "sensitivity": boot.proportion(called, truth),
-        "specificity": boot.proportion(~called, ~truth),
-        "ppv": boot.proportion(truth, called),
-        "npv": boot.proportion(~truth, ~called),
-        "f1": entry(float(ratio(2 * tp, 2 * tp + fp + fn)), ratio(2 * d_tp, 2 * d_tp + d_fp + d_fn)),
-        "lr_plus": _likelihood(tp, fn, fp, tn, d_tp, d_fn, d_fp, d_tn),
-        "lr_minus": _likelihood(fn, tp, tn, fp, d_fn, d_tp, d_tn, d_fp),
+        "sensitivity": of_share(share(called, truth, units)),
+        "specificity": of_share(share(~called, ~truth, units)),
+        "ppv": of_share(share(truth, called, units)),
+        "npv": of_share(share(~truth, ~called, units)),
+        "f1": f1_entry(share(truth & called, truth | called, units)),
+        "lr_plus": entry(*share_ratio(truth, ~truth, called, units), "mover"),
+        "lr_minus": entry(*share_ratio(truth, ~truth, ~called, units), "mover"),
     }
-    return {**numbers, "counts": dict(zip(("tp", "fp", "fn", "tn"), map(int, whole), strict=True))}
-
-
-def _likelihood(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, *drawn: np.ndarray) -> Entry:
-    """(a / (a + b)) / (c / (c + d)): of positives and of negatives the share with this result; LR+ or LR-."""
-    e, f, g, h = drawn
-    value = ratio(ratio(a, a + b), ratio(c, c + d))
-    return entry(float(value), ratio(ratio(e, e + f), ratio(g, g + h)))
+    cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
+    return {**numbers, "counts": {name: int(cell.sum()) for name, cell in cells.items()}}
 
 
 def apply_point(predictions: Predictions, chosen: Mapping[str, Any] | None) -> Predictions:
@@ -248,13 +241,13 @@ def report_points(
         return _report_costs(predictions, chosen, config)
     if chosen is None or chosen.get("positive") != predictions.classes[positive]:
         chosen = {"points": {"default": {"threshold": None, "asked": None, "why": ""}}, "chosen": "default"}
-    boot, truth = Bootstrap.of(predictions, config.resamples), labels == positive
+    units, truth = Units.of(predictions), labels == positive
     points = {}
     for key, point in chosen["points"].items():
         points[key] = {"title": TITLES[key], "promised": None, **point, "reached": None}
         if point["threshold"] is not None or not point["why"]:
             called = _called(predictions.probabilities[:, positive], point["threshold"])
-            points[key]["reached"] = rates(called, truth, boot)
+            points[key]["reached"] = rates(called, truth, units)
     return {
         "positive": predictions.classes[positive],
         "chosen": chosen["chosen"],
@@ -276,8 +269,8 @@ def _report_costs(
         values = np.stack([costs[labels, called], called == labels, np.ones(len(labels))], axis=1)
         whole, drawn = boot.sums(values)
         numbers = {
-            "expected_cost": entry(float(ratio(whole[0], whole[2])), ratio(drawn[:, 0], drawn[:, 2])),
-            "accuracy": entry(float(ratio(whole[1], whole[2])), ratio(drawn[:, 1], drawn[:, 2])),
+            "expected_cost": drawn_entry(float(ratio(whole[0], whole[2])), ratio(drawn[:, 0], drawn[:, 2])),
+            "accuracy": drawn_entry(float(ratio(whole[1], whole[2])), ratio(drawn[:, 1], drawn[:, 2])),
         }
         points[key] = {"title": TITLES[key], "threshold": None, "asked": None, "why": "", "reached": numbers}
     return {"positive": None, "chosen": chosen["chosen"], "threshold": None, "points": points, "notes": []}

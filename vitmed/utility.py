@@ -6,29 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, Entry, Z, entry, ratio
+from vitmed.bootstrap import Bootstrap
+from vitmed.bootstrap import entry as drawn_entry
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import finding, known_labels
-from vitmed.metrics.intervals import wilson
+from vitmed.metrics.evaluation import Entry, entry
+from vitmed.metrics.intervals import Units, share_ratio
 from vitmed.predictions import Predictions
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
-def predictive_values(sensitivity: Any, specificity: Any, prevalence: float) -> tuple[Any, Any]:
-    """PPV and NPV at a prevalence, by Bayes' theorem; NaN where nothing is called so. Numbers or arrays."""
-    hit, alarm = prevalence * np.asarray(sensitivity), (1 - prevalence) * (1 - np.asarray(specificity))
-    clear, missed = (1 - prevalence) * np.asarray(specificity), prevalence * (1 - np.asarray(sensitivity))
-    return ratio(hit, hit + alarm), ratio(clear, clear + missed)
-
-
 def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any] | None:
     """PPV and NPV, as the predictions decide, over a grid of prevalences. None of more than two classes.
 
-    Sensitivity and specificity are taken to be the same at every prevalence. Where not one false alarm (or miss) was
-    seen, no resample has one either; then the interval is that of Wilson's limits of both, with as many observations
-    as there are patients (images where these are unknown).
+    By Bayes' theorem, sensitivity and specificity being taken to be the same at every prevalence. Both values are
+    functions of one likelihood ratio, and have its interval.
 
     Returns:
         positive, intended: what was asked for or None, observed: the share in these images, rows [{prevalence, ppv,
@@ -49,33 +43,34 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[s
             "sentence": "",
             "why": "all images are of one class",
         }
-    boot = Bootstrap.of(predictions, config.resamples)
-    cells = np.stack([truth & called, truth, ~truth & ~called, ~truth], axis=1)
-    whole, drawn = boot.sums(cells)
-    rates = whole[0] / whole[1], whole[2] / whole[3]
-    resampled = ratio(drawn[:, 0], drawn[:, 1]), ratio(drawn[:, 2], drawn[:, 3])
-    units = boot.count(truth), boot.count(~truth)
-    limits = [wilson(rate, n, Z) for rate, n in zip(rates, units, strict=True)]
-    observed = float(truth.mean())
+    units, observed = Units.of(predictions), float(truth.mean())
+    alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
+    misses = share_ratio(truth, ~truth, ~called, units)  # LR-
     asked = {*GRID, observed, *([config.prevalence] if config.prevalence is not None else [])}
-    curve = []
-    for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()}):
-        values = predictive_values(*rates, prevalence)
-        draws = predictive_values(*resampled, prevalence)
-        ends = [predictive_values(limits[0][end], limits[1][end], prevalence) for end in (0, 1)]
-        ppv, npv = (_value(float(values[i]), draws[i], (float(ends[0][i]), float(ends[1][i])), boot) for i in (0, 1))
-        curve.append({"prevalence": prevalence, "ppv": ppv, "npv": npv})
+    curve = [
+        {
+            "prevalence": prevalence,
+            "ppv": _true_share(alarms, (1 - prevalence) / prevalence),
+            "npv": _true_share(misses, prevalence / (1 - prevalence)),
+        }
+        for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()})
+    ]
     rows = [row for row in curve if row["prevalence"] in asked]
     told = config.prevalence if config.prevalence is not None else 0.01
     row = next(row for row in rows if row["prevalence"] == told)
     return {**found, "observed": observed, "rows": rows, "curve": curve, "sentence": in_words(row), "why": ""}
 
 
-def _value(value: float, drawn: np.ndarray, ends: tuple[float, float], boot: Bootstrap) -> Entry:
-    found = entry(value, drawn)
-    if found["low"] is not None and found["low"] == found["high"]:
-        found |= {"low": min(ends), "high": max(ends), "method": "wilson by patient" if boot.clustered else "wilson"}
-    return found
+def _true_share(wrong: tuple[float, float, float], odds: float) -> Entry:
+    """Of the results of a kind the share that is true.
+
+    Args:
+        wrong: how much commoner the result is among the images that it is false of than among the others, with its
+            interval.
+        odds: how many images it is false of there are for each of the others.
+    """
+    value, high, low = (1 / (1 + odds * ratio) for ratio in wrong)
+    return entry(value, low, high, "mover")
 
 
 def in_words(row: dict[str, Any]) -> str:
@@ -134,12 +129,12 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> dict[str
     model, everyone = benefits(whole)
     drawn_model, drawn_all = benefits(drawn)
     better = drawn_model - np.maximum(drawn_all, 0)
-    gains = [entry(float(model[i] - max(everyone[i], 0)), better[:, i]) for i in range(t)]
+    gains = [drawn_entry(float(model[i] - max(everyone[i], 0)), better[:, i]) for i in range(t)]
     return {
         "positive": predictions.classes[positive],
         "prevalence": float(truth.mean()),
         "thresholds": list(THRESHOLDS),
-        "model": [entry(float(model[i]), drawn_model[:, i]) for i in range(t)],
+        "model": [drawn_entry(float(model[i]), drawn_model[:, i]) for i in range(t)],
         "all": everyone.tolist(),
         "useful": _runs([gain["low"] is not None and float(gain["low"]) > 0 for gain in gains]),
         "why": "",

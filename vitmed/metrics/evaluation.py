@@ -165,11 +165,7 @@ class Judged:
     def _class_entry(self, c: int, name: str) -> Entry:
         if name in self.areas[c]:
             return self.areas[c][name]
-        found = self.shares[c][name]
-        if name != "f1":
-            return of_share(found)
-        value, low, high = (2 * x / (1 + x) for x in (found.value, found.low, found.high))
-        return entry(value, low, high, found.method)
+        return (f1_entry if name == "f1" else of_share)(self.shares[c][name])
 
     def _area_entry(self, pulled: Pulled, kind: str, images: np.ndarray) -> Entry:
         """Of any area by its pulls. A perfect one has none; what it is worth then rests on `images`, of one class."""
@@ -279,6 +275,12 @@ def entry(value: float, low: float, high: float, method: str) -> Entry:
 def of_share(found: Share) -> Entry:
     """The entry of a proportion."""
     return entry(found.value, found.low, found.high, found.method)
+
+
+def f1_entry(jaccard: Share) -> Entry:
+    """The entry of F1, by the Jaccard index of which it is a function: hits among what is either true or called so."""
+    value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
+    return entry(value, low, high, jaccard.method)
 
 
 def worth(found: Share) -> dict[str, Any]:

@@ -67,16 +67,6 @@ def _calibration(m: Material) -> dict[str, Any] | None:
     return found
 
 
-def _points(m: Material) -> dict[str, Any] | None:
-    """`report_points`; the point that decides has the numbers, and the intervals, of the headline."""
-    found = report_points(m.predictions, m.chosen("operating"), m.config)
-    decides = found["points"].get(found["chosen"]) if found is not None and found["positive"] else None
-    if found is not None and decides and decides["reached"] and m.metrics:
-        headline = m.metrics["per_class"][found["positive"]]
-        decides["reached"] |= {name: headline[name] for name in ("sensitivity", "specificity", "ppv", "npv", "f1")}
-    return found
-
-
 ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None where there is nothing to say
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
@@ -84,7 +74,7 @@ ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None 
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions),
     "calibration": _calibration,
-    "operating_points": _points,
+    "operating_points": lambda m: report_points(m.predictions, m.chosen("operating"), m.config),
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
     "conformal": lambda m: report_sets(m.predictions, m.chosen("sets"), m.config),
