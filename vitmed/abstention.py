@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, entry, ratio
+from vitmed.bootstrap import Bootstrap, ratio
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import bootstrap_weights, known_labels
 from vitmed.predictions import Predictions
@@ -125,7 +125,7 @@ def report_answers(
     size = len(labels)
     found: dict[str, Any] = {
         "error_rate": boot.proportion(wrong, np.ones(size, bool)),
-        "area": entry(float("nan"), np.empty(0)),
+        "area": boot.entry(float("nan"), np.empty(0)),
         "curve": {"coverage": [], "risk": [], "low": [], "high": []},
         "chosen": None if chosen is None else dict(chosen),
         "reached": None,
@@ -172,10 +172,10 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> dict[str, An
             resampled.append(np.stack([_at(row, shares * n) for row, n in zip(answered, total[:, 0], strict=True)]))
             resampled[-1] = np.take_along_axis(risk, resampled[-1], axis=1)
     drawn = np.concatenate(resampled) if resampled else np.empty((0, len(shares)))
-    points = [entry(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
+    points = [boot.entry(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
     curve: dict[str, list[Any]] = {"coverage": shares.tolist(), "risk": [point["value"] for point in points]}
     curve |= {end: [point[end] for point in points] for end in ("low", "high")}
-    return {"area": entry(float(risks.mean()), np.concatenate(areas) if areas else np.empty(0)), "curve": curve}
+    return {"area": boot.entry(float(risks.mean()), np.concatenate(areas) if areas else np.empty(0)), "curve": curve}
 
 
 def _at(answered: np.ndarray, asked: np.ndarray) -> np.ndarray:

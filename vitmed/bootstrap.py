@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitmed.metrics import bootstrap_weights, group_index, percentile_interval
-from vitmed.metrics.evaluation import of_share
+from vitmed.metrics.evaluation import Entry, entry, of_share
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.resampling import widened
 from vitmed.predictions import Predictions
 
-Entry = dict[str, float | str | None]
 MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width
 LEVEL = 0.95
 Z = 1.959963984540054  # of the normal distribution, for LEVEL
@@ -74,13 +74,10 @@ class Bootstrap:
         """How many of the counted images (S,) bool are hits (S,) bool, with the interval of `evaluate_predictions`."""
         return of_share(share(hits, counted, self.drawn_as))
 
-
-def entry(value: float, drawn: np.ndarray, level: float = LEVEL) -> Entry:
-    """A number and the middle of its resamples, for JSON; null where it is undefined."""
-    if not np.isfinite(value):
-        return {"value": None, "low": None, "high": None, "method": "bootstrap"}
-    low, high = (float(end) if np.isfinite(end) else None for end in percentile_interval(drawn, level))
-    return {"value": float(value), "low": low, "high": high, "method": "bootstrap"}
+    def entry(self, value: float, drawn: np.ndarray) -> Entry:
+        """A number and the middle of its resamples, wider where there are few units, for JSON; null where undefined."""
+        low, high = percentile_interval(drawn, widened(LEVEL, max(1.0, self.size - 1)))
+        return entry(value, low, high, "bootstrap")
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

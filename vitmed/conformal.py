@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, entry, ratio
+from vitmed.bootstrap import Bootstrap, ratio
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import group_index, known_labels
 from vitmed.predictions import Predictions
@@ -111,7 +111,7 @@ def report_sets(
         return {
             "n": int(n),
             "coverage": boot.proportion(held, of[:, i]),
-            "size": entry(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i])),
+            "size": boot.entry(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i])),
             "single": boot.proportion(single, of[:, i]),
         }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, entry
+from vitmed.bootstrap import Bootstrap
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import bootstrap_weights, rank_auroc
 from vitmed.predictions import UNFAMILIARITY, Predictions
@@ -129,7 +129,7 @@ def _against(scores: np.ndarray, others: np.ndarray, boot: Bootstrap) -> dict[st
     )
     return {
         "n": len(others),
-        "auroc": entry(value, np.concatenate(draws)),
+        "auroc": boot.entry(value, np.concatenate(draws)),
         "flagged": float((others > 1).mean()),
         "scores": [float(f"{score:.5g}") for score in others],
     }

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.bootstrap import Bootstrap, ratio
-from vitmed.bootstrap import entry as drawn_entry
 from vitmed.config import EvaluateConfig
 from vitmed.errors import UsageError
 from vitmed.metrics import finding, known_labels, threshold_counts
@@ -266,11 +265,10 @@ def _report_costs(
     boot = Bootstrap.of(predictions, config.resamples)
     points = {}
     for key, called in (("default", predictions.logits.argmax(axis=1)), ("cost", predictions.predicted)):
-        values = np.stack([costs[labels, called], called == labels, np.ones(len(labels))], axis=1)
-        whole, drawn = boot.sums(values)
+        whole, drawn = boot.sums(np.stack([costs[labels, called], np.ones(len(labels))], axis=1))
         numbers = {
-            "expected_cost": drawn_entry(float(ratio(whole[0], whole[2])), ratio(drawn[:, 0], drawn[:, 2])),
-            "accuracy": drawn_entry(float(ratio(whole[1], whole[2])), ratio(drawn[:, 1], drawn[:, 2])),
+            "expected_cost": boot.entry(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1])),
+            "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
         }
         points[key] = {"title": TITLES[key], "threshold": None, "asked": None, "why": "", "reached": numbers}
     return {"positive": None, "chosen": chosen["chosen"], "threshold": None, "points": points, "notes": []}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, Entry, Z, entry, ratio
+from vitmed.bootstrap import Bootstrap, Entry, Z, ratio
 from vitmed.calibration import Calibration
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import finding, known_labels
@@ -77,7 +77,7 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
     found: dict[str, Any] = {"undefined": {}}
 
     def put(name: str, of: Any) -> None:
-        found[name] = entry(float(of(whole)), of(drawn))
+        found[name] = boot.entry(float(of(whole)), of(drawn))
 
     def skill(sums: np.ndarray) -> np.ndarray:
         share = ratio(sums[..., 3 + 3 * b :], sums[..., :1])
@@ -97,7 +97,7 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
     else:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
         value = 1 - squares.mean() / (1 - (share**2).sum()) if len(np.unique(labels)) > 1 else float("nan")
-        found["brier_skill"] = entry(float(value), np.empty(0))
+        found["brier_skill"] = boot.entry(float(value), np.empty(0))
     if found["brier_skill"]["value"] is None:
         found["undefined"]["brier_skill"] = "all images are of one class" if size else "there are no images"
     put("ece", error)
@@ -140,7 +140,7 @@ def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Entr
     """
     size, classes = chances.shape
     if not size or classes > 100:
-        return entry(float("nan"), np.empty(0))
+        return boot.entry(float("nan"), np.empty(0))
     gaps, starts = [np.ones((size, 1))], [1]
     errors = []
     for c in range(classes):
@@ -152,7 +152,7 @@ def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Entr
             starts.append(starts[-1] + gaps[-1].shape[1])
     drawn = boot.sums(np.concatenate(gaps, axis=1))[1] if classes <= 10 else np.empty((0, 1))
     parts = [np.abs(drawn[:, a:b]).sum(axis=1) for a, b in pairwise(starts)]
-    return entry(float(np.mean(errors)), ratio(np.mean(parts, axis=0), drawn[:, 0]) if parts else np.empty(0))
+    return boot.entry(float(np.mean(errors)), ratio(np.mean(parts, axis=0), drawn[:, 0]) if parts else np.empty(0))
 
 
 def _against_the_rest(
@@ -174,7 +174,7 @@ def _against_the_rest(
     why: dict[str, str] = {}
     for j, c in enumerate(judged):
         name = predictions.classes[c]
-        told[name] = {"o_e": entry(float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j]))}
+        told[name] = {"o_e": boot.entry(float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j]))}
         intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
         told[name] |= {"intercept": intercept or dict(NOTHING), "slope": slope or dict(NOTHING)}
         if reason:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.bootstrap import Bootstrap
-from vitmed.bootstrap import entry as drawn_entry
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import finding, known_labels
 from vitmed.metrics.evaluation import Entry, entry
@@ -129,12 +128,12 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> dict[str
     model, everyone = benefits(whole)
     drawn_model, drawn_all = benefits(drawn)
     better = drawn_model - np.maximum(drawn_all, 0)
-    gains = [drawn_entry(float(model[i] - max(everyone[i], 0)), better[:, i]) for i in range(t)]
+    gains = [boot.entry(float(model[i] - max(everyone[i], 0)), better[:, i]) for i in range(t)]
     return {
         "positive": predictions.classes[positive],
         "prevalence": float(truth.mean()),
         "thresholds": list(THRESHOLDS),
-        "model": [drawn_entry(float(model[i]), drawn_model[:, i]) for i in range(t)],
+        "model": [boot.entry(float(model[i]), drawn_model[:, i]) for i in range(t)],
         "all": everyone.tolist(),
         "useful": _runs([gain["low"] is not None and float(gain["low"]) > 0 for gain in gains]),
         "why": "",
