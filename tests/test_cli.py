@@ -80,7 +80,7 @@ def values() -> dict[str, object]:
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "cache_size": 3.5,
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
-        "subgroup": ["site"],
+        "subgroup": ["site"], "rater": ["reader"], "ordinal": ["mild", "severe"],
         "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
         "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
         "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True,
@@ -111,7 +111,13 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
             "allow_leakage": ["--allow-leakage"],
             "cache": ["--no-cache"],
             "show_names": ["--show-names"],
-        }.get(flag, [option, {"window": "40,400", "subgroup": "site"}.get(flag, value)])
+        }.get(
+            flag,
+            [
+                option,
+                {"window": "40,400", "subgroup": "site", "rater": "reader", "ordinal": "mild,severe"}.get(flag, value),
+            ],
+        )
     assert vitmed("train", "somewhere", *args).code == 130
     defaults = Config().model_dump()
     for flag, value in values().items():

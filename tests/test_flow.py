@@ -8,7 +8,7 @@ from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, listing
 from matplotlib.text import Text
 
 from vitmed import train
-from vitmed.flow import flow_of
+from vitmed.flow import characteristics, flow_of
 from vitmed.plots import flow, png
 from vitmed.predictions import Predictions
 from vitmed.splits import Sample, Splits
@@ -96,3 +96,21 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert told["found"] == 41 and told["splits"]["train"]["images"] == 20
     assert told["left_out"] == 41 - told["used"] > 1 and "a sample of 20" in told["why_left_out"]
     assert listing(data) == before
+
+
+def test_characteristics_by_hand() -> None:
+    """30 of 50 patients of train are women and 10 of 40 of the test: 0.25 - 0.6 over the root of the mean variance."""
+
+    def part(name: str, women: int, men: int, few: int = 0) -> tuple[Sample, ...]:
+        sexes = ["F"] * women + ["M"] * men + ["X"] * few
+        return tuple(Sample(f"{name}/{i}{j}.png", 0, f"{name}{i}", (sex,)) for i, sex in enumerate(sexes) for j in "ab")
+
+    samples = {"train": part("train", 30, 20), "val": part("val", 9, 11, 2), "test": part("test", 10, 30)}
+    found = characteristics(Splits(Path("x"), ("a", "b"), samples, columns=("sex",)), ["sex"])["sex"]
+    assert found["unit"] == "patients" and [row["name"] for row in found["rows"]] == ["F", "M"] and found["rare"] == 1
+    women = found["rows"][0]["splits"]
+    assert women["train"] == {"n": 30, "share": 0.6, "difference": None}
+    assert women["val"] == {"n": None, "share": None, "difference": None}  # nine
+    assert women["test"]["share"] == 0.25
+    assert women["test"]["difference"] == pytest.approx((0.25 - 0.6) / ((0.25 * 0.75 + 0.6 * 0.4) / 2) ** 0.5)
+    assert "train1" not in json.dumps(found)

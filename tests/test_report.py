@@ -21,7 +21,7 @@ from vitmed.predictions import Predictions
 from vitmed.report import printing, write_report
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page
-NOTHING_TO_SHOW = {"flow"}  # of predictions alone
+NOTHING_TO_SHOW = {"flow", "beside_own_test"}  # of predictions alone
 FACTS = {"Data": "60 cells", "Model": "vit_tiny <script>alert(1)</script>"}
 RECORDS = [{"epoch": 1, "lr": 0.1, "train_loss": 1.0, "val_loss": 1.0, "val_auroc": 0.5, "monitor": "auroc"}]
 

@@ -300,10 +300,22 @@ class EvaluateConfig(Section):
         default=[], description="Columns of the table of labels whose values are judged one by one: [site, age]."
     )
 
-    @field_validator("subgroups", mode="before")
+    raters: list[str] = Field(
+        default=[], description="Columns of the table of labels that hold the class which a reader saw: [reader_1]."
+    )
+    ordinal: list[str] = Field(
+        default=[], description="The classes from the lowest grade to the highest, where they are grades."
+    )
+
+    @field_validator("subgroups", "raters", "ordinal", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
+
+    @field_validator("ordinal")
+    @classmethod
+    def _with_commas(cls, value: list[str]) -> list[str]:
+        return [part.strip() for name in value for part in name.split(",")] if len(value) == 1 else value
 
     calibration: Literal["none", "temperature", "vector"] = Field(
         default="temperature", description="How the probabilities are corrected, fitted on validation."

@@ -8,7 +8,7 @@ not one that the model gets right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,10 @@ import numpy as np
 
 from vitmed.bootstrap import Bootstrap
 from vitmed.config import EvaluateConfig
-from vitmed.metrics import bootstrap_weights, rank_auroc
+from vitmed.metrics import group_index
+from vitmed.metrics.areas import pulled_areas
+from vitmed.metrics.evaluation import Entry, auroc_entry
+from vitmed.metrics.intervals import Units
 from vitmed.predictions import UNFAMILIARITY, Predictions
 
 QUANTILE = 0.99  # of validation: above it an image is called unlike the training ones
@@ -112,27 +115,27 @@ def report_familiarity(
             found[f"error_rate_{name}"] = boot.proportion(wrong, part)
     others = np.array(stored.get("unlike") or (), dtype=np.float64)
     if len(others):
-        found["unlike"] = _against(scores, others, boot)
+        found["unlike"] = {
+            "n": len(others),
+            "auroc": told_apart(scores, predictions.groups, others),
+            "flagged": float((others > 1).mean()),
+            "scores": [float(f"{score:.5g}") for score in others],
+        }
     return found
 
 
-def _against(scores: np.ndarray, others: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
-    """How well the score tells other images from the judged ones."""
-    both = np.concatenate([scores, others])[:, None].repeat(2, axis=1)
-    labels = np.repeat([0, 1], [len(scores), len(others)])
-    units = np.concatenate([boot.units, boot.size + np.arange(len(others))])
-    value = float(rank_auroc(both, labels, np.ones((1, len(labels))))[0])
-    draws = (
-        [rank_auroc(both, labels, weights) for weights in bootstrap_weights(units, boot.resamples, seed=0)]
-        if boot.resamples
-        else [np.empty(0)]
-    )
-    return {
-        "n": len(others),
-        "auroc": boot.entry(value, np.concatenate(draws)),
-        "flagged": float((others > 1).mean()),
-        "scores": [float(f"{score:.5g}") for score in others],
-    }
+def told_apart(
+    scores: np.ndarray, groups: Sequence[str] | None, others: np.ndarray, other_groups: Sequence[str] | None = None
+) -> Entry:
+    """AUROC with which the score tells other images, (T,), from the judged, (S,); no patient has images of both."""
+    names = [
+        name and f"{kind} {name}"
+        for kind, part, n in (("judged", groups, len(scores)), ("other", other_groups, len(others)))
+        for name in (part if part is not None else [""] * n)
+    ]
+    other = np.arange(len(names)) >= len(scores)
+    area = pulled_areas(np.concatenate([scores, others]), other)[0]
+    return auroc_entry(area, other, Units(group_index(names, len(names))))
 
 
 def scores_of(predictions: Predictions) -> np.ndarray | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitmed.splits import Splits
+from vitmed.subgroups import FEWEST, MOST, strata
 
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
 
@@ -58,6 +59,56 @@ def flow_of(
         "copies_in_two": sum(len(names) > 1 for names in where.values()),
         "splits": {name: _split(splits, name, grouped) for name in splits.samples},
     }
+
+
+def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Any]:
+    """What the patients (images, where patients are unknown) of each split are like, by columns of the table of labels.
+
+    The standardised difference is that of a proportion between a split and train: (p - q) / sqrt((p (1 - p) + q (1 -
+    q)) / 2) (Austin, Commun. Stat. Simul. Comput. 38 (2009) 1228); beyond 0.1 it is usually called an imbalance.
+
+    Returns:
+        column -> unit ("patients" or "images"), cut (how numbers were cut, or ""), rows [{name, splits {split: {n,
+        share, difference}}}]. A cell of fewer than `FEWEST` has n None, and no share or difference; values that are so
+        rare everywhere are left out, and `rare` counts them.
+    """
+    found: dict[str, Any] = {}
+    for column in columns:
+        place = splits.columns.index(column)
+        cells = [sample.columns[place] for samples in splits.samples.values() for sample in samples]
+        cut = strata(cells)
+        of, sizes = iter(cut.of.tolist()), {}
+        rows: list[dict[str, int]] = [{} for _ in cut.names]
+        for split, samples in splits.samples.items():
+            members = {(sample.group or sample.path, next(of)) for sample in samples}
+            count = Counter(stratum for _, stratum in members)
+            sizes[split] = len({member for member, _ in members})
+            for stratum, counts in enumerate(rows):
+                counts[split] = count[stratum]
+        told = [
+            {"name": name, "splits": {split: _cell(split, counts, sizes) for split in counts}}
+            for name, counts in zip(cut.names, rows, strict=True)
+            if max(counts.values()) >= FEWEST
+        ]
+        found[column] = {
+            "unit": "patients" if splits.grouped else "images",
+            "cut": cut.cut,
+            "rows": told[:MOST],
+            "rare": len(rows) - len(told[:MOST]),
+        }
+    return found
+
+
+def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, Any]:
+    n = counts[split]
+    if n < FEWEST:
+        return {"n": None, "share": None, "difference": None}
+    share, difference = n / sizes[split], None
+    if split != "train" and counts.get("train", 0) >= FEWEST:
+        other = counts["train"] / sizes["train"]
+        spread = ((share * (1 - share) + other * (1 - other)) / 2) ** 0.5
+        difference = (share - other) / spread if spread > 0 else 0.0
+    return {"n": n, "share": share, "difference": difference}
 
 
 def _split(splits: Splits, name: str, grouped: bool) -> dict[str, Any]:

@@ -67,17 +67,17 @@ class Strata:
     cut: str = ""
 
 
-def check_columns(asked: Iterable[str], columns: Iterable[str]) -> None:
+def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--subgroup") -> None:
     """Raises UsageError, listing what there is, where a column that is asked for is not one of the table."""
     columns = tuple(columns)
     for name in asked:
         if name not in columns and not columns:
             raise UsageError(
-                f"--subgroup {name}: these images have no further columns",
+                f"{flag} {name}: these images have no further columns",
                 "give them in the table of --labels; docs/subgroups.md",
             )
         if name not in columns:
-            raise unknown_key("column for --subgroup", name, columns)
+            raise unknown_key(f"column for {flag}", name, columns)
 
 
 def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Any] | None:

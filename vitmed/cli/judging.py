@@ -21,7 +21,9 @@ from vitmed.cli.options import (
     Labels,
     MapImages,
     MaxRisk,
+    Ordinal,
     Prevalence,
+    Rater,
     Resamples,
     ShowNames,
     Subgroup,
@@ -45,6 +47,8 @@ def evaluate(
     group_regex: Annotated[str | None, typer.Option(help="Finds the patient in a path of --data.")] = None,
     resamples: Resamples = None,
     subgroup: Subgroup = None,
+    rater: Rater = None,
+    ordinal: Ordinal = None,
     calibration: Calibration = None,
     youden: Youden = None,
     target_sensitivity: TargetSensitivity = None,
@@ -68,7 +72,7 @@ def evaluate(
 
     options: dict[str, Any] = {"data": data, "split": split, "output": output, "device": device}
     options |= {"labels": labels, "groups": groups, "group_regex": group_regex, "resamples": resamples}
-    options |= {"subgroup": subgroup}
+    options |= {"subgroup": subgroup, "rater": rater, "ordinal": ordinal}
     options |= {"calibration": calibration, "youden": youden, "target_sensitivity": target_sensitivity}
     options |= {"target_specificity": target_specificity, "cost": cost, "prevalence": prevalence}
     options |= {"coverage": coverage, "max_risk": max_risk, "unlike": unlike}

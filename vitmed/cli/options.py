@@ -50,6 +50,12 @@ Resamples = Annotated[int | None, typer.Option(help="Bootstrap resamples behind 
 Subgroup = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Column of --labels whose values are judged one by one.")
 ]
+Rater = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="Column of --labels with the class that a reader saw.")
+]
+Ordinal = Annotated[
+    str | None, typer.Option(metavar="CLASS,CLASS,...", help="Classes that are grades, from the lowest.")
+]
 Format = Annotated[str | None, typer.Option("--format", help="html, md, json, pdf, or several with commas.")]
 ShowNames = Annotated[
     bool | None, typer.Option("--show-names/--no-show-names", help="Call images by their paths in the report.")

@@ -20,7 +20,7 @@ from vitmed.commands.choosing import (
     settled,
 )
 from vitmed.commands.explaining import look
-from vitmed.commands.flags import evaluate_config, with_columns
+from vitmed.commands.flags import check_readers, evaluate_config, with_columns
 from vitmed.commands.flows import run_flow
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
@@ -31,7 +31,7 @@ from vitmed.judgement import Judgement, asked_of, make_judgement, notes_of
 from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
-from vitmed.report import read_baselines, write_report
+from vitmed.report import NUMBERS, PREDICTIONS, read_baselines, write_report
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.printing import check_formats
 from vitmed.robustness import known_stress
@@ -101,6 +101,7 @@ def evaluate(
     judgement = settled(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(judgement)]
     config = with_columns(config, flags, chosen.columns, notes)
+    check_readers(config, samples, chosen.columns, saved.classes)
     for note in notes:
         ui.warn(note)
     what, name = describe_images(saved, chosen)
@@ -152,13 +153,14 @@ def evaluate(
             validation=known_validation(run, judgement)
             if split != "val" and saved.path.name == run.best.name
             else None,
+            internal=known_internal(run, judgement) if own is None and saved.path.name == run.best.name else None,
             config=config,
             notes=notes,
             baselines=others,
             judgement=judgement,
             found=found_with_model(attention, known_stress(run.path, saved.weights)),
             maps=maps,
-            flow=run_flow(saved, run, own, predictions),
+            flow=run_flow(saved, run, own, predictions, config.subgroups),
         )
     if own == "test" and output is None and saved.path.name == run.best.name:
         _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
@@ -224,6 +226,7 @@ def _rebuild(
         predictions,
         records=read_json_lines(run.metrics) or None,
         validation=known_validation(run, judgement) if file.parent.name != "val" else None,
+        internal=known_internal(run, judgement) if is_other(said.get("flow")) else None,
         config=config,
         baselines=read_baselines(file.parent),
         judgement=judgement,
@@ -238,6 +241,23 @@ def known_validation(run: RunFolder, judgement: Judgement | None) -> Predictions
         return None
     raw = raw_validation(run)
     return judgement.apply(raw) if judgement else raw
+
+
+def known_internal(run: RunFolder, judgement: Judgement | None) -> Predictions | None:
+    """What the run's best.pt said of its own test, judged alike; None where it was not judged yet."""
+    file = run.path / "test" / PREDICTIONS
+    if not file.is_file():
+        return None
+    predictions, stored = Predictions.from_csv(file), read_judgement(file.with_name(NUMBERS))
+    raw = predictions if stored is None else stored.raw(predictions)
+    positive = None if judgement is None else judgement.operating["positive"]
+    return judgement.apply(replace(raw, positive=positive)) if judgement else raw
+
+
+def is_other(flow: Mapping[str, Any] | None) -> bool:
+    """Whether a report is about images that are not of the run."""
+    judged = (flow or {}).get("judged")
+    return judged is not None and judged["split"] is None
 
 
 def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
@@ -268,6 +288,8 @@ def finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluatio
             ui.warn(note)
     for baseline in metrics["baselines"].values():
         ui.say(verdict(baseline, metrics["n_groups"]))
+    if "external" in metrics:
+        ui.say(beside_own(metrics["external"]))
     ui.say(f"report: {evaluation.folder / 'report.html'}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
@@ -404,6 +426,18 @@ def verdict(baseline: dict[str, Any], patients: int | None, metric: str = "auroc
     if difference["high"] < 0:
         return f"baseline, {told}; the BASELINE is better: {gap}"
     return f"baseline, {told}; the model is not shown to be better: {gap}"
+
+
+def beside_own(found: Mapping[str, Any], metric: str = "auroc") -> str:
+    """How the judged images stand beside the run's own test, in a line."""
+    pair = found["numbers"][metric]
+    own, gap = pair["internal"], pair["difference"]
+    told = f"beside the run's own test: {METRICS[metric].title} " + (
+        "undefined" if own["value"] is None else f"{own['value']:.3f}"
+    )
+    if gap["low"] is None:
+        return f"{told} there; no interval for the difference"
+    return f"{told} there, {gap['value']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}] here"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:

@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from vitmed.agreement import grades_of, readings
 from vitmed.config import EvaluateConfig
 from vitmed.errors import UsageError
+from vitmed.splits import Sample
 from vitmed.subgroups import check_columns
 
 
@@ -47,19 +49,32 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
 def with_columns(
     config: EvaluateConfig, flags: dict[str, Any], columns: Sequence[str], notes: list[str]
 ) -> EvaluateConfig:
-    """The same for images with these further columns: a subgroup that is asked for now must be one of them.
+    """The same for images with these further columns: a subgroup or rater asked for now must be one of them.
 
     One that the run asked for, of images with another table, is left out with a note.
 
     Raises:
         UsageError: it is not.
     """
-    if flags.get("subgroup"):
-        check_columns(config.subgroups, columns)
-    missing = [name for name in config.subgroups if name not in columns]
-    if missing:
-        notes.append(f"No subgroups by {', '.join(missing)}: these images have no such column.")
-    return config.model_copy(update={"subgroups": [name for name in config.subgroups if name in columns]})
+    left = {}
+    for flag, field, what in (("subgroup", "subgroups", "subgroups by"), ("rater", "raters", "agreement with")):
+        asked = getattr(config, field)
+        if flags.get(flag):
+            check_columns(asked, columns, f"--{flag}")
+        if missing := [name for name in asked if name not in columns]:
+            notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
+        left[field] = [name for name in asked if name in columns]
+    return config.model_copy(update=left)
+
+
+def check_readers(
+    config: EvaluateConfig, samples: Sequence[Sample], columns: Sequence[str], classes: Sequence[str]
+) -> None:
+    """Raises UsageError or DataError where grades or what readers saw do not fit the classes: now, not after hours."""
+    grades_of(config.ordinal, classes)
+    for name in config.raters:
+        place = columns.index(name)
+        readings([sample.columns[place] for sample in samples], classes, [sample.path for sample in samples], name)
 
 
 POINTS = {"youden", "target_sensitivity", "target_specificity", "cost"}  # fields of which one decides
@@ -67,6 +82,8 @@ POINTS = {"youden", "target_sensitivity", "target_specificity", "cost"}  # field
 EVALUATE_FLAGS = {
     "resamples": "evaluate.resamples",
     "subgroup": "evaluate.subgroups",
+    "rater": "evaluate.raters",
+    "ordinal": "evaluate.ordinal",
     "calibration": "evaluate.calibration",
     "youden": "evaluate.youden",
     "target_sensitivity": "evaluate.target_sensitivity",

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitmed.checkpoint import Checkpoint
 from vitmed.config import DataConfig
-from vitmed.flow import flow_of
+from vitmed.flow import characteristics, flow_of
 from vitmed.predictions import Predictions
 from vitmed.run import RunFolder
 
 
-def run_flow(saved: Checkpoint, run: RunFolder, split: str | None, predictions: Predictions) -> dict[str, Any]:
-    """`flow.flow_of` of a run, and `judged`: what this report is about.
+def run_flow(
+    saved: Checkpoint, run: RunFolder, split: str | None, predictions: Predictions, columns: Sequence[str]
+) -> dict[str, Any]:
+    """`flow.flow_of` of a run; `judged`: what this report is about; and `characteristics` of the splits.
 
     Args:
         split: of the run that is judged; None for other images.
+        columns: that subgroups were asked for; those that the run's own table has not are left out.
     """
     flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
-    return {**flow, "judged": judged(predictions, split)}
+    known = [name for name in columns if name in saved.splits.columns]
+    return {**flow, "judged": judged(predictions, split), "characteristics": characteristics(saved.splits, known)}
 
 
 def judged(predictions: Predictions, split: str | None) -> dict[str, Any]:

@@ -221,12 +221,16 @@ def leakage_notes(saved: Checkpoint, root: Path, samples: list[Sample], allow: b
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.splits.samples]
     known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
-    seen = [root / sample.path for sample in samples if sha256(root / sample.path) in known]
+    hashes = [sha256(root / sample.path) for sample in samples]
+    seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in known]
     if seen:
         text = f"{len(seen):,} of {len(samples):,} images were used to make this model (train, val or pretraining)"
         if not allow:
             raise DataError(f"{root}: {text}, the first is {seen[0]}", "judge it on others, or say --allow-leakage")
         notes.append(f"Leakage: {text}; the result is flattered.")
+    again = sum(digest in set(saved.hashes.get("test", ())) for digest in hashes)
+    if again:
+        notes.append(f"{again:,} of {len(samples):,} images are of the run's own test too.")
     patients = {sample.group for name in made_with for sample in saved.splits.samples[name]}
     both = {sample.group for sample in samples if sample.group is not None} & patients
     if both:

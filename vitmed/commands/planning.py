@@ -16,7 +16,7 @@ import yaml
 
 from vitmed.augment import POLICIES, refuse_flips
 from vitmed.checkpoint import from_scratch, relative
-from vitmed.commands.flags import FLAGS, read_overrides
+from vitmed.commands.flags import FLAGS, check_readers, read_overrides
 from vitmed.commands.public_weights import open_weights
 from vitmed.commands.windows import settle_window
 from vitmed.config import Config, build_config, check_names, load_config
@@ -88,6 +88,9 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
+    check_columns(config.evaluate.raters, splits.columns, "--rater")
+    for samples in splits.samples.values():
+        check_readers(config.evaluate, samples, splits.columns, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     device = pick_device(config.train.device)
     situation = Situation(

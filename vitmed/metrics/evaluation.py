@@ -136,11 +136,8 @@ class Judged:
                 weighted = self.pulled[f"{kind}_weighted"].plus(own, float(truth.mean()))
                 drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
                 self.pulled[f"{kind}_weighted"] = Pulled(weighted.value, weighted.pulls + drawn)
-        area, interval = found["auroc"], NONE
-        if np.isfinite(area.value):
-            interval = area_interval(area.value, area_spread(area.pulls, truth, self.units), truth, self.units)
         return {
-            "auroc": entry(area.value, *interval, "obuchowski" if self.units.clustered else "delong"),
+            "auroc": auroc_entry(found["auroc"], truth, self.units),
             "average_precision": self._area_entry(found["average_precision"], "average_precision", truth),
         }
 
@@ -270,6 +267,14 @@ def entry(value: float, low: float, high: float, method: str) -> Entry:
         "high": float(high) if shown else None,
         "method": method,
     }
+
+
+def auroc_entry(area: Pulled, positive: np.ndarray, units: Units) -> Entry:
+    """The entry of an AUROC of two kinds of images, the second being those that are not positive, (S,) bool."""
+    interval = NONE
+    if np.isfinite(area.value):
+        interval = area_interval(area.value, area_spread(area.pulls, positive, units), positive, units)
+    return entry(area.value, *interval, "obuchowski" if units.clustered else "delong")
 
 
 def of_share(found: Share) -> Entry:

@@ -15,6 +15,7 @@ from vitmed.plots.attention import attention_maps
 from vitmed.plots.calibration import reliability
 from vitmed.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, Drawn, drawn, png
+from vitmed.plots.external import beside_own_test
 from vitmed.plots.flow import flow
 from vitmed.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
 from vitmed.plots.operating import decision_curve, familiarity, prevalence, risk_coverage
@@ -123,6 +124,12 @@ PLOTS: dict[str, Plot] = {
         "than 10 images or patients are named and not judged.",
         forest,
         section="subgroups",
+    ),
+    "beside_own_test": Plot(
+        "Own test and these images",
+        "What the model does on the held-out test of its own run, and on the images judged here.",
+        beside_own_test,
+        section="external",
     ),
     "prevalence": Plot(
         "PPV and NPV by prevalence",

@@ -47,6 +47,7 @@ def write_report(
     read: Read | None = None,
     records: Sequence[Mapping[str, Any]] | None = None,
     validation: Predictions | None = None,
+    internal: Predictions | None = None,
     config: EvaluateConfig | None = None,
     notes: Sequence[str] = (),
     baselines: Mapping[str, Predictions] | None = None,
@@ -69,6 +70,7 @@ def write_report(
         read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
         records: of metrics.jsonl, for the training curves; None or empty leaves them out.
         validation: what the same model said of the validation images, on which everything is chosen.
+        internal: where other images are judged, what the same model, judged alike, said of its own test.
         config: what to find; the defaults otherwise.
         notes: what must be known before the numbers are believed; shown above them.
         baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
@@ -104,7 +106,7 @@ def write_report(
     if flow is not None:
         metrics["flow"] = dict(flow)
     for key, analyse in ANALYSES.items():
-        result = analyse(Material(predictions, metrics, validation, config, baselines or {}, judgement))
+        result = analyse(Material(predictions, metrics, validation, internal, config, baselines or {}, judgement))
         if result is not None:
             metrics[key] = result
     metrics |= {key: (found or {})[key] for key in FOUND if key in (found or {})}

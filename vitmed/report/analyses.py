@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitmed.abstention import report_answers
+from vitmed.agreement import agreement
 from vitmed.config import EvaluateConfig
 from vitmed.conformal import report_sets
+from vitmed.external import beside_internal
 from vitmed.familiarity import report_familiarity
 from vitmed.judgement import Judgement
 from vitmed.label_errors import label_errors
@@ -35,6 +37,7 @@ class Material:
         metrics: `evaluate_predictions` of them, and what the analyses before this one have found.
         validation: what the same model said of the validation images: whatever is chosen, is chosen on them. None
             where they are not known, or are the ones that are judged.
+        internal: what the same model said of its own test, where other images are judged; else None.
         config: what was asked for.
         judgement: what was chosen on validation, with which `predictions` were made; None where nothing was.
         others: what else was said of the same images: key in `BASELINES` -> predictions.
@@ -43,6 +46,7 @@ class Material:
     predictions: Predictions
     metrics: Mapping[str, Any]
     validation: Predictions | None = None
+    internal: Predictions | None = None
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     others: Mapping[str, Predictions] = field(default_factory=dict)
     judgement: Judgement | None = None
@@ -68,9 +72,11 @@ def _calibration(m: Material) -> dict[str, Any] | None:
 
 
 ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None where there is nothing to say
+    "external": lambda m: beside_internal(m.predictions, m.metrics, m.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
+    "agreement": lambda m: agreement(m.predictions, m.config.raters, m.config.ordinal, m.config.resamples),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions),
     "calibration": _calibration,

@@ -41,7 +41,7 @@ ELIGIBLE = "who and which images were eligible, and how they were chosen"
 PROTOCOL = "devices, protocols and settings of acquisition"
 REFERENCE = "how the truth was found, in enough detail to repeat it"
 ANNOTATORS = "who labelled, with what training and experience"
-DEMOGRAPHY = "age, sex, site, device and severity of the patients of each split"
+DEMOGRAPHY = "age, sex, site, device and severity of the patients of each split, as far as no column gives them"
 REGISTERED = "registry and number, or that there is none"
 FUNDING = "who paid, and what part the funder had"
 
@@ -76,8 +76,8 @@ CLAIM = Guideline(
         Item(
             "18",
             "agreement between annotators",
-            ("label_errors",),
-            "agreement within and between them, and how disputes ended",
+            ("agreement", "label_errors"),
+            "agreement of each with himself, and how disputes ended",
         ),
         Item("19", "how data were dealt to splits", ("splits",), ""),
         Item("20", "level at which splits are disjoint", ("level",), ""),
@@ -101,7 +101,7 @@ CLAIM = Guideline(
             ("flow",),
             "who was left out before there was a data folder",
         ),
-        Item("36", "characteristics in each split", ("classes",), DEMOGRAPHY),
+        Item("36", "characteristics in each split", ("classes", "characteristics"), DEMOGRAPHY),
         Item("37", "performance on all splits, against the reference", ("results", "confusion"), ""),
         Item("38", "accuracy and its precision", ("intervals", "roc"), ""),
         Item("39", "failures", ("errors", "confusion"), "what the errors have in common, to the eye of an expert"),
@@ -175,7 +175,7 @@ TRIPOD = Guideline(
         Item(
             "16",
             "differences between development and evaluation",
-            ("splits", "external"),
+            ("splits", "external", "difference"),
             "differences in setting, eligibility and outcome",
         ),
         Item("17", "ethical approval", (), "committee and number, or why none was needed"),
@@ -187,8 +187,13 @@ TRIPOD = Guideline(
         Item("18f", "sharing of code", ("config",), "where the code is"),
         Item("19", "involvement of patients and public", (), "whether they had a part"),
         Item("20a", "flow of participants", ("flow",), "who was left out before there was a data folder"),
-        Item("20b", "characteristics of participants", ("classes",), DEMOGRAPHY),
-        Item("20c", "development and evaluation compared", ("classes",), "how the patients differ"),
+        Item("20b", "characteristics of participants", ("classes", "characteristics"), DEMOGRAPHY),
+        Item(
+            "20c",
+            "development and evaluation compared",
+            ("classes", "characteristics", "difference"),
+            "how the patients differ",
+        ),
         Item("21", "participants and events in each analysis", ("classes",), ""),
         Item("22", "full model", ("config",), "whether the weights can be had"),
         Item("23a", "performance with intervals, also in groups", ("intervals", "subgroups"), ""),
@@ -248,7 +253,7 @@ STARD = Guideline(
         Item("22", "sample size", ("size",), "how large the test had to be, and why"),
         Item("23", "analysis of errors, bias and fairness", ("errors", "subgroups"), ""),
         Item("24", "flow diagram", ("flow",), "who was left out before there was a data folder"),
-        Item("25", "characteristics in each split", ("classes",), DEMOGRAPHY),
+        Item("25", "characteristics in each split", ("classes", "characteristics"), DEMOGRAPHY),
         Item("26a", "severity in those with the condition", (), "how severe"),
         Item("26b", "other diagnoses in those without", (), "what else they had"),
         Item("27", "time between index test and reference", (), "how long, and what happened between"),
@@ -258,7 +263,7 @@ STARD = Guideline(
             ("prevalence", "baselines"),
             "how the frequency compares with the intended place",
         ),
-        Item("29", "how external data differ", ("external",), "how they differ from those of development"),
+        Item("29", "how external data differ", ("external", "difference"), "how they differ from those of development"),
         Item("30", "cross-tabulation with the reference", ("confusion",), ""),
         Item("31", "accuracy and its precision", ("intervals",), ""),
         Item("32", "adverse events", (), "harm from the test or the reference, if any"),

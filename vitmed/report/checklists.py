@@ -92,6 +92,11 @@ def _judged(own: bool) -> Callable[[Mapping[str, Any]], Any]:
     return look
 
 
+def _readers(metrics: Mapping[str, Any]) -> bool:
+    """Whether more than the reference and the model are compared."""
+    return len((metrics.get("agreement") or {"pairs": ()})["pairs"]) > 1
+
+
 def always(metrics: Mapping[str, Any]) -> bool:
     """What every report has."""
     return True
@@ -104,6 +109,9 @@ TOPICS: dict[str, Topic] = {
     "splits": Topic("flow", "sizes of the splits and how they were made", _key("flow")),
     "level": Topic("flow", "the level at which splits are disjoint, with its proof", _key("flow")),
     "classes": Topic("flow", "images (and patients, where known) of each class in each split", _key("flow")),
+    "characteristics": Topic(
+        "flow", "patients of each split by the columns given", lambda m: (m.get("flow") or {}).get("characteristics")
+    ),
     "unreadable": Topic("flow", "unreadable files; training takes none", _key("flow")),
     "size": Topic("results", "how precise these numbers of images and patients make it", lambda m: m["resamples"]),
     "results": Topic("results", "every measure, overall and by class", always),
@@ -124,6 +132,7 @@ TOPICS: dict[str, Topic] = {
     "outputs": Topic("results", "predictions.csv holds every output", always),
     "internal": Topic("results", "the held-out test of the run", _judged(own=True)),
     "external": Topic("results", "images from elsewhere", _judged(own=False)),
+    "difference": Topic("external", "those numbers beside the held-out test of the run", _key("external")),
     "calibration": Topic("calibration", "calibration", _key("calibration")),
     "operating": Topic("operating", "thresholds, chosen on validation, and what they reach", _key("operating_points")),
     "prevalence": Topic("operating", "PPV and NPV by how common the finding is", _key("prevalence")),
@@ -133,6 +142,7 @@ TOPICS: dict[str, Topic] = {
     "uncertainty": Topic("uncertainty", "when not to answer", lambda m: m.get("conformal") or m.get("abstention")),
     "familiarity": Topic("uncertainty", "images unlike those of training", _key("familiarity")),
     "label_errors": Topic("errors", "labels that may be wrong", _key("label_errors")),
+    "agreement": Topic("agreement", "agreement between readers, reference and model", _readers),
     "errors": Topic("errors", "the most confident errors", always),
     "attention": Topic("attention", "maps, and the check whether they explain anything", _key("attention")),
     "robustness": Topic("robustness", "corrupted images", _key("robustness")),

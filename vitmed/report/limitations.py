@@ -59,7 +59,8 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
         told.append(
             "Not compared with a baseline that sees no shapes: a shortcut through colour or size would not show."
         )
-    told.append("One label is taken as the truth; how far those who labelled agree is not known to vitmed.")
+    if len((metrics.get("agreement") or {"pairs": ()})["pairs"]) < 2:
+        told.append("One label is taken as the truth; how far those who labelled agree is not known to vitmed.")
     told.append(
         "How common the classes are here is how the images were collected, not how common they are in practice; PPV "
         "and NPV change with it."

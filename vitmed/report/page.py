@@ -208,11 +208,13 @@ def worth(metrics: Mapping[str, Any]) -> str:
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
     "flow": "Images and patients",
     "results": "Results",
+    "external": "Beside the run's own test",
     "operating": "Operating points",
     "slider": "Another threshold",
     "calibration": "Calibration",
     "patients": "Patients",
     "subgroups": "Subgroups",
+    "agreement": "Readers and grades",
     "uncertainty": "When not to answer",
     "errors": "Errors",
     "attention": "Attention",
