@@ -224,6 +224,10 @@ def test_one_class_only() -> None:
     assert result["undefined"]["specificity_macro"] == "every image is of class 'a'"
     assert result["overall"]["balanced_accuracy"]["value"] == pytest.approx(4 / 6)  # of the class that is there
     assert any("no image of class 'b'" in note for note in result["notes"])
+    for name in ("ppv", "npv", "f1", "average_precision"):  # they would be 1, 0, 0.8 and 1, whatever the scores
+        assert result["undefined"][f"{name} of a"] == "every image is of class 'a'"
+        assert result["undefined"][f"{name} of b"] == "there is no image of class 'b'"
+    assert result["undefined"]["cohen_kappa"] == "all images are of one class"
 
 
 def test_constant_scores() -> None:
@@ -232,6 +236,7 @@ def test_constant_scores() -> None:
     assert result["overall"]["auroc"]["value"] == 0.5  # ties count half
     assert result["overall"]["average_precision"]["value"] == pytest.approx(1 / 3)
     assert result["overall"]["mcc"]["value"] == 0
+    assert all(result["overall"][name]["low"] is None for name in ("auroc", "log_loss", "brier"))  # nothing varies
     assert result["undefined"]["ppv_macro"] == result["undefined"]["ppv of b"] == "no image was predicted as 'b'"
     assert result["undefined"]["npv of a"] == "every image was predicted as 'a'"
 
@@ -350,3 +355,12 @@ def test_models_of_other_images_are_not_compared() -> None:
         compare_predictions(good, replace(poor, paths=poor.paths[::-1]))
     with pytest.raises(DataError, match="different labels"):
         compare_predictions(good, replace(poor, labels=1 - good.labels))
+
+
+def test_without_an_error_no_loss_has_an_interval() -> None:
+    """What an error would cost is not among the images, so no resample knows it; the shares do have intervals."""
+    labels = np.arange(30) % 2
+    logits = np.stack([np.zeros(30), (labels - 0.5) * np.linspace(6, 9, 30)], axis=1).astype(np.float32)
+    overall = quiet(Predictions(("a", "b"), ("x",) * 30, None, labels, logits))["overall"]
+    assert overall["accuracy"]["low"] > 0.8 and overall["auroc"]["low"] > 0.8
+    assert all(overall[name]["value"] < 0.06 and overall[name]["low"] is None for name in ("log_loss", "brier"))

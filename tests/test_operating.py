@@ -241,6 +241,8 @@ class TestPrevalence:
         row = next(row for row in found["rows"] if row["prevalence"] == found["observed"])
         assert row["ppv"]["value"] == pytest.approx(90 / 130) and row["npv"]["value"] == pytest.approx(160 / 170)
         assert 0.3 in [row["prevalence"] for row in found["rows"]]
+        own = evaluate_predictions(table(0.9, 0.8, 100, 200), resamples=5)["per_class"]["infected"]
+        assert row["ppv"] == own["ppv"] and row["npv"] == own["npv"]  # one number, one interval
 
     def test_without_a_false_alarm_the_interval_is_honest(self) -> None:
         """Sp and Se 1 of 50, Wilson's limit is 0.9287: by MOVER-R up to 0.0713 / sqrt(0.9287 x 1.0713) = 0.0715 times
@@ -287,6 +289,25 @@ class TestDecisionCurve:
         assert guess is not None and good is not None
         assert sum(high - low for low, high in guess["useful"]) < 0.1
         assert max(high - low for low, high in good["useful"]) > 0.5
+
+    def test_ten_images_without_an_error_tell_nothing(self) -> None:
+        p = of([0.99] * 5 + [0.01] * 5, [1] * 5 + [0] * 5)
+        found = decision_curve(p, config())
+        assert found is not None and found["useful"] is None
+        half = found["model"][49]  # at one half 5 / 10 - 0 / 10: Newcombe's interval of such a difference is wide
+        assert half["value"] == 0.5 and half["low"] < 0.2 and half["high"] < 0.8
+
+    def test_net_benefit_at_one_half_is_a_difference_of_two_shares(self) -> None:
+        """16 hits and 4 alarms of 100: 0.12; arms of Wilson's intervals; no image is both, so they are correlated."""
+        p = of([0.9] * 20 + [0.1] * 80, [1] * 16 + [0] * 84)
+        found = decision_curve(p, config())
+        assert found is not None
+        (al, ah), (bl, bh) = (scipy.stats.binomtest(k, 100).proportion_ci(method="wilson") for k in (16, 4))
+        r = -((0.16 * 0.04 / (0.84 * 0.96)) ** 0.5)
+        down = ((0.16 - al) ** 2 + (bh - 0.04) ** 2 - 2 * r * (0.16 - al) * (bh - 0.04)) ** 0.5
+        up = ((ah - 0.16) ** 2 + (0.04 - bl) ** 2 - 2 * r * (ah - 0.16) * (0.04 - bl)) ** 0.5
+        entry = found["model"][49]
+        assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((0.12, 0.12 - down, 0.12 + up))
 
     def test_more_classes_have_none(self) -> None:
         p = Predictions(("a", "b", "c"), ("x",) * 3, None, np.arange(3), np.eye(3, dtype=np.float32))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitmed.metrics import bootstrap_weights, group_index, percentile_interval
-from vitmed.metrics.evaluation import Entry, entry, of_share
-from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.evaluation import ALIKE, Entry, entry, of_share
+from vitmed.metrics.intervals import NONE, Units, share
 from vitmed.metrics.resampling import widened
 from vitmed.predictions import Predictions
 
@@ -75,9 +75,12 @@ class Bootstrap:
         return of_share(share(hits, counted, self.drawn_as))
 
     def entry(self, value: float, drawn: np.ndarray) -> Entry:
-        """A number and the middle of its resamples, wider where there are few units, for JSON; null where undefined."""
+        """A number and the middle of its resamples, wider where there are few units, for JSON; null where undefined.
+
+        Resamples that all give the same make no interval: they know nothing of what was not seen.
+        """
         low, high = percentile_interval(drawn, widened(LEVEL, max(1.0, self.size - 1)))
-        return entry(value, low, high, "bootstrap")
+        return entry(value, *((low, high) if high - low > ALIKE else NONE), "bootstrap")
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

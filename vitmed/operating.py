@@ -17,8 +17,8 @@ from vitmed.bootstrap import Bootstrap, ratio
 from vitmed.config import EvaluateConfig
 from vitmed.errors import UsageError
 from vitmed.metrics import finding, known_labels, threshold_counts
-from vitmed.metrics.evaluation import Entry, entry, f1_entry, of_share
-from vitmed.metrics.intervals import Units, share, share_ratio
+from vitmed.metrics.evaluation import Entry, class_shares, entry, f1_entry, of_share
+from vitmed.metrics.intervals import Units, share_ratio
 from vitmed.predictions import Predictions
 
 FEW = 10  # positive or negative images, or patients, below which what validation promises is worth little
@@ -204,12 +204,9 @@ def _called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
 
 def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> dict[str, Any]:
     """`NUMBERS` with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
+    shares = class_shares(truth, called, units)
     numbers: dict[str, Entry] = {
-        "sensitivity": of_share(share(called, truth, units)),
-        "specificity": of_share(share(~called, ~truth, units)),
-        "ppv": of_share(share(truth, called, units)),
-        "npv": of_share(share(~truth, ~called, units)),
-        "f1": f1_entry(share(truth & called, truth | called, units)),
+        **{name: (f1_entry if name == "f1" else of_share)(found) for name, found in shares.items()},
         "lr_plus": entry(*share_ratio(truth, ~truth, called, units), "mover"),
         "lr_minus": entry(*share_ratio(truth, ~truth, ~called, units), "mover"),
     }

@@ -76,8 +76,10 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
     whole, drawn = boot.sums(values)
     found: dict[str, Any] = {"undefined": {}}
 
+    seen = chances.argmax(axis=1) != labels  # errors: where there are none, no resample knows what one would cost
+
     def put(name: str, of: Any) -> None:
-        found[name] = boot.entry(float(of(whole)), of(drawn))
+        found[name] = boot.entry(float(of(whole)), of(drawn if seen.any() else drawn[:0]))
 
     def skill(sums: np.ndarray) -> np.ndarray:
         share = ratio(sums[..., 3 + 3 * b :], sums[..., :1])
@@ -87,8 +89,8 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
         return 1 - ratio(ratio(sums[..., 2], sums[..., 0]), 1 - (share**2).sum(axis=-1))
 
     def error(sums: np.ndarray) -> np.ndarray:
-        seen, said = sums[..., 3 + b : 3 + 2 * b], sums[..., 3 + 2 * b : 3 + 3 * b]
-        return ratio(np.abs(seen - said).sum(axis=-1), sums[..., 0])
+        true, said = sums[..., 3 + b : 3 + 2 * b], sums[..., 3 + 2 * b : 3 + 3 * b]
+        return ratio(np.abs(true - said).sum(axis=-1), sums[..., 0])
 
     put("log_loss", lambda sums: ratio(sums[..., 1], sums[..., 0]))
     put("brier", lambda sums: ratio(sums[..., 2], sums[..., 0]))
@@ -102,7 +104,12 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
         found["undefined"]["brier_skill"] = "all images are of one class" if size else "there are no images"
     put("ece", error)
     found["ece_classwise"] = _classwise(chances, labels, boot)
-    if classes > 100:
+    if size < 2 * PER_BIN:
+        nothing = boot.entry(float("nan"), np.empty(0))
+        found |= {"ece": nothing, "ece_classwise": dict(nothing)}
+        few = f"it needs two bins of {PER_BIN} images, and there are {size} images"
+        found["undefined"] |= {"ece": few, "ece_classwise": few}
+    elif classes > 100:
         found["undefined"]["ece_classwise"] = "it is left out of more than 100 classes"
     found["curve"] = [
         {
@@ -174,7 +181,10 @@ def _against_the_rest(
     why: dict[str, str] = {}
     for j, c in enumerate(judged):
         name = predictions.classes[c]
-        told[name] = {"o_e": boot.entry(float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j]))}
+        ratios = float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j])
+        if events[:, j].all() or not events[:, j].any():  # then it says nothing but how many images there are
+            ratios = float("nan"), np.empty(0)
+        told[name] = {"o_e": boot.entry(*ratios)}
         intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
         told[name] |= {"intercept": intercept or dict(NOTHING), "slope": slope or dict(NOTHING)}
         if reason:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap
 from vitmed.config import EvaluateConfig
-from vitmed.metrics import finding, known_labels
-from vitmed.metrics.evaluation import Entry, entry
-from vitmed.metrics.intervals import Units, share_ratio
+from vitmed.metrics import FEW_GROUPS, finding, known_labels
+from vitmed.metrics.evaluation import Entry, entry, of_share
+from vitmed.metrics.intervals import Units, share, share_gap, share_ratio
 from vitmed.predictions import Predictions
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
@@ -55,6 +54,8 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[s
         for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()})
     ]
     rows = [row for row in curve if row["prevalence"] in asked]
+    here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
+    rows = [row | here if row["prevalence"] == observed else row for row in rows]  # as everywhere in the report
     told = config.prevalence if config.prevalence is not None else 0.01
     row = next(row for row in rows if row["prevalence"] == told)
     return {**found, "observed": observed, "rows": rows, "curve": curve, "sentence": in_words(row), "why": ""}
@@ -104,8 +105,9 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> dict[str
 
     Returns:
         positive, prevalence, thresholds (T,), model [T entries], all [T numbers] (none is 0 everywhere), useful: runs
-        of thresholds, [low, high] each, where the model beats both and so does the lower end of the difference's
-        interval; why: where there is nothing, the reason.
+        of thresholds, [low, high] each, at which the lower ends of the differences from both are above 0 (None where
+        fewer than `FEW_GROUPS` patients, or images, of either kind cannot tell); why: where there is nothing, the
+        reason.
     """
     positive, labels = finding(predictions), known_labels(predictions)
     if positive is None:
@@ -113,29 +115,22 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> dict[str
     truth, scores = labels == positive, predictions.probabilities[:, positive]
     if truth.all() or not truth.any():
         return {"positive": predictions.classes[positive], "thresholds": [], "why": "all images are of one class"}
-    boot = Bootstrap.of(predictions, config.resamples)
-    pt = np.array(THRESHOLDS)
-    acted = scores[:, None] >= pt  # (S, T)
-    values = np.concatenate([acted & truth[:, None], acted & ~truth[:, None], truth[:, None]], axis=1)
-    values = np.concatenate([values, np.ones((len(truth), 1), bool)], axis=1)
-    whole, drawn = boot.sums(values.astype(np.float32))
-    weight, t = pt / (1 - pt), len(pt)
-
-    def benefits(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n, share = sums[..., -1:], sums[..., -2:-1] / sums[..., -1:]
-        return (sums[..., :t] - sums[..., t : 2 * t] * weight) / n, share - (1 - share) * weight
-
-    model, everyone = benefits(whole)
-    drawn_model, drawn_all = benefits(drawn)
-    better = drawn_model - np.maximum(drawn_all, 0)
-    gains = [boot.entry(float(model[i] - max(everyone[i], 0)), better[:, i]) for i in range(t)]
+    units, model, useful = Units.of(predictions), [], []
+    for pt in THRESHOLDS:
+        acted, weight = scores >= pt, pt / (1 - pt)
+        over_none = share_gap(acted & truth, acted & ~truth, weight, units)
+        spared = share_gap(~acted & ~truth, ~acted & truth, 1 / weight, units)  # over acting on all: this x weight
+        model.append(entry(*over_none, "mover"))
+        useful.append(over_none[1] > 0 and spared[1] > 0)
+    prevalence = float(truth.mean())
+    enough = all(len(np.unique(units.index[kind])) >= FEW_GROUPS for kind in (truth, ~truth))
     return {
         "positive": predictions.classes[positive],
-        "prevalence": float(truth.mean()),
+        "prevalence": prevalence,
         "thresholds": list(THRESHOLDS),
-        "model": [boot.entry(float(model[i]), drawn_model[:, i]) for i in range(t)],
-        "all": everyone.tolist(),
-        "useful": _runs([gain["low"] is not None and float(gain["low"]) > 0 for gain in gains]),
+        "model": model,
+        "all": [prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
+        "useful": _runs(useful) if enough else None,
         "why": "",
     }
 

@@ -57,7 +57,7 @@ def pulled_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Pulled, Pull
     own = (hits / every_to)[::-1].cumsum()[::-1] / m
     diluted = (hits * precision / every_to)[::-1].cumsum()[::-1] / m
     pull = np.where(positive, (precision[tie] - average) / m + own[tie], 0) - diluted[tie]
-    return Pulled(auroc, area), Pulled(average, pull)
+    return Pulled(auroc, area), Pulled(average, pull) if n else nothing
 
 
 def area_spread(pulls: np.ndarray, positive: np.ndarray, units: Units) -> Spread:
@@ -116,8 +116,8 @@ def quantile(level: float, degrees: float) -> float:
 
 def area_interval(value: float, found: Spread, positive: np.ndarray, units: Units) -> tuple[float, float]:
     """The interval of an AUROC on the logit scale; of one that is 0 or 1, each patient counts as one image."""
-    if not np.isfinite(found.variance):
-        return NONE
+    if not np.isfinite(found.variance) or (0 < value < 1 and found.variance == 0):
+        return NONE  # scores that are all alike have no variance
     if 0 < value < 1:
         return logit_interval(value, found.variance**0.5, quantile(units.level, found.degrees))
     m, n = (int((units.sums(kind.astype(np.float64)) > 0).sum()) for kind in (positive, ~positive))

@@ -36,6 +36,7 @@ from vitmed.predictions import Predictions
 Entry = dict[str, Any]  # value, low, high (None where there is none) and method
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
+ALIKE = 1e-12  # an interval no wider than this is none: all resamples gave the same
 BOOTSTRAPPED = (  # overall numbers that no formula here knows
     *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
     *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
@@ -110,14 +111,7 @@ class Judged:
         self.areas = [self._areas(c) for c in self.classes]
 
     def _shares(self, c: int) -> dict[str, Share]:
-        truth, called = self.labels == c, self.scorer.predicted == c
-        return {
-            "sensitivity": share(called, truth, self.units),
-            "specificity": share(~called, ~truth, self.units),
-            "ppv": share(truth, called, self.units),
-            "npv": share(~truth, ~called, self.units),
-            "f1": share(truth & called, truth | called, self.units),  # the Jaccard index, of which F1 is a function
-        }
+        return class_shares(self.labels == c, self.scorer.predicted == c, self.units)
 
     def pulls(self, c: int) -> dict[str, Pulled]:
         """AUROC and average precision of a class, and how each image pulls at them."""
@@ -167,7 +161,7 @@ class Judged:
     def _area_entry(self, pulled: Pulled, kind: str, images: np.ndarray) -> Entry:
         """Of any area by its pulls. A perfect one has none; what it is worth then rests on `images`, of one class."""
         found, interval = spread(pulled.pulls, self.units), NONE
-        if 0 < pulled.value < 1 and np.isfinite(found.variance):
+        if 0 < pulled.value < 1 and found.variance > 0:
             interval = logit_interval(pulled.value, found.variance**0.5, quantile(self.level, found.degrees))
         elif pulled.value == 1 and np.isfinite(found.variance) and not images.all():
             if kind == "auroc":
@@ -188,9 +182,11 @@ class Judged:
         if units < 2 or not asked or 2 * len(drawn) < asked:  # a half that is defined is no fair half
             return NONE
         variance = float(drawn.var()) * units / (units - 1)
+        if name in LOSSES and self.accuracy.value == 1:
+            return NONE  # what an error would cost was not seen, and no resample knows it
         if name in LOSSES or not 0 < value <= 1:
             low, high = percentile_interval(drawn, widened(self.level, self.degrees))
-            return (low, high) if low < high else NONE
+            return (low, high) if high - low > ALIKE else NONE
         if value < 1:
             reach = student(self.level, self.degrees)
             return wilson(value, value * (1 - value) / variance, reach) if variance > 0 else NONE
@@ -256,6 +252,22 @@ def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str
                 for name, values in way(weights)[0].items():
                     drawn[name].append(values)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
+
+
+def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
+    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, for the truth and the calls, (S,) bool.
+
+    Of images that are all of the class, or none, PPV, NPV and the index would be what they are whatever the model says:
+    they are undefined.
+    """
+    both = bool(truth.any()) and not truth.all()
+    return {
+        "sensitivity": share(called, truth, units),
+        "specificity": share(~called, ~truth, units),
+        "ppv": share(truth, called & both, units),
+        "npv": share(~truth, ~called & both, units),
+        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: see `f1_entry`
+    }
 
 
 def entry(value: float, low: float, high: float, method: str) -> Entry:

@@ -236,11 +236,7 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     if b.value == 0:  # its reverse is 0, and has an interval
         _, low, high = share_ratio(bottom, top, hits, units)
         return float("inf"), (1 / high if high > 0 else float("inf")), (1 / low if low > 0 else float("inf"))
-    alike = 0.0
-    if units.clustered:
-        pulls = [units.sums(np.where(images, hits - found.value, 0.0)) for images, found in ((top, a), (bottom, b))]
-        size = float(np.sqrt((pulls[0] @ pulls[0]) * (pulls[1] @ pulls[1])))
-        alike = float(pulls[0] @ pulls[1]) / size if size > 0 else 0.0
+    alike = likeness((hits & top, top, a.value), (hits & bottom, bottom, b.value), units)
 
     def bound(side: int) -> float:
         """The ratio R at which a - R b lies as far from 0 as its own interval reaches."""
@@ -254,3 +250,36 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
 
     known = np.isfinite([a.low, a.high, b.low, b.high]).all()
     return (a.value / b.value, bound(-1), bound(1)) if known else (a.value / b.value, *NONE)
+
+
+def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units) -> tuple[float, float, float]:
+    """share of `first` - weight x share of `second` among all images, with its interval: value, low, high.
+
+    From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the two).
+
+    Args:
+        first, second: (S,) bool.
+    """
+    everyone = np.ones(len(first), bool)
+    a, b = share(first, everyone, units), share(second, everyone, units)
+    alike = likeness((first, everyone, a.value), (second, everyone, b.value), units)
+    value = a.value - weight * b.value
+
+    def reach(arm: float, other: float) -> float:
+        return float(np.sqrt(max(0.0, arm**2 + other**2 - 2 * alike * arm * other)))
+
+    down = reach(a.value - a.low, weight * (b.high - b.value))
+    return value, value - down, value + reach(a.high - a.value, weight * (b.value - b.low))
+
+
+def likeness(
+    one: tuple[np.ndarray, np.ndarray, float], other: tuple[np.ndarray, np.ndarray, float], units: Units
+) -> float:
+    """Correlation of two proportions, from one unit to the next; 0 where one does not vary.
+
+    Args:
+        one, other: hits (S,) bool, of the counted; the counted (S,) bool; the proportion.
+    """
+    x, y = (units.sums(np.where(counted, hits - value, 0.0)) for hits, counted, value in (one, other))
+    size = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / size if size > 0 else 0.0

@@ -24,14 +24,14 @@ def undefined(result: dict[str, Any]) -> dict[str, str]:
                 continue
             if not n:
                 why = "there are no images"
-            elif name == "ppv":
-                why = f"no image was predicted as '{c}'"
-            elif name == "npv":
-                why = f"every image was predicted as '{c}'"
-            else:
+            elif not 0 < per_class[c]["n"] < n:
                 why = (
                     f"every image is of class '{c}'" if per_class[c]["n"] == n else f"there is no image of class '{c}'"
                 )
+            elif name == "ppv":
+                why = f"no image was predicted as '{c}'"
+            else:
+                why = f"every image was predicted as '{c}'"
             by_class[name, c] = reasons[f"{name} of {c}"] = why
     for name, entry in result["overall"].items():
         if entry["value"] is not None:

@@ -55,7 +55,8 @@ class Ranking:
         misses = every_to - hits_to + every.take(self.above, axis=1) - hits.take(self.hits_above, axis=1)
         auroc = ratio(np.einsum("rp,rp->r", w, negatives[:, None] - misses / 2), positives * negatives)
         precision = np.divide(hits_to, every_to, out=np.zeros_like(every_to), where=every_to > 0)
-        return auroc, ratio(np.einsum("rp,rp->r", w, precision), positives)
+        average = ratio(np.einsum("rp,rp->r", w, precision), positives)
+        return auroc, np.where(negatives > 0, average, np.nan)  # without a negative it is 1 whatever the scores
 
 
 def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:

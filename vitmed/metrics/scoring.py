@@ -114,12 +114,13 @@ class Scorer:
         total = cells.sum(axis=1)  # (R,)
         others, elsewhere = total[:, None] - support, total[:, None] - called
         tn = others - called + tp
+        both = (support > 0) & (others > 0)  # else PPV, NPV and F1 are what they are whatever the model says
         per_class = {
             "sensitivity": ratio(tp, support),
             "specificity": ratio(tn, others),
-            "ppv": ratio(tp, called),
-            "npv": ratio(tn, elsewhere),
-            "f1": ratio(2 * tp, support + called),
+            "ppv": np.where(both, ratio(tp, called), np.nan),
+            "npv": np.where(both, ratio(tn, elsewhere), np.nan),
+            "f1": np.where(both, ratio(2 * tp, support + called), np.nan),
         }
         # Averages leave out a class without images. One that has images and no value makes them undefined: a
         # class that is never predicted has no PPV, and leaving it out would reward ignoring it.
@@ -136,7 +137,7 @@ class Scorer:
             "accuracy": ratio(hits, total),
             "balanced_accuracy": mean(per_class["sensitivity"], self.even),
             "mcc": np.where(varied_truth > 0, mcc, np.nan),
-            "cohen_kappa": ratio(hits * total - chance, total**2 - chance),
+            "cohen_kappa": np.where(varied_truth > 0, ratio(hits * total - chance, total**2 - chance), np.nan),
             "log_loss": losses[:, 0],
             "brier": losses[:, 1],
         }

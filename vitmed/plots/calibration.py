@@ -31,11 +31,9 @@ def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = No
         part.set_axisbelow(True)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
-        _points(
-            axes, before["curve"], GREY, "s", f"before: ECE {before['ece']['value']:.3f}{interval(before['ece'])}", 4
-        )
+        _points(axes, before["curve"], GREY, "s", f"before: {_ece(before)}", 4)
     name = "after calibration" if before is not None else "as they are"
-    _points(axes, after["curve"], BLUE, "o", f"{name}: ECE {after['ece']['value']:.3f}{interval(after['ece'])}", 6)
+    _points(axes, after["curve"], BLUE, "o", f"{name}: {_ece(after)}", 6)
     scores = _scores(predictions)
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
     if len(scores) > 200:
@@ -52,6 +50,11 @@ def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = No
     )
     axes.legend(loc="upper left", fontsize=9)
     return figure
+
+
+def _ece(part: Mapping[str, Any]) -> str:
+    entry = part["ece"]
+    return "ECE undefined" if entry["value"] is None else f"ECE {entry['value']:.3f}{interval(entry)}"
 
 
 def _points(axes: Axes, curve: list[dict[str, Any]], colour: str, marker: str, label: str, size: int) -> None:

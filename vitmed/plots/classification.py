@@ -92,7 +92,7 @@ def precision_recall(predictions: Predictions, metrics: Mapping[str, Any] | None
     curves, areas = {}, {}
     for c in range(k):
         tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
-        if tp[-1]:
+        if tp[-1] and fp[-1]:
             recall, precision = tp / tp[-1], tp[1:] / (tp[1:] + fp[1:])
             curves[c] = recall, np.append(precision[:1], precision)
             areas[c] = float(np.sum(np.diff(recall) * precision))
