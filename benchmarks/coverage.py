@@ -6,7 +6,8 @@
 Scores are drawn from two normal distributions d apart. Of a patient's scores a share `icc` of the variance is the
 patient's own, so that some patients are hard; "sizes" says how many images a patient has: "one", "1-5" evenly, or
 "malaria", drawn like those of the NIH malaria set (median 86, the largest several hundred). The truth of proportions
-is the normal distribution function, and so is that of the AUROC, whose pairs are nearly all of two patients.
+is the normal distribution function, and so is that of the AUROC, whose pairs are nearly all of two patients. "PPV at
+1 %" is at that prevalence, and "net benefit" at a threshold of 20 %; both of the class "yes".
 
 Each row is a design; a cell is the share of the tests whose interval held the truth. Beside AUROC and balanced
 accuracy stands what the usual methods would have covered in the same tests: DeLong's interval without patients and
@@ -17,18 +18,22 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from math import log
 from statistics import NormalDist
 
 import numpy as np
 
+from vitmed.config import EvaluateConfig
 from vitmed.metrics import percentile_interval
 from vitmed.metrics.areas import area_spread, pulled_areas
 from vitmed.metrics.evaluation import Judged, bootstrap
 from vitmed.metrics.intervals import Units
 from vitmed.predictions import Predictions
+from vitmed.utility import THRESHOLDS, decision_curve, prevalence_table
 
 NORMAL = NormalDist()
-SHOWN = ("accuracy", "sensitivity", "specificity", "balanced_accuracy", "auroc", "mcc")
+SHOWN = ("accuracy", "sensitivity", "specificity", "balanced_accuracy", "auroc", "mcc", "PPV at 1 %", "net benefit")
+PREVALENCE, ACTING = 0.01, 0.2
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,13 @@ def one_test(p: Predictions, truths: dict[str, float], resamples: int, seed: int
     judged = Judged(p)
     draws = bootstrap([judged], resamples, seed)[0]
     overall, per_class = judged.entries(draws)
+    config = EvaluateConfig(prevalence=PREVALENCE)
+    elsewhere, curve = prevalence_table(p, config), decision_curve(p, config)
+    assert elsewhere is not None and curve is not None
+    nothing = {"low": None, "high": None}
+    rows = [row["ppv"] for row in elsewhere["rows"] if row["prevalence"] == PREVALENCE]
+    overall["PPV at 1 %"] = rows[0] if rows else nothing
+    overall["net benefit"] = curve["model"][THRESHOLDS.index(ACTING)] if curve["thresholds"] else nothing
     entries = {**overall, "sensitivity": per_class[1]["sensitivity"], "specificity": per_class[1]["specificity"]}
     found = {name: held((entries[name]["low"], entries[name]["high"]), truths[name]) for name in SHOWN}
     positive = judged.labels == 1
@@ -98,7 +110,10 @@ def truth_of(design: Design) -> dict[str, float]:
     right = design.accuracy
     area = NORMAL.cdf(2**0.5 * NORMAL.inv_cdf(right))
     same = dict.fromkeys(("accuracy", "sensitivity", "specificity", "balanced_accuracy"), right)
-    return {**same, "auroc": area, "mcc": 2 * right - 1}
+    ppv = PREVALENCE * right / (PREVALENCE * right + (1 - PREVALENCE) * (1 - right))
+    half, edge = NORMAL.inv_cdf(right), log(ACTING / (1 - ACTING))  # scores are log odds
+    gain = 0.5 * (1 - NORMAL.cdf(edge - half)) - ACTING / (1 - ACTING) * 0.5 * (1 - NORMAL.cdf(edge + half))
+    return {**same, "auroc": area, "mcc": 2 * right - 1, "PPV at 1 %": ppv, "net benefit": gain}
 
 
 def main() -> None:
