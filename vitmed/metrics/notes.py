@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from vitmed.metrics.table import PER_CLASS
+from vitmed.words import counted, listed
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
+FEW_IMAGES = 30  # the same of independent images
 
 
 def undefined(result: dict[str, Any]) -> dict[str, str]:
@@ -76,24 +78,42 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
     unit = "image" if groups is None else "patient"
     absent = [f"'{c}'" for c, entry in result["per_class"].items() if not entry["n"]]
     if absent and result["n"]:
-        told.append(f"There is no image of class {', '.join(absent)}: averages over classes leave it out.")
+        told.append(
+            f"There is no image of class {listed(absent)}: what needs one is undefined, and averages over classes are "
+            "without it."
+        )
     if n_units < 2:
         told.append(f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}.")
         return told
-    if n_units < FEW_GROUPS:
+    if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
         told.append(
             f"There are only {n_units} {unit}s: the intervals are rough, and what is outside of them is not excluded."
         )
     if result["no_interval"]:
+        lack = "number has" if len(result["no_interval"]) == 1 else "numbers have"
         told.append(
-            f"{len(result['no_interval'])} numbers have no interval, often because no error was seen; that does not "
-            "show that they are certain."
+            f"{len(result['no_interval']):,} {lack} no interval (why: beneath the table of all numbers); that does not "
+            "show certainty."
         )
     unknown = sum(1 for name in groups or () if not name)
     if unknown:
-        told.append(f"{unknown} images have no patient; each was drawn as a patient of its own.")
+        lack = "has no patient; it" if unknown == 1 else "have no patient; each"
+        told.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
     lonely = [f"'{c}'" for k, c in enumerate(result["classes"]) if len(np.unique(units[labels == k])) == 1]
     if lonely and groups is not None:
-        of = ", ".join(lonely)
-        told.append(f"All images of class {of} come from one patient: its intervals say nothing of other patients.")
+        told.append(
+            f"All images of class {listed(lonely)} come from one patient: its intervals say nothing of other patients."
+        )
     return told
+
+
+def one_answer(result: dict[str, Any]) -> list[str]:
+    """A note where images of several classes are all called the same; empty otherwise."""
+    called = np.asarray(result["confusion_matrix"]).sum(axis=0)
+    kinds = sum(1 for entry in result["per_class"].values() if entry["n"])
+    if kinds < 2 or np.count_nonzero(called) != 1:
+        return []
+    return [
+        f"Every image is called '{result['classes'][int(called.argmax())]}': the model has learned nothing that "
+        "decides, or its threshold is wrong."
+    ]

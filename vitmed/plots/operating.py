@@ -107,7 +107,7 @@ def familiarity(predictions: Predictions, metrics: Mapping[str, Any] | None = No
     parts = [(scores, BLUE, "/", f"judged, n = {len(scores):,}: {_percent(found['flagged']['value'])} above 1")]
     if found["unlike"] is not None:
         others = np.array(found["unlike"]["scores"])
-        told = f"other images, n = {len(others):,}: {_percent(found['unlike']['flagged'])} above 1"
+        told = f"other images, n = {len(others):,}: {_percent(found['unlike']['flagged']['value'])} above 1"
         parts.append((others, RED, "\\", told))
     every = np.maximum(np.concatenate([part[0] for part in parts]), 1e-3)
     bins = np.geomspace(min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001, 41)
