@@ -56,14 +56,15 @@ def decision_curve(predictions: Predictions, metrics: Mapping[str, Any] | None =
     axes.plot(x, found["all"], color=RED, linestyle="--", label="act on all")
     axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
     top = found["prevalence"]
-    axes.set(xlim=(0, 1), ylim=(-0.15 * max(top, 0.05), 1.15 * top))
+    highest = max((entry["high"] for entry in found["model"] if entry["high"] is not None), default=top)
+    axes.set(xlim=(0, 1), ylim=(-0.15 * max(top, 0.05), max(1.15 * top, 1.05 * highest)))
     if found["useful"]:
         for low, high in found["useful"]:
             axes.plot([low, high], [-0.1 * max(top, 0.05)] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
         axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
     title = f"{short(found['positive'], 30)}: {_percent(top)} of n = {len(predictions):,} images, band: 95 % interval"
     axes.set_title(title, fontsize=11)
-    axes.legend(fontsize=9, loc="upper right")
+    figure.legend(fontsize=9, loc="outside lower center", ncols=4)  # below, where it hides no curve
     return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vitmed.errors import VitmedError
 from vitmed.metrics import known_labels
-from vitmed.plots.drawing import GREEN, GREY, RED, percent, short, show
+from vitmed.plots.drawing import GREEN, GREY, RED, percent, place, short, show
 from vitmed.predictions import Predictions
 
 PICTURES = 24  # images in a gallery
@@ -103,4 +103,4 @@ def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None
         show(axes, np.full((8, 8), 200, np.uint8))
         axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
     axes.set_anchor("N")  # so that the titles of a line stand level
-    axes.set_xlabel(short(predictions.name(int(row)), 24), fontsize=8)
+    axes.set_xlabel(place(predictions.name(int(row)), 24), fontsize=8)
