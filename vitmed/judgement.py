@@ -152,9 +152,9 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
     """How many images are answered by the column `answer`, and why the others are not.
 
     Returns:
-        n; answered: their share; wrong_answered and wrong_unanswered: the share of errors among the answered and among
-        the others, each an entry; unanswered {reason: images}, an image with two reasons counted at both. None without
-        images, or where no judgement wrote the column.
+        n; n_answered; answered: their share; wrong_answered, wrong_unanswered: the share of errors among the answered
+        and among the others, each an entry; unanswered {reason: images}, an image with two reasons counted at both.
+        None without images, or where no judgement wrote the column.
     """
     cells = predictions.columns.get(ANSWER, ())
     if not cells or not all(cell == YES or cell.startswith(NO) for cell in cells):
@@ -170,6 +170,7 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
     wrong = predictions.predicted != known_labels(predictions)
     return {
         "n": len(cells),
+        "n_answered": int(answered.sum()),
         "answered": boot.proportion(answered, np.ones(len(cells), bool)),
         "wrong_answered": boot.proportion(wrong, answered),
         "wrong_unanswered": boot.proportion(wrong, ~answered),

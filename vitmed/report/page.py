@@ -232,7 +232,8 @@ def worth(metrics: Mapping[str, Any]) -> str:
     if sizes["max"] == 1 or right["effective_n"] is None:
         return told
     if right["design_effect"] is None:
-        return f"{told} {_nothing_seen(metrics)}, so nothing tells how alike a patient's images are: each counts once."
+        seen = "No error was seen" if metrics["overall"]["accuracy"]["value"] else "Nothing was right"
+        return f"{told} {seen}, so nothing tells how alike a patient's images are: each patient counts once."
     alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
     how = f"{alike}design effect {right['design_effect']:.1f}"
     if right["design_effect"] <= 1:
@@ -247,10 +248,6 @@ def worth(metrics: Mapping[str, Any]) -> str:
                 once = f"{once}, so each patient counts once)" if one["design_effect"] is None else ""
                 parts.append(f"{one['effective_n']:,.0f} for the {name}{once}")
     return f"{told} They are worth {', '.join(parts)}."
-
-
-def _nothing_seen(metrics: Mapping[str, Any]) -> str:
-    return "No error was seen" if metrics["overall"]["accuracy"]["value"] else "Nothing was right"
 
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
