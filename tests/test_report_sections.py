@@ -117,7 +117,7 @@ def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) ->
     assert "more, in metrics.json" in text and max(map(len, metrics["notes"])) < 400
     assert "1,000 classes" in text
     few, metrics = page(tmp_path / "few", draw("ten"), resamples=0)
-    assert metrics["no_interval"] and any("beneath the table of all numbers" in note for note in metrics["notes"])
+    assert metrics["no_interval"] and any("beneath 'All numbers'" in note for note in metrics["notes"])
     for why in set(metrics["no_interval"].values()):
         assert why in few
 

@@ -40,10 +40,10 @@ def undefined(result: dict[str, Any]) -> dict[str, str]:
             continue
         base = re.sub("_(macro|weighted)$", "", name)
         if name in ("auroc", "average_precision") and result["positive_class"]:
-            counted = [result["positive_class"]]
+            kinds = [result["positive_class"]]
         else:
-            counted = [c for c in classes if per_class[c]["n"]]
-        whys = [by_class[base, c] for c in counted if (base, c) in by_class]
+            kinds = [c for c in classes if per_class[c]["n"]]
+        whys = [by_class[base, c] for c in kinds if (base, c) in by_class]
         # without one it is MCC or kappa, which need two classes and not the numbers of each
         reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
     return reasons
@@ -89,12 +89,6 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
         told.append(
             f"There are only {n_units} {unit}s: the intervals are rough, and what is outside of them is not excluded."
         )
-    if result["no_interval"]:
-        lack = "number has" if len(result["no_interval"]) == 1 else "numbers have"
-        told.append(
-            f"{len(result['no_interval']):,} {lack} no interval (why: beneath the table of all numbers); that does not "
-            "show certainty."
-        )
     unknown = sum(1 for name in groups or () if not name)
     if unknown:
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
@@ -117,3 +111,12 @@ def one_answer(result: dict[str, Any]) -> list[str]:
         f"Every image is called '{result['classes'][int(called.argmax())]}': the model has learned nothing that "
         "decides, or its threshold is wrong."
     ]
+
+
+def lacking(result: dict[str, Any]) -> list[str]:
+    """A note where numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
+    count = len(result["no_interval"])
+    if not count:
+        return []
+    lack = "1 number has no interval; it is" if count == 1 else f"{count:,} numbers have no interval; they are"
+    return [f"{lack} no more certain for that. Why stands in the report beneath 'All numbers'."]

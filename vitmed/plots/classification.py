@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from vitmed.metrics import finding, known_labels, threshold_counts
 from vitmed.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, short, square, told_value
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 WRITTEN = 40  # classes whose cells hold numbers; of more the colour alone tells
 
@@ -60,7 +61,7 @@ def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None
         axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
     told = told_value(metrics, "balanced_accuracy", "\n")
-    figure.suptitle(f"n = {len(predictions):,} images{told}", fontsize=font + 1)
+    figure.suptitle(f"n = {counted(len(predictions), 'image')}{told}", fontsize=font + 1)
     return figure
 
 
@@ -151,7 +152,7 @@ def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Mappi
     many = len(predictions.classes) > 2
     told = told_value(metrics, name, "\nmean of classes: ") if many else ""
     kind = ", each class against the rest" if many else ""
-    axes.set_title(f"n = {len(predictions):,} images{kind}{told}", fontsize=11)
+    axes.set_title(f"n = {counted(len(predictions), 'image')}{kind}{told}", fontsize=11)
     handles, texts = axes.get_legend_handles_labels()
     figure.set_figheight(7.1 + 0.2 * len(handles))
     if handles:

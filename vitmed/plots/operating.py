@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from vitmed.familiarity import scores_of
 from vitmed.plots.drawing import BLUE, GREY, RED, interval, short
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 BLACK = "#000000"
 
@@ -39,7 +40,9 @@ def prevalence(predictions: Predictions, metrics: Mapping[str, Any] | None = Non
     axes.set_xticks(usual, [_percent(value) for value in usual])
     axes.minorticks_off()
     axes.set_ylim(-0.02, 1.02)
-    axes.set_title(f"{short(found['positive'], 30)}, n = {len(predictions):,} images, band: 95 % interval", fontsize=11)
+    axes.set_title(
+        f"{short(found['positive'], 30)}, n = {counted(len(predictions), 'image')}, band: 95 % interval", fontsize=11
+    )
     axes.legend(fontsize=9, loc="best")
     return figure
 
@@ -62,7 +65,8 @@ def decision_curve(predictions: Predictions, metrics: Mapping[str, Any] | None =
         for low, high in found["useful"]:
             axes.plot([low, high], [-0.1 * max(top, 0.05)] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
         axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
-    title = f"{short(found['positive'], 30)}: {_percent(top)} of n = {len(predictions):,} images, band: 95 % interval"
+    images = counted(len(predictions), "image")
+    title = f"{short(found['positive'], 30)}: {_percent(top)} of n = {images}, band: 95 % interval"
     axes.set_title(title, fontsize=11)
     figure.legend(fontsize=9, loc="outside lower center", ncols=4)  # below, where it hides no curve
     return figure
@@ -94,7 +98,7 @@ def risk_coverage(predictions: Predictions, metrics: Mapping[str, Any] | None = 
     area = f"{found['area']['value']:.4f}"
     if found["area"]["low"] is not None:
         area += f" ({found['area']['low']:.4f} to {found['area']['high']:.4f})"
-    axes.set_title(f"n = {len(predictions):,} images, area {area}, band: 95 % interval", fontsize=11)
+    axes.set_title(f"n = {counted(len(predictions), 'image')}, area {area}, band: 95 % interval", fontsize=11)
     axes.legend(fontsize=9, loc="upper left")
     return figure
 

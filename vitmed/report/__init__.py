@@ -16,7 +16,7 @@ from vitmed.config import EvaluateConfig
 from vitmed.judgement import Judgement
 from vitmed.label_errors import issues_csv
 from vitmed.maps import Maps
-from vitmed.metrics import compare_predictions, evaluate_predictions, one_answer
+from vitmed.metrics import compare_predictions, evaluate_predictions, lacking, one_answer
 from vitmed.plots import PLOTS, Drawn, Read, drawn, training_curves
 from vitmed.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
@@ -100,7 +100,7 @@ def write_report(
     metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}
     metrics["report"]["evaluate"] = config.model_dump()  # so that it can be made again
     metrics["report"]["judgement"] = None if judgement is None else judgement.to_dict(arrays=False)
-    metrics["notes"] = [*one_answer(metrics), *notes, *metrics["notes"]]
+    metrics["notes"] = [*one_answer(metrics), *notes, *metrics["notes"], *lacking(metrics)]
     if predictions.errors:
         unread = counted(len(predictions.errors), "image")
         metrics["notes"].append(f"{unread} could not be read; only those that could are counted.")
