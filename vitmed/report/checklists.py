@@ -115,6 +115,11 @@ def _compared(metrics: Mapping[str, Any]) -> bool:
     return compared(metrics.get("subgroups"))
 
 
+def _intervals(metrics: Mapping[str, Any]) -> bool:
+    """Whether numbers have intervals, the bootstrapped among them; one patient gives none."""
+    return bool(metrics["resamples"]) and metrics["overall"]["accuracy"]["low"] is not None
+
+
 def _chosen(metrics: Mapping[str, Any]) -> bool:
     """Whether a threshold was chosen on validation, or costs decide."""
     found = metrics.get("operating_points") or {}
@@ -155,11 +160,11 @@ TOPICS: dict[str, Topic] = {
     "classes": Topic("flow", "images (and patients, where known) of each class in each split", _key("flow")),
     "characteristics": Topic("flow", "patients of each split by the columns given", _characteristics),
     "unreadable": Topic("flow", "unreadable files; training takes none", _key("flow")),
-    "size": Topic("results", "how precise these numbers of images and patients make it", lambda m: m["resamples"]),
+    "size": Topic("results", "how precise these numbers of images and patients make it", _intervals),
     "results": Topic("results", "every measure, overall and by class", always),
     "confusion": Topic("results", "confusion matrix", always),
     "roc": Topic("results", "ROC, precision and recall", always),
-    "intervals": Topic("results", "intervals and how they came about", lambda m: m["resamples"]),
+    "intervals": Topic("results", "intervals and how they came about", _intervals),
     "baselines": Topic("results", "what needs no training, beside the model", lambda m: m.get("baselines")),
     "preprocessing": Topic("training", "preprocessing by vitmed", _fact("Preprocessing")),
     "model": Topic("training", "the network; it sees pixels and nothing else", _fact("Model")),
