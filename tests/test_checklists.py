@@ -25,6 +25,10 @@ def found(groups: bool = True, n: int = 200, resamples: int = 10, **more: Any) -
     return {**metrics, "baselines": {}, "report": {"title": "t", "facts": {}, "notes": []}, **more}
 
 
+JUDGED = {"site": {"strata": [{"name": "N", "overall": {}}, {"name": "S", "overall": {}}]}}
+SUPPRESSED = {"site": {"strata": [{"name": "N", "n": "<10", "suppressed": True}], "reason": "too few"}}
+
+
 def test_every_item_is_there_once_and_in_order() -> None:
     """44, 27 and 40 items; those with parts are 52 of TRIPOD+AI and 48 of STARD-AI."""
     for guideline, items, lines in ((CLAIM, 44, 44), (TRIPOD, 27, 52), (STARD, 40, 48)):
@@ -65,8 +69,44 @@ def test_a_pointer_depends_on_what_is_there() -> None:
     assert line(found(flow=elsewhere), "CLAIM 2024", "32").state == "not supplied"
     calibrated = found(calibration={"x": 1})
     assert line(calibrated, "TRIPOD+AI", "12e", (*SECTIONS, "calibration")).state == "in part"  # no decision curve
-    everything = found(calibration={"x": 1}, decision_curve={"x": 1})
+    everything = found(calibration={"x": 1}, decision_curve={"thresholds": [0.5]})
     assert line(everything, "TRIPOD+AI", "12e", (*SECTIONS, "calibration", "operating")).state == "answered"
+
+
+def test_groups_that_were_too_small_answer_nothing() -> None:
+    shown = (*SECTIONS, "subgroups", "patients", "errors", "robustness")
+    asked = (("TRIPOD+AI", "23a"), ("TRIPOD+AI", "23b"), ("TRIPOD+AI", "12d"), ("STARD-AI", "23"), ("CLAIM 2024", "30"))
+    for guideline, number in asked:
+        assert "results by subgroup" in line(found(subgroups=SUPPRESSED), guideline, number, shown).missing
+        assert "results by subgroup" not in line(found(subgroups=JUDGED), guideline, number, shown).missing
+    assert any("No subgroups were compared, since too few" in t for t in limitations(found(subgroups=SUPPRESSED)))
+
+
+def test_a_threshold_counts_only_where_one_was_chosen() -> None:
+    shown = (*SECTIONS, "operating")
+    none = found(operating_points={"threshold": None, "chosen": "default"})
+    assert line(none, "TRIPOD+AI", "15", shown).state == "not supplied"
+    for chosen in ({"threshold": 0.3, "chosen": "youden"}, {"threshold": None, "chosen": "cost"}):
+        assert line(found(operating_points=chosen), "TRIPOD+AI", "15", shown).state == "answered"
+
+
+def test_the_author_is_asked_for_what_no_column_tells() -> None:
+    table = {"unit": "patients", "cut": "", "rows": [{"name": "x"}], "rare": 0}
+    flow = {"judged": {"split": "test"}, "level": "patient"}
+    said = found(flow={**flow, "characteristics": {"age_years": table, "Sex": table, "hospital": table}})
+    for guideline, number in (("CLAIM 2024", "36"), ("TRIPOD+AI", "20b"), ("STARD-AI", "25")):
+        assert line(said, guideline, number).missing == "device, severity of the patients of each split"
+        assert "age, sex, site, device, severity" in line(found(flow=flow), guideline, number).missing
+    hidden = {**table, "rows": [], "reason": "too few"}
+    assert "age" in line(found(flow={**flow, "characteristics": {"age": hidden}}), "CLAIM 2024", "36").missing
+
+
+def test_images_that_the_model_has_seen_are_the_first_limitation() -> None:
+    seen = {"images": 0, "patients": 21, "test": 1}
+    told = limitations(found(flow={"judged": {"split": None, "seen": seen}, "level": "patient"}))
+    assert told[0].startswith("The model was made with images of 21 patients of the same name")
+    assert told[1].startswith("1 image of these is of the run's own test too")
+    assert "Few images" not in " ".join(t for t in limitations(found(n=200)) if "(0)" in t)
 
 
 def test_no_pointer_leads_to_a_section_that_is_not_shown() -> None:
@@ -107,7 +147,7 @@ def test_limitations_grow_from_what_was_not_supplied(metrics: dict[str, Any], sa
 def test_what_was_supplied_is_no_limitation() -> None:
     text = " ".join(
         limitations(
-            found(subgroups={"x": 1}, operating_points={"threshold": 0.3}, calibration={"x": 1}, robustness={"x": 1})
+            found(subgroups=JUDGED, operating_points={"threshold": 0.3}, calibration={"x": 1}, robustness={"x": 1})
         )
     )
     for said in ("Patients are unknown", "No subgroups", "No threshold", "were not checked", "Not tried"):

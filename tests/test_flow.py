@@ -1,6 +1,7 @@
 """Where images come from and go: counted by hand, on splits of all kinds."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, listing
 from matplotlib.text import Text
 
 from vitmed import train
+from vitmed.commands import flows
 from vitmed.flow import characteristics, flow_of
 from vitmed.plots import flow, png
 from vitmed.predictions import Predictions
@@ -76,10 +78,33 @@ def test_the_diagram_holds_the_numbers(judged: dict[str, object]) -> None:
     assert flow(p, {}) is None
 
 
+def test_no_class_is_cut_beside_its_numbers() -> None:
+    import numpy as np
+
+    p = Predictions(("infected", "uninfected"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
+    many = {name: [(i % 2, f"{name}{i}") for i in range(1200)] for name in ("train", "val", "test")}
+    told = flow_of(replace(splits(many), classes=p.classes), HASHES)
+    figure = flow(p, {"flow": {**told, "judged": flows.judged(p, None)}})
+    assert figure is not None
+    texts = [item.get_text() for item in figure.findobj(Text)]
+    assert texts.count("infected:") == texts.count("uninfected:") == 4 and "  600 / 600" in texts
+    assert {"others: judged here", "1 image", "  1", "  0"} <= set(texts) and "…" not in "".join(texts)
+
+
+def test_quartiles_of_few_patients_are_not_told() -> None:
+    dealt = {"train": [Sample(f"{i}.png", 0, f"P{i}", columns=(str(20 + i),)) for i in range(27)]}
+    found = Splits(Path("x"), ("a",), {k: tuple(v) for k, v in dealt.items()}, {}, columns=("age",))
+    told = characteristics(found, ["age"])
+    assert told["age"]["rows"] == [] and "fewer than 10 patients" in told["age"]["reason"]
+
+
 def test_a_run_tells_its_flow(trained: Trained) -> None:
     for name in ("val", "test"):
         told = json.loads((trained.folder / name / "metrics.json").read_text())["flow"]
-        assert told["judged"] == {"split": name, "images": told["splits"][name]["images"], "patients": None}
+        part = told["splits"][name]
+        assert told["judged"] == {
+            "split": name, "images": part["images"], "patients": None, "classes": part["classes"], "seen": {},
+        }  # fmt: skip
         assert told["found"] == told["used"] == sum(part["images"] for part in told["splits"].values())
         assert (told["left_out"], told["unreadable"], told["exact_duplicates"]) == (0, 0, 0)
     html = (trained.folder / "test" / "report.html").read_text()

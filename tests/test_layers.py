@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vitmed"
 LAYERS = [  # low to high; a module imports from lower lines only
-    ["errors", "tuning", "ui", "cache"],
+    ["errors", "tuning", "ui", "cache", "words"],
     ["world", "catalogue", "sources"],
     ["config", "cards", "maps"],
     ["model", "health", "layouts", "rules", "resampling", "lr_range", "npz"],

@@ -1,6 +1,7 @@
 """Figures draw for few and many classes, show the right numbers, and leak no file name."""
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from vitmed import plots
 from vitmed.config import EvaluateConfig
 from vitmed.errors import DataError
 from vitmed.metrics import evaluate_predictions
+from vitmed.plots.classification import precision_recall, roc
+from vitmed.plots.drawing import place, told
 from vitmed.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 
@@ -184,3 +187,18 @@ def test_pyplot_is_never_loaded() -> None:
 
     code = "import sys, vitmed.plots, vitmed.metrics; assert not {'matplotlib.pyplot', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_path_keeps_its_end_over_two_lines() -> None:
+    assert place("row 7", 24) == "row 7"
+    assert place("melanoma/PATANNA009_lesion6_img06.png", 24) == "melanoma/PATANNA009_\nlesion6_img06.png"
+    assert place("melanoma/PA0009_img0003.png", 24) == "melanoma/\nPA0009_img0003.png"
+    long = place("a_very_long_folder/of_a_very_long_name/" + "x" * 30 + "_img03.png", 24)
+    assert long.startswith("…") and long.endswith("_img03.png") and max(map(len, long.split("\n"))) <= 24
+    assert place("a$b", 24) == r"a\$b"
+
+
+@pytest.mark.parametrize("draw", [roc, precision_recall])
+def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
+    p = Predictions(("a", "b"), ("x",) * 4, None, np.ones(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
+    assert "all images are of the class b" in told(draw(p, None))

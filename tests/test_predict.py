@@ -63,6 +63,14 @@ def test_preprocessing_is_the_checkpoints(trained: Trained, tmp_path: Path) -> N
     assert said.logits[0] == pytest.approx(expected[0].numpy(), abs=1e-4)
 
 
+def test_raw_probabilities_are_warned_of_once(trained: Trained) -> None:
+    image = next(trained.data.rglob("*.png"))
+    for file, told in ((trained.best, 0), (trained.best.with_name("last.pt"), 1)):
+        ui = Recorder()
+        predict([image], checkpoint=file, ui=ui)
+        assert sum("probabilities are raw" in text and "best.pt" in text for text in ui.warned) == told
+
+
 def test_files_folders_and_patterns_in_their_order(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained.data / "test")
     names = ["green/green_0.png", "amber", "blue/blue_[12].png"]

@@ -89,7 +89,10 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
     files = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
     assert names == {"predictions.csv", "metrics.json", "report.html", "label_issues.csv"} | files
     assert json.loads((tmp_path / "test" / "metrics.json").read_text()) == metrics
-    assert metrics["notes"] == ["Split by image: likely optimistic.", "1 images could not be read and are not counted."]
+    assert metrics["notes"] == [
+        "Split by image: likely optimistic.",
+        "1 image could not be read; only those that could are counted.",
+    ]
 
     html = (tmp_path / "test" / "report.html").read_text()
     page = Page(html)
@@ -129,7 +132,7 @@ def test_the_same_again_from_the_table_alone(tmp_path: Path) -> None:
     first = write_report(tmp_path / "a", draw(), title="t", facts={}, config=EvaluateConfig(resamples=50))
     table = Predictions.from_csv(tmp_path / "a" / "predictions.csv")
     again = write_report(tmp_path / "b", table, title="t", facts={}, read=None, config=EvaluateConfig(resamples=50))
-    first["notes"].remove("1 images could not be read and are not counted.")  # those have no row
+    first["notes"].remove("1 image could not be read; only those that could are counted.")  # those have no row
     assert again == first
     for name in ("predictions.csv", "confusion_matrix.png", "roc.png", "roc.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

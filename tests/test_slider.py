@@ -82,8 +82,19 @@ def test_chosen_points_are_marked_at_their_own_threshold() -> None:
     curve = curve_of(drawn(), {"operating_points": points})
     marks = {text: curve["thresholds"][index] for text, index in curve["marks"]}
     assert marks == {"Youden index": 0.3123456789, "Target sensitivity 0.95": 0.123}
-    told = [text for text, _ in rows(curve)]
+    told = [text for text, _ in rows(curve, decided=True)]
     assert "0.312 (Youden index)" in told and "0.5 (in use)" in told and len(told) == len(ROWS) + 2
+
+
+def test_rows_that_print_alike_are_one_and_many_classes_have_no_threshold_in_use() -> None:
+    points = {"points": {"youden": {"title": "Youden index", "threshold": 0.95004, "asked": None}}}
+    curve = curve_of(drawn(), {"operating_points": points})
+    told = [text for text, _ in rows(curve, decided=True)]
+    assert [text for text in told if text.startswith("0.95")] == ["0.95 (Youden index)"]
+    assert not any("in use" in text for text, _ in rows(curve, decided=False))
+    same = {"points": {"youden": {"title": "Youden index", "threshold": 0.5, "asked": None}}}
+    told = [text for text, _ in rows(curve_of(drawn(), {"operating_points": same}), decided=True)]
+    assert "0.5 (in use, Youden index)" in told
 
 
 @pytest.mark.parametrize("n", [10, 27_558])

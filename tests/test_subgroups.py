@@ -1,6 +1,7 @@
 """Subgroups: cut as stated, judged as a data set of their own, gaps with the right chance of being wrong."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from vitmed.errors import UsageError
 from vitmed.metrics import bootstrap_weights, evaluate_predictions
 from vitmed.predictions import Predictions
 from vitmed.report import write_report
-from vitmed.subgroups import EMPTY, pair_wins, strata, subgroups
+from vitmed.subgroups import EMPTY, Strata, compared, pair_wins, strata, subgroups
 
 
 def draw(
@@ -48,23 +49,48 @@ def column(p: Predictions, cells: list[str]) -> dict[str, Any]:
 # -- how a column is cut
 
 
+def cut(cells: list[str], units: list[int] | None = None) -> Strata:
+    return strata(cells, units or list(range(len(cells))), "patients")
+
+
 def test_words_are_strata_in_order_and_numbers_by_size() -> None:
-    found = strata(["b", "a", "", " a ", "b"])
+    found = cut(["b", "a", "", " a ", "b"])
     assert found.names == ("a", "b", EMPTY) and found.of.tolist() == [1, 0, 2, 0, 1] and not found.cut
-    assert strata(["10", "9", "2"]).names == ("2", "9", "10")
+    assert cut(["10", "9", "2"]).names == ("2", "9", "10")
 
 
 def test_many_numbers_are_cut_at_their_quartiles() -> None:
-    found = strata([str(i) for i in range(20, 100)])  # quartiles of 20 .. 99: 40, 60, 80
+    found = cut([str(i) for i in range(20, 100)])  # quartiles of 20 .. 99: 40, 60, 80
     assert found.names == ("under 40", "40 to under 60", "60 to under 80", "80 and above")
     assert np.bincount(found.of).tolist() == [20, 20, 20, 20]
     assert found.cut == "cut at the quartiles of the images: 40, 60, 80"
     assert not any("99" in name or "20 " in name for name in found.names)  # the oldest patient is not told
-    gaps = strata([str(i) for i in range(20, 100)] + ["", "NA", "unknown"])
+    gaps = cut([str(i) for i in range(20, 100)] + ["", "NA", "unknown"])
     assert gaps.names[-1] == EMPTY and gaps.of[-3:].tolist() == [4, 4, 4]
-    assert strata([str(i) for i in range(20)] + ["young"]).cut == ""  # a word: no column of numbers
-    zeros = strata(["0"] * 90 + [str(i) for i in range(10)])
-    assert zeros.names == ("under 1", "1 and above") and np.bincount(zeros.of).tolist() == [91, 9]
+    assert cut([str(i) for i in range(20)] + ["young"]).cut == ""  # a word: no column of numbers
+    zeros = cut(["0"] * 90 + [str(i) for i in range(12)])
+    assert zeros.names == ("under 1", "1 and above") and np.bincount(zeros.of).tolist() == [91, 11]
+
+
+def test_quartiles_of_few_patients_would_tell_their_ages() -> None:
+    ages = [str(20 + i) for i in range(40)]
+    assert cut(ages).cut and not cut(ages[:-1]).names  # 10 patients in each quartile, and 9 in one
+    pairs = [age for age in ages for _ in range(2)]
+    assert cut(pairs, [i // 2 for i in range(80)]).cut  # two images each are still 10 patients
+    few = cut(pairs, [i // 4 for i in range(80)])
+    assert few.names == () and few.cut == "" and "fewer than 10 patients" in few.why
+    p = draw(patients=12, images=10)
+    found = column(p, [str(60 + i // 10) for i in range(120)])
+    assert found["strata"] == [] and found["gaps"] == {} and "fewer than 10 patients" in found["reason"]
+    assert not re.search(r"\b6\d\b|\b7\d\b", json.dumps(found))  # no age of anybody
+
+
+def test_groups_that_are_alike_have_no_worst() -> None:
+    p = draw(patients=40, images=4, sites="NS")
+    even = replace(p, labels=np.arange(160) % 2, logits=np.eye(2, dtype=np.float32)[np.arange(160) % 2])
+    told = subgroups(even, ["site"], 20)
+    assert told is not None and told["site"]["gaps"]["accuracy"]["value"] == 0 and told["site"]["worst"] == {}
+    assert compared(told) and not compared(None) and not compared({"c": column(p, ["one"] * 160)})
 
 
 # -- what is told of a stratum

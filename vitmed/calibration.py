@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.words import counted
+
 FEWEST = 50  # validation images below which nothing is fitted
 FEWEST_OF_CLASS = 10  # of the rarest class, for vector scaling
 LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
@@ -81,7 +83,8 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Cali
     if method == "none":
         return Calibration.none(classes, "it was asked for none")
     if size < FEWEST:
-        return Calibration.none(classes, f"{size} validation images are too few to fit one (at least {FEWEST})")
+        why = f"{counted(size, 'validation image')} {'is' if size == 1 else 'are'} too few to fit a calibration"
+        return Calibration.none(classes, f"{why} (at least {FEWEST})")
     if (counts > 0).sum() < 2:
         return Calibration.none(classes, "validation holds images of one class alone")
     if not np.ptp(logits, axis=1).any():

@@ -18,8 +18,8 @@ from vitmed.bootstrap import Bootstrap
 from vitmed.config import EvaluateConfig
 from vitmed.metrics import group_index
 from vitmed.metrics.areas import pulled_areas
-from vitmed.metrics.evaluation import Entry, auroc_entry
-from vitmed.metrics.intervals import Units
+from vitmed.metrics.evaluation import Entry, auroc_entry, of_share
+from vitmed.metrics.intervals import Units, share
 from vitmed.predictions import UNFAMILIARITY, Predictions
 
 QUANTILE = 0.99  # of validation: above it an image is called unlike the training ones
@@ -96,8 +96,9 @@ def report_familiarity(
         stored: n and, where other images were given, unlike: their scores.
 
     Returns:
-        n: training images behind it, flagged: share of the judged above 1, errors_flagged, error_rate_flagged;
-        unlike: {n, auroc, flagged}, or None. None where the predictions hold no scores.
+        n: training images behind it, n_unfamiliar: of the judged above 1, flagged: their share, error_rate_familiar,
+        error_rate_unfamiliar, quantiles; unlike: {n, auroc, flagged, scores}, or None. None where the predictions hold
+        no scores.
     """
     scores = scores_of(predictions)
     if scores is None or stored is None or not len(scores):
@@ -105,6 +106,7 @@ def report_familiarity(
     boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
     found: dict[str, Any] = {
         "n": int(stored["n"]),
+        "n_unfamiliar": int(above.sum()),
         "flagged": boot.proportion(above, np.ones(len(above), bool)),
         "quantiles": np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
         "unlike": None,
@@ -118,7 +120,7 @@ def report_familiarity(
         found["unlike"] = {
             "n": len(others),
             "auroc": told_apart(scores, predictions.groups, others),
-            "flagged": float((others > 1).mean()),
+            "flagged": of_share(share(others > 1, np.ones(len(others), bool), Units(np.arange(len(others))))),
             "scores": [float(f"{score:.5g}") for score in others],
         }
     return found

@@ -70,13 +70,20 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Any]:
     Returns:
         column -> unit ("patients" or "images"), cut (how numbers were cut, or ""), rows [{name, splits {split: {n,
         share, difference}}}]. A cell of fewer than `FEWEST` has n None, and no share or difference; values that are so
-        rare everywhere are left out, and `rare` counts them.
+        rare everywhere are left out, and `rare` counts them. Without rows, and with a `reason`, where quartiles would
+        tell of single patients.
     """
     found: dict[str, Any] = {}
     for column in columns:
         place = splits.columns.index(column)
         cells = [sample.columns[place] for samples in splits.samples.values() for sample in samples]
-        cut = strata(cells)
+        everyone = [sample.group or sample.path for samples in splits.samples.values() for sample in samples]
+        unit = "patients" if splits.grouped else "images"
+        cut = strata(cells, everyone, unit)
+        found[column] = {"unit": unit, "cut": cut.cut, "rows": [], "rare": 0}
+        if cut.why:
+            found[column]["reason"] = cut.why
+            continue
         of, sizes = iter(cut.of.tolist()), {}
         rows: list[dict[str, int]] = [{} for _ in cut.names]
         for split, samples in splits.samples.items():
@@ -90,12 +97,7 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Any]:
             for name, counts in zip(cut.names, rows, strict=True)
             if max(counts.values()) >= FEWEST
         ]
-        found[column] = {
-            "unit": "patients" if splits.grouped else "images",
-            "cut": cut.cut,
-            "rows": told[:MOST],
-            "rare": len(rows) - len(told[:MOST]),
-        }
+        found[column] |= {"rows": told[:MOST], "rare": len(rows) - len(told[:MOST])}
     return found
 
 

@@ -7,6 +7,7 @@ it is numpy alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.abstention import certainty, choose_answers
+from vitmed.bootstrap import Bootstrap
 from vitmed.calibration import Calibration, fit_calibration
 from vitmed.config import EvaluateConfig
 from vitmed.conformal import fit_sets, prediction_sets
@@ -23,7 +25,8 @@ from vitmed.operating import apply_point, choose_points
 from vitmed.predictions import UNFAMILIARITY, Predictions
 
 SET, ANSWER = "set", "answer"  # columns of predictions.csv
-YES = "yes"
+YES, NO = "yes", "no: "
+UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 MOST_NAMES = 20  # classes that the cell of a set names
 # Fields of `evaluate` that change what is chosen.
 CHOOSING = (
@@ -79,7 +82,7 @@ class Judgement:
     def _ours(self, predictions: Predictions) -> set[str]:
         """Which of the columns an earlier judgement wrote, told by what stands in them."""
         cells = predictions.columns.get(ANSWER, ("",))
-        return {SET, ANSWER} if all(cell == YES or cell.startswith("no: ") for cell in cells) else set()
+        return {SET, ANSWER} if all(cell == YES or cell.startswith(NO) for cell in cells) else set()
 
     def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
         """ "yes", or "no: " and why, for each image."""
@@ -91,10 +94,10 @@ class Judgement:
             unsure[:] = True  # no certainty is enough for the risk that was asked for
         answers = []
         for row, size in enumerate(sizes):
-            reasons = ["unlike the training images"] if scores is not None and scores[row] > 1 else []
-            reasons += [f"{size} classes are possible"] if size > 1 else []
-            reasons += ["too unsure for the chosen risk"] if unsure[row] else []
-            answers.append(f"no: {', '.join(reasons)}" if reasons else YES)
+            reasons = [UNLIKE] if scores is not None and scores[row] > 1 else []
+            reasons += [f"{size} {SEVERAL}"] if size > 1 else []
+            reasons += [UNSURE] if unsure[row] else []
+            answers.append(NO + ", ".join(reasons) if reasons else YES)
         return answers
 
     def raw(self, calibrated: Predictions) -> Predictions:
@@ -143,6 +146,36 @@ class Judgement:
             familiarity=known,
             unlike=tuple(float(score) for score in content.get("unlike", ())),
         )
+
+
+def count_answers(predictions: Predictions) -> dict[str, Any] | None:
+    """How many images are answered by the column `answer`, and why the others are not.
+
+    Returns:
+        n; n_answered; answered: their share; wrong_answered, wrong_unanswered: the share of errors among the answered
+        and among the others, each an entry; unanswered {reason: images}, an image with two reasons counted at both.
+        None without images, or where no judgement wrote the column.
+    """
+    cells = predictions.columns.get(ANSWER, ())
+    if not cells or not all(cell == YES or cell.startswith(NO) for cell in cells):
+        return None
+    answered = np.array([cell == YES for cell in cells])
+    why = Counter(
+        SEVERAL if reason.endswith(SEVERAL) else reason
+        for cell in cells
+        if cell != YES
+        for reason in cell.removeprefix(NO).split(", ")
+    )
+    boot = Bootstrap.of(predictions, 0)
+    wrong = predictions.predicted != known_labels(predictions)
+    return {
+        "n": len(cells),
+        "n_answered": int(answered.sum()),
+        "answered": boot.proportion(answered, np.ones(len(cells), bool)),
+        "wrong_answered": boot.proportion(wrong, answered),
+        "wrong_unanswered": boot.proportion(wrong, ~answered),
+        "unanswered": dict(why.most_common()),
+    }
 
 
 def asked_of(config: EvaluateConfig) -> dict[str, Any]:

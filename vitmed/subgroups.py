@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,13 @@ class Strata:
         names: of the G strata, in the order in which they are shown.
         of: (S,) int64 stratum of each image, 0..G-1.
         cut: how numbers were cut, in words; "" where each value is a stratum.
+        why: why there are no strata, so that nothing may be told; else "".
     """
 
     names: tuple[str, ...]
     of: np.ndarray
     cut: str = ""
+    why: str = ""
 
 
 def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--subgroup") -> None:
@@ -93,7 +95,8 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
         of those of one patient or image not even the name; too_small (strata that are not judged),
         further (strata beyond `MOST`), gaps {name: {value, low, high, method, best, worst, compared, by_chance}},
         equalised_odds {name, ...the gap} and worst {metric: name of the stratum}, or reason where there is no such
-        thing. `by_chance` is the share of shuffles of the strata over patients with at least that gap.
+        thing. `by_chance` is the share of shuffles of the strata over patients with at least that gap. Where a gap is 0
+        there is no worst.
 
     Raises:
         UsageError: there is no such column.
@@ -105,10 +108,19 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
     return {name: _column(predictions, name, resamples) for name in columns}
 
 
-def strata(cells: Sequence[str]) -> Strata:
+def compared(found: Mapping[str, Any] | None) -> bool:
+    """Whether what `subgroups` found holds a column of which two strata were judged."""
+    return any(sum("overall" in s for s in column["strata"]) > 1 for column in (found or {}).values())
+
+
+def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata:
     """A column cut into strata: one per value, or the quartiles of the images where it holds many numbers.
 
-    Empty cells are a stratum of their own, the last.
+    Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
+    would tell what is true of one of them; then there are no strata.
+
+    Args:
+        units: the patient of each cell, or what else is one; unit: "patients" or "images", as they are called.
     """
     cells = [cell.strip() for cell in cells]
     numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
@@ -118,6 +130,10 @@ def strata(cells: Sequence[str]) -> Strata:
         edges = np.unique(np.quantile(numbers[given], [0.25, 0.5, 0.75], method="higher"))
         edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
         of = np.searchsorted(edges, numbers, side="right")
+        members = {(int(g), owner) for g, owner, known in zip(of, units, given, strict=True) if known}
+        if min(np.bincount([g for g, _ in members], minlength=len(edges) + 1)) < FEWEST:
+            why = f"fewer than {FEWEST} {unit} lie in a quartile of its numbers, so none is told"
+            return Strata((), np.zeros(len(cells), np.int64), why=why)
         told = [f"{edge:g}" for edge in edges]
         between = [f"{low} to under {high}" for low, high in itertools.pairwise(told)]
         names = [f"under {told[0]}", *between, f"{told[-1]} and above"]
@@ -134,11 +150,14 @@ def strata(cells: Sequence[str]) -> Strata:
 
 
 def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, Any]:
-    found = strata(predictions.columns[column])
+    units = group_index(predictions.groups, len(predictions))
+    unit = "images" if predictions.groups is None else "patients"
+    found = strata(predictions.columns[column], units.tolist(), unit)
     nothing = {"cut": found.cut, "strata": [], "further": 0, "too_small": 0, "gaps": {}, "worst": {}}
     if found.names == (EMPTY,):
         return nothing | {"reason": "the column is empty for all images"}
-    units = group_index(predictions.groups, len(predictions))
+    if found.why:
+        return nothing | {"reason": found.why}
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
     if len(found.names) > 1 and patients.max() == 1:
@@ -211,6 +230,7 @@ def _gaps(
             continue
         best, worst = (pick(carried, key=lambda g: whole[g][name][0]) for pick in (max, min))
         gap = float(whole[best][name][0] - whole[worst][name][0])
+        gap = 0.0 if gap < 1e-12 else gap
         draws = [np.concatenate([d[name] for d in drawn[g]] or [np.empty(0)]) for g in (best, worst)]
         entry = title | _entry(gap, draws[0] - draws[1])
         entry |= {"best": found.names[best], "worst": found.names[worst], "compared": len(carried)}
@@ -225,7 +245,7 @@ def _gaps(
     ]
     result: dict[str, Any] = {
         "gaps": {name: gaps[name] for name in TITLES if name in gaps},
-        "worst": {name: gaps[name]["worst"] for name in TITLES if name in gaps and gaps[name]["value"] is not None},
+        "worst": {name: gaps[name]["worst"] for name in TITLES if gaps.get(name, {}).get("value")},
         "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
     }
     result["equalised_odds"] = (

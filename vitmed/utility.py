@@ -82,7 +82,10 @@ def in_words(row: dict[str, Any]) -> str:
         if found["value"] is None:
             parts.append(f"There are no {result} results to count {where}.")
             continue
-        plausible = "" if found["low"] is None else f" ({_of_100(found['low'])} to {_of_100(found['high'])})"
+        if found["low"] is None:
+            parts.append(f"So few images or patients cannot tell how many of 100 {result} results {where} are {truth}.")
+            continue
+        plausible = f" ({_of_100(found['low'])} to {_of_100(found['high'])})"
         parts.append(f"Of 100 {result} results {where}, about {_of_100(found['value'])}{plausible} are {truth}.")
     return " ".join(parts)
 

@@ -98,7 +98,8 @@ def compare(
     if first.groups is None:
         notes.append(UNKNOWN)
     elif units < FEW_GROUPS:
-        notes.append(f"There are only {units} patients: too few to tell which model is better.")
+        few = "is only 1 patient" if units == 1 else f"are only {units} patients"
+        notes.append(f"There {few}: too few to tell which model is better.")
     content = {
         "images": len(first),
         "patients": None if first.groups is None else units,

@@ -38,7 +38,10 @@ from vitmed.robustness import known_stress
 from vitmed.run import RunFolder, free_name, read_json_lines, refuse_inside, write_text
 from vitmed.splits import SPLITS, labelled
 from vitmed.ui import Ui
+from vitmed.words import counted
 from vitmed.world import describe, pick_device
+
+HEADLINE = ("auroc", "balanced_accuracy", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def evaluate(
     def read(index: int) -> np.ndarray:
         return saved.preprocessing.read(root / samples[index].path)
 
-    ui.say(f"evaluating {saved.path} on {len(samples):,} images: {what}")
+    ui.say(f"evaluating {saved.path} on {counted(len(samples), 'image')}: {what}")
     with ui.bar(f"evaluating {name}") as advance:
         indices, logits, problems = predict_logits(
             model,
@@ -160,7 +163,7 @@ def evaluate(
             judgement=judgement,
             found=found_with_model(attention, known_stress(run.path, saved.weights)),
             maps=maps,
-            flow=run_flow(saved, run, own, predictions, config.subgroups),
+            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
         )
     if own == "test" and output is None and saved.path.name == run.best.name:
         _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
@@ -393,18 +396,16 @@ def describe_model(model: ModelConfig) -> str:
 def headline(metrics: dict[str, Any]) -> str:
     """The first numbers, in one line."""
     parts = []
-    for name in ("auroc", "balanced_accuracy", "accuracy"):
+    for name in HEADLINE:
         entry = metrics["overall"][name]
         if entry["value"] is None:
             parts.append(f"{name.replace('_', ' ')} undefined")
             continue
         interval = "" if entry["low"] is None else f" [{entry['low']:.3f}, {entry['high']:.3f}]"
         parts.append(f"{name.replace('_', ' ')} {entry['value']:.3f}{interval}")
-    return (
-        ", ".join(parts)
-        + f"; 95 % intervals {metrics['resampling']}"
-        + ("; likely optimistic" if metrics["n_groups"] is None else "")
-    )
+    known = any(metrics["overall"][name]["low"] is not None for name in HEADLINE)
+    how = f"95 % intervals {metrics['resampling']}" if known else "no intervals"
+    return f"{', '.join(parts)}; {how}" + ("; likely optimistic" if metrics["n_groups"] is None else "")
 
 
 def verdict(baseline: dict[str, Any], patients: int | None, metric: str = "auroc") -> str:

@@ -6,31 +6,48 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from vitmed.checkpoint import Checkpoint
 from vitmed.config import DataConfig
 from vitmed.flow import characteristics, flow_of
+from vitmed.metrics import group_index
 from vitmed.predictions import Predictions
 from vitmed.run import RunFolder
 
 
 def run_flow(
-    saved: Checkpoint, run: RunFolder, split: str | None, predictions: Predictions, columns: Sequence[str]
+    saved: Checkpoint,
+    run: RunFolder,
+    split: str | None,
+    predictions: Predictions,
+    columns: Sequence[str],
+    seen: Mapping[str, int | None],
 ) -> dict[str, Any]:
     """`flow.flow_of` of a run; `judged`: what this report is about; and `characteristics` of the splits.
 
     Args:
         split: of the run that is judged; None for other images.
         columns: that subgroups were asked for; those that the run's own table has not are left out.
+        seen: of other images, as `membership.Chosen` has it.
     """
     flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]
-    return {**flow, "judged": judged(predictions, split), "characteristics": characteristics(saved.splits, known)}
+    return {**flow, "judged": judged(predictions, split, seen), "characteristics": characteristics(saved.splits, known)}
 
 
-def judged(predictions: Predictions, split: str | None) -> dict[str, Any]:
-    """Which images a report is about."""
-    patients = None if predictions.groups is None else len(set(predictions.groups))
-    return {"split": split, "images": len(predictions), "patients": patients}
+def judged(predictions: Predictions, split: str | None, seen: Mapping[str, int | None] | None = None) -> dict[str, Any]:
+    """Which images a report is about: of which split, how many, by class, and what of them the model had seen."""
+    units = None if predictions.groups is None else group_index(predictions.groups, len(predictions))
+    found: dict[str, Any] = {"split": split, "images": len(predictions)}
+    found["patients"] = None if units is None else len(np.unique(units))
+    if predictions.labels is not None:
+        images = {c: predictions.labels == k for k, c in enumerate(predictions.classes)}
+        found["classes"] = {
+            c: {"images": int(of.sum()), "patients": None if units is None else len(np.unique(units[of]))}
+            for c, of in images.items()
+        }
+    return {**found, "seen": dict(seen or {})}
 
 
 def data_counts(run: RunFolder) -> Mapping[str, Any]:

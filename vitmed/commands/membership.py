@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitmed import npz
@@ -24,6 +24,7 @@ from vitmed.splits import (
     with_patients,
 )
 from vitmed.ui import Ui
+from vitmed.words import counted
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class Chosen:
         root: the data folder; samples: the images, with the further columns named by `columns`.
         notes: for the head of the report.
         part: the split that they are of their data; None where they are all of it.
+        seen: of other images, how many the model was made with ("images"), are of the run's own test ("test"), and how
+            many patients have the name of one that it was made with ("patients"; None
+            where they are unknown).
     """
 
     root: Path
@@ -52,6 +56,7 @@ class Chosen:
     columns: tuple[str, ...]
     notes: list[str]
     part: str | None
+    seen: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui) -> Chosen:
@@ -69,6 +74,7 @@ def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui)
         )
     samples, columns = list(saved.splits.samples[split]), saved.splits.columns
     part: str | None = split
+    seen: Mapping[str, int | None] = {}
     root = saved.data_root() if data is None else data_folder(data)
     now = [sha256(root / sample.path) for sample in samples]
     if data is None or now == saved.hashes[split]:
@@ -81,13 +87,11 @@ def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui)
         part = None if chosen == ALL else chosen
         if not samples:
             raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
-        notes += leakage_notes(saved, root, samples, allow_leakage)
+        seen, told = leakage(saved, root, samples, allow_leakage)
+        notes += told
         if not all(sample.group is not None for sample in samples):
             notes.insert(0, f"Patients are unknown. {UNKNOWN}")
-    missing = [name for k, name in enumerate(saved.classes) if not any(s.label == k for s in samples)]
-    if missing:
-        notes.append(f"No image of class {', '.join(missing)}: what needs it is undefined.")
-    return Chosen(root, samples, columns, notes, part)
+    return Chosen(root, samples, columns, notes, part, seen)
 
 
 UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
@@ -101,7 +105,8 @@ def patient_notes(splits: Splits, split: str) -> list[str]:
     if not shared:
         return []
     return [
-        f"Leakage: {len(shared):,} patients of this split have images in another split too; the result is flattered."
+        f"Leakage: {counted(len(shared), 'patient')} of this split {'has' if len(shared) == 1 else 'have'} images in "
+        "another split too; the result is flattered."
     ]
 
 
@@ -141,18 +146,20 @@ def own_notes(saved: Checkpoint, split: str, now: list[str | None]) -> list[str]
         notes.append(f"This is the {split} split: it took part in making the model, so its numbers are optimistic.")
     changed = sum(a != b for a, b in zip(now, saved.hashes[split], strict=True))
     if changed:
-        notes.append(f"{changed:,} images of the {split} split have changed or gone since the run.")
+        verb = "has" if changed == 1 else "have"
+        notes.append(f"{counted(changed, 'image')} of the {split} split {verb} changed or gone since the run.")
     made_with = {digest for name in ("train", "val") if name != split for digest in saved.hashes[name]}
     copies = sum(digest in made_with for digest in saved.hashes[split])
     if copies:
         notes.append(
-            f"Leakage: {copies:,} of these images are byte for byte in another split; the result is flattered."
+            f"Leakage: {copies:,} of these images {'is' if copies == 1 else 'are'} byte for byte in another split; the "
+            "result is flattered."
         )
     before = seen_before(saved.seen, saved.hashes[split]) if split == "test" else 0
     if before:
         notes.append(
-            f"Leakage: {before:,} of these images were used to make the weights that the run started from; the result "
-            "is flattered."
+            f"Leakage: {before:,} of these images {'was' if before == 1 else 'were'} used to make the weights that the "
+            "run started from; the result is flattered."
         )
     return notes
 
@@ -216,26 +223,31 @@ def _foreign_patients(saved: Checkpoint, listing: Listing, asked: Asked) -> tupl
         return listing, [note]
 
 
-def leakage_notes(saved: Checkpoint, root: Path, samples: list[Sample], allow: bool) -> list[str]:
-    """Notes on images and patients that the model was made with. Raises DataError for images, unless allowed."""
+def leakage(
+    saved: Checkpoint, root: Path, samples: list[Sample], allow: bool
+) -> tuple[dict[str, int | None], list[str]]:
+    """What `Chosen.seen` holds, and notes on it. DataError for images that the model was made with, unless allowed."""
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.splits.samples]
     known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
     hashes = [sha256(root / sample.path) for sample in samples]
     seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in known]
     if seen:
-        text = f"{len(seen):,} of {len(samples):,} images were used to make this model (train, val or pretraining)"
+        text = f"{len(seen):,} of {counted(len(samples), 'image')} {'was' if len(seen) == 1 else 'were'} used to make "
+        text += "this model (train, val or pretraining)"
         if not allow:
             raise DataError(f"{root}: {text}, the first is {seen[0]}", "judge it on others, or say --allow-leakage")
         notes.append(f"Leakage: {text}; the result is flattered.")
     again = sum(digest in set(saved.hashes.get("test", ())) for digest in hashes)
     if again:
-        notes.append(f"{again:,} of {len(samples):,} images are of the run's own test too.")
+        verb = "is" if again == 1 else "are"
+        notes.append(f"{again:,} of {counted(len(samples), 'image')} {verb} of the run's own test too.")
     patients = {sample.group for name in made_with for sample in saved.splits.samples[name]}
     both = {sample.group for sample in samples if sample.group is not None} & patients
     if both:
         notes.append(f"Patients with a name that the model was made with: {len(both):,}.")
-    return notes
+    named = saved.splits.grouped and any(sample.group is not None for sample in samples)
+    return {"images": len(seen), "patients": len(both) if named else None, "test": again}, notes
 
 
 def sha256(path: Path) -> str | None:

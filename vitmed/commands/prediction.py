@@ -21,6 +21,10 @@ from vitmed.splits import image_files
 from vitmed.ui import Silent, Ui
 from vitmed.world import pick_device
 
+RAW = (
+    "holds nothing that was chosen on validation: the probabilities are raw and the likeliest class is named; predict "
+    "with the best.pt of a run, which has calibration, operating point and prediction sets"
+)
 NOTICE = "Research use only; not a medical device."
 
 
@@ -49,6 +53,8 @@ def predict(
     ui = ui or Ui()
     saved = find_checkpoint(checkpoint, runs, ui)
     judgement = judgement_of(saved)
+    if judgement is None:
+        ui.warn(f"{saved.path}: {RAW}")
     preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     paths = list_images([images] if isinstance(images, str | Path) else images)
     where = pick_device(device)

@@ -3,7 +3,7 @@
 from vitmed.metrics.comparison import compare_predictions
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.naming import finding, positive_class
-from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.notes import FEW_GROUPS, lacking, one_answer
 from vitmed.metrics.ranking import rank_auroc, threshold_counts
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 from vitmed.metrics.scoring import Scorer, known_labels, metric_values
@@ -21,7 +21,9 @@ __all__ = [
     "finding",
     "group_index",
     "known_labels",
+    "lacking",
     "metric_values",
+    "one_answer",
     "percentile_interval",
     "positive_class",
     "rank_auroc",

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from vitmed.metrics.table import PER_CLASS
+from vitmed.words import counted, listed
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
+FEW_IMAGES = 30  # the same of independent images
 
 
 def undefined(result: dict[str, Any]) -> dict[str, str]:
@@ -38,10 +40,10 @@ def undefined(result: dict[str, Any]) -> dict[str, str]:
             continue
         base = re.sub("_(macro|weighted)$", "", name)
         if name in ("auroc", "average_precision") and result["positive_class"]:
-            counted = [result["positive_class"]]
+            kinds = [result["positive_class"]]
         else:
-            counted = [c for c in classes if per_class[c]["n"]]
-        whys = [by_class[base, c] for c in counted if (base, c) in by_class]
+            kinds = [c for c in classes if per_class[c]["n"]]
+        whys = [by_class[base, c] for c in kinds if (base, c) in by_class]
         # without one it is MCC or kappa, which need two classes and not the numbers of each
         reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
     return reasons
@@ -76,24 +78,45 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
     unit = "image" if groups is None else "patient"
     absent = [f"'{c}'" for c, entry in result["per_class"].items() if not entry["n"]]
     if absent and result["n"]:
-        told.append(f"There is no image of class {', '.join(absent)}: averages over classes leave it out.")
+        told.append(
+            f"There is no image of class {listed(absent)}: what needs one is undefined, and averages over classes are "
+            "without it."
+        )
     if n_units < 2:
         told.append(f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}.")
         return told
-    if n_units < FEW_GROUPS:
+    if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
         told.append(
             f"There are only {n_units} {unit}s: the intervals are rough, and what is outside of them is not excluded."
         )
-    if result["no_interval"]:
-        told.append(
-            f"{len(result['no_interval'])} numbers have no interval, often because no error was seen; that does not "
-            "show that they are certain."
-        )
     unknown = sum(1 for name in groups or () if not name)
     if unknown:
-        told.append(f"{unknown} images have no patient; each was drawn as a patient of its own.")
+        lack = "has no patient; it" if unknown == 1 else "have no patient; each"
+        told.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
     lonely = [f"'{c}'" for k, c in enumerate(result["classes"]) if len(np.unique(units[labels == k])) == 1]
     if lonely and groups is not None:
-        of = ", ".join(lonely)
-        told.append(f"All images of class {of} come from one patient: its intervals say nothing of other patients.")
+        told.append(
+            f"All images of class {listed(lonely)} come from one patient: its intervals say nothing of other patients."
+        )
     return told
+
+
+def one_answer(result: dict[str, Any]) -> list[str]:
+    """A note where images of several classes are all called the same; empty otherwise."""
+    called = np.asarray(result["confusion_matrix"]).sum(axis=0)
+    kinds = sum(1 for entry in result["per_class"].values() if entry["n"])
+    if kinds < 2 or np.count_nonzero(called) != 1:
+        return []
+    return [
+        f"Every image is called '{result['classes'][int(called.argmax())]}': the model has learned nothing that "
+        "decides, or its threshold is wrong."
+    ]
+
+
+def lacking(result: dict[str, Any]) -> list[str]:
+    """A note where numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
+    count = len(result["no_interval"])
+    if not count:
+        return []
+    lack = "1 number has no interval; it is" if count == 1 else f"{count:,} numbers have no interval; they are"
+    return [f"{lack} no more certain for that. Why stands in the report beneath 'All numbers'."]

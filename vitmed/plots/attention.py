@@ -9,7 +9,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from vitmed.maps import TITLES, Maps
-from vitmed.plots.drawing import GREEN, GREY, RED, percent, short, show
+from vitmed.plots.drawing import GREEN, GREY, RED, percent, place, short, show
 from vitmed.predictions import Predictions
 
 COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
@@ -80,7 +80,7 @@ def _say(axes: Axes, predictions: Predictions, row: int, target: int, most: int)
         right = predicted == predictions.labels[row]
         colour = GREEN if right else RED
         title = f"{'✓' if right else '✗'} {title}\ntruth: {short(predictions.classes[predictions.labels[row]], most)}"
-    told = short(predictions.name(row), 24)
+    told = place(predictions.name(row), 24)
     if target != predicted:
         told += (
             f"\nmaps of {short(predictions.classes[target], most)} {percent(predictions.probabilities[row, target])}"

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from vitmed.metrics import finding
 from vitmed.plots.drawing import BLUE, GREY, interval, short
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 
 def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
@@ -46,7 +47,8 @@ def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = No
         if slopes[0]["low"] is not None:
             told += f" ({slopes[0]['low']:.2f} to {slopes[0]['high']:.2f}); 1 is right, below it too extreme"
     figure.suptitle(
-        f"n = {len(predictions):,} images, bins of about {len(predictions) // len(after['curve']):,}{told}", fontsize=11
+        f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after['curve']):,}{told}",
+        fontsize=11,
     )
     axes.legend(loc="upper left", fontsize=9)
     return figure

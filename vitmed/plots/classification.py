@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from vitmed.metrics import finding, known_labels, threshold_counts
 from vitmed.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, short, square, told_value
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 WRITTEN = 40  # classes whose cells hold numbers; of more the colour alone tells
 
@@ -60,7 +61,7 @@ def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None
         axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
     told = told_value(metrics, "balanced_accuracy", "\n")
-    figure.suptitle(f"n = {len(predictions):,} images{told}", fontsize=font + 1)
+    figure.suptitle(f"n = {counted(len(predictions), 'image')}{told}", fontsize=font + 1)
     return figure
 
 
@@ -73,6 +74,7 @@ def roc(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> F
         if tp[-1] and fp[-1]:
             curves[c] = fp / fp[-1], tp / tp[-1]
     figure, axes = square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
+    _nothing(axes, predictions, not curves)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     areas = {c: float(np.trapezoid(y, x)) for c, (x, y) in curves.items()}
     _lines(axes, predictions, metrics, curves, areas, "auroc", steps=False)
@@ -97,6 +99,8 @@ def precision_recall(predictions: Predictions, metrics: Mapping[str, Any] | None
             curves[c] = recall, np.append(precision[:1], precision)
             areas[c] = float(np.sum(np.diff(recall) * precision))
     figure, axes = square("recall (sensitivity)", "precision (PPV)")
+    found = finding(predictions)
+    _nothing(axes, predictions, not curves if found is None else found not in curves)
     if k == 2 and len(predictions):
         prevalence = float(np.mean(known_labels(predictions) == finding(predictions)))
         axes.axhline(
@@ -105,6 +109,14 @@ def precision_recall(predictions: Predictions, metrics: Mapping[str, Any] | None
     _lines(axes, predictions, metrics, curves, areas, "average_precision", steps=True)
     _finish(figure, axes, predictions, metrics, "average_precision")
     return figure
+
+
+def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
+    """Why there is no curve, where there is none."""
+    if empty:
+        names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
+        why = f"all images are of the class {short(names[0], 26)}" if len(names) == 1 else "there are no images"
+        axes.text(0.5, 0.6, f"no curve: {why}", ha="center", va="center", fontsize=11, transform=axes.transAxes)
 
 
 def _lines(
@@ -140,7 +152,7 @@ def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Mappi
     many = len(predictions.classes) > 2
     told = told_value(metrics, name, "\nmean of classes: ") if many else ""
     kind = ", each class against the rest" if many else ""
-    axes.set_title(f"n = {len(predictions):,} images{kind}{told}", fontsize=11)
+    axes.set_title(f"n = {counted(len(predictions), 'image')}{kind}{told}", fontsize=11)
     handles, texts = axes.get_legend_handles_labels()
     figure.set_figheight(7.1 + 0.2 * len(handles))
     if handles:

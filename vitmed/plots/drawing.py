@@ -173,6 +173,21 @@ def plain(text: str) -> str:
     return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
 
 
+def place(name: str, most: int) -> str:
+    """A path fit for beneath a picture: whole in one line or two; of a longer one the end, which tells the image apart.
+
+    It is broken behind a folder, else at the last mark where both halves fit, else where the line is full.
+    """
+    name = " ".join(plain(name).split())
+    if len(name) > most:
+        name = name if len(name) <= 2 * most else "…" + name[1 - 2 * most :]
+        fit = range(max(1, len(name) - most), min(most, len(name) - 1) + 1)
+        cuts = [[k for k in fit if name[k - 1] in marks] for marks in ("/", "_-. ")]
+        cut = max(cuts[0] or cuts[1] or [len(name) - most])
+        name = f"{name[:cut]}\n{name[cut:]}"
+    return name.replace("$", r"\$")
+
+
 def short(name: str, most: int) -> str:
     """A class name fit for a figure: one line, cut in its middle to `most` characters, no mathtext."""
     name = " ".join(plain(name).split())

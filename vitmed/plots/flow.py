@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 
 from vitmed.plots.drawing import BLUE, GREY, short
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
@@ -29,12 +30,15 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     if not told:
         return None
     judged = told.get("judged") or {}
-    other = [] if judged.get("split") or not judged else [("others", _judged(judged))]
+    other = [] if judged.get("split") or not judged else [("others", judged)]
     count = len(told["splits"]) + len(other)
     width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
-    columns = [(name, _lines(part, int((width - 0.2) / LETTER))) for name, part in told["splits"].items()]
+    parts = [*told["splits"].items(), *other]
+    most = int((width - 0.2) / LETTER)
+    wrap = any(len(name) + len(_numbers(entry)) > most for _, part in parts for name, entry in _classes(part).items())
+    every = [(name, _lines(part, most, wrap)) for name, part in parts]
     top, side, middle = _found(told), _left_out(told), _used(told)
-    low = max(len(lines) for _, lines in [*columns, *other]) + 1
+    low = max(len(lines) for _, lines in every) + 1
     heights = [_height(len(top)) if top else 0.0, _height(max(len(middle), len(side) if top else 0)), _height(low)]
     gap = 0.42
     total = sum(heights) + gap * (2 if top else 1) + 0.2
@@ -52,15 +56,15 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     _box(axes, 0.2, y - own, 3.6, own, middle)
     y -= own
     bottom = 0.1 + heights[2]
-    every = [*columns, *other]
     rail = bottom + 0.24
     axes.plot([2.0, 2.0], [y, rail], color="black", linewidth=1)
     for i, (name, lines) in enumerate(every):
         x = 0.2 + i * (width + 0.2)
-        here = name == judged.get("split") or (name, lines) in other
+        apart = i >= len(told["splits"])
+        here = apart or name == judged.get("split")
         title = f"{name}: judged here" if here else name
         _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
-        if (name, lines) not in other:
+        if not apart:
             axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)
             _arrow(axes, (x + width / 2, rail), (x + width / 2, bottom))
     return figure
@@ -96,15 +100,11 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
 
 
 def _people(patients: int | None) -> str:
-    return "patients unknown" if patients is None else f"{patients:,} patient{'s' * (patients != 1)}"
-
-
-def _images(images: int) -> str:
-    return f"{images:,} image{'s' * (images != 1)}"
+    return "patients unknown" if patients is None else counted(patients, "patient")
 
 
 def _found(told: Mapping[str, Any]) -> list[str]:
-    return [] if told["found"] is None else ["Found", f"{told['found']:,} image files"]
+    return [] if told["found"] is None else ["Found", counted(told["found"], "image file")]
 
 
 def _left_out(told: Mapping[str, Any]) -> list[str]:
@@ -116,27 +116,32 @@ def _left_out(told: Mapping[str, Any]) -> list[str]:
 
 
 def _used(told: Mapping[str, Any]) -> list[str]:
-    lines = ["Used", f"{_images(told['used'])}, {_people(told['patients'])}"]
+    lines = ["Used", f"{counted(told['used'], 'image')}, {_people(told['patients'])}"]
     if told["exact_duplicates"] is not None:
-        lines.append(f"{told['exact_duplicates']:,} identical copies, {told['near_duplicates']:,} alike: kept")
+        lines.append(f"kept: identical copies {told['exact_duplicates']:,}, alike {told['near_duplicates']:,}")
     return lines
 
 
-def _lines(part: Mapping[str, Any], most: int) -> list[str]:
-    """Of at most so many letters."""
-    lines = [_images(part["images"]), _people(part["patients"])]
-    classes = part["classes"]
+def _lines(part: Mapping[str, Any], most: int, wrap: bool) -> list[str]:
+    """Of at most so many letters; the numbers of a class in the line of its name, or in the next."""
+    lines, classes = [counted(part["images"], "image"), _people(part["patients"])], part.get("classes", {})
     if len(classes) > LISTED:
         return [*lines, f"{len(classes):,} classes"]
-    for name, entry in classes.items():
-        people = "" if entry["patients"] is None else f" / {entry['patients']:,}"
-        numbers = f": {entry['images']:,}{people}"
-        lines.append(short(name, max(4, most - len(numbers))) + numbers)
+    for name, entry in _classes(part).items():
+        numbers = _numbers(entry)
+        lines += [f"{short(name, most - 1)}:", f"  {numbers[2:]}"] if wrap else [short(name, most) + numbers]
     return lines
 
 
-def _judged(judged: Mapping[str, Any]) -> list[str]:
-    return [_images(judged["images"]), _people(judged["patients"])]
+def _classes(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those that a box lists; none of many, and of other images as a report of before told them."""
+    classes: Mapping[str, Any] = part.get("classes", {})
+    return classes if len(classes) <= LISTED else {}
+
+
+def _numbers(entry: Mapping[str, Any]) -> str:
+    people = "" if entry["patients"] is None else f" / {entry['patients']:,}"
+    return f": {entry['images']:,}{people}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

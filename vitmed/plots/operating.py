@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from vitmed.familiarity import scores_of
 from vitmed.plots.drawing import BLUE, GREY, RED, interval, short
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 BLACK = "#000000"
 
@@ -39,7 +40,9 @@ def prevalence(predictions: Predictions, metrics: Mapping[str, Any] | None = Non
     axes.set_xticks(usual, [_percent(value) for value in usual])
     axes.minorticks_off()
     axes.set_ylim(-0.02, 1.02)
-    axes.set_title(f"{short(found['positive'], 30)}, n = {len(predictions):,} images, band: 95 % interval", fontsize=11)
+    axes.set_title(
+        f"{short(found['positive'], 30)}, n = {counted(len(predictions), 'image')}, band: 95 % interval", fontsize=11
+    )
     axes.legend(fontsize=9, loc="best")
     return figure
 
@@ -56,14 +59,16 @@ def decision_curve(predictions: Predictions, metrics: Mapping[str, Any] | None =
     axes.plot(x, found["all"], color=RED, linestyle="--", label="act on all")
     axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
     top = found["prevalence"]
-    axes.set(xlim=(0, 1), ylim=(-0.15 * max(top, 0.05), 1.15 * top))
+    highest = max((entry["high"] for entry in found["model"] if entry["high"] is not None), default=top)
+    axes.set(xlim=(0, 1), ylim=(-0.15 * max(top, 0.05), max(1.15 * top, 1.05 * highest)))
     if found["useful"]:
         for low, high in found["useful"]:
             axes.plot([low, high], [-0.1 * max(top, 0.05)] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
         axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
-    title = f"{short(found['positive'], 30)}: {_percent(top)} of n = {len(predictions):,} images, band: 95 % interval"
+    images = counted(len(predictions), "image")
+    title = f"{short(found['positive'], 30)}: {_percent(top)} of n = {images}, band: 95 % interval"
     axes.set_title(title, fontsize=11)
-    axes.legend(fontsize=9, loc="upper right")
+    figure.legend(fontsize=9, loc="outside lower center", ncols=4)  # below, where it hides no curve
     return figure
 
 
@@ -93,7 +98,7 @@ def risk_coverage(predictions: Predictions, metrics: Mapping[str, Any] | None = 
     area = f"{found['area']['value']:.4f}"
     if found["area"]["low"] is not None:
         area += f" ({found['area']['low']:.4f} to {found['area']['high']:.4f})"
-    axes.set_title(f"n = {len(predictions):,} images, area {area}, band: 95 % interval", fontsize=11)
+    axes.set_title(f"n = {counted(len(predictions), 'image')}, area {area}, band: 95 % interval", fontsize=11)
     axes.legend(fontsize=9, loc="upper left")
     return figure
 
@@ -107,7 +112,7 @@ def familiarity(predictions: Predictions, metrics: Mapping[str, Any] | None = No
     parts = [(scores, BLUE, "/", f"judged, n = {len(scores):,}: {_percent(found['flagged']['value'])} above 1")]
     if found["unlike"] is not None:
         others = np.array(found["unlike"]["scores"])
-        told = f"other images, n = {len(others):,}: {_percent(found['unlike']['flagged'])} above 1"
+        told = f"other images, n = {len(others):,}: {_percent(found['unlike']['flagged']['value'])} above 1"
         parts.append((others, RED, "\\", told))
     every = np.maximum(np.concatenate([part[0] for part in parts]), 1e-3)
     bins = np.geomspace(min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001, 41)

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from vitmed.errors import VitmedError
 from vitmed.metrics import known_labels
-from vitmed.plots.drawing import GREEN, GREY, RED, percent, short, show
+from vitmed.plots.drawing import GREEN, GREY, RED, percent, place, short, show
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 PICTURES = 24  # images in a gallery
 Read = Callable[[str], np.ndarray]
@@ -28,7 +29,9 @@ def errors(predictions: Predictions, read: Read) -> Figure:
     shown = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:PICTURES]
     if not len(shown):
         figure = Figure(figsize=(8, 1.5))
-        figure.text(0.5, 0.5, f"no errors among {len(predictions):,} images", ha="center", va="center", fontsize=14)
+        figure.text(
+            0.5, 0.5, f"no errors among {counted(len(predictions), 'image')}", ha="center", va="center", fontsize=14
+        )
         return figure
     figure = _gallery(predictions, read, shown)
     order = ", the most confident first" if len(shown) > 1 else ""
@@ -103,4 +106,4 @@ def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None
         show(axes, np.full((8, 8), 200, np.uint8))
         axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
     axes.set_anchor("N")  # so that the titles of a line stand level
-    axes.set_xlabel(short(predictions.name(int(row)), 24), fontsize=8)
+    axes.set_xlabel(place(predictions.name(int(row)), 24), fontsize=8)

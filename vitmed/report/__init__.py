@@ -16,7 +16,7 @@ from vitmed.config import EvaluateConfig
 from vitmed.judgement import Judgement
 from vitmed.label_errors import issues_csv
 from vitmed.maps import Maps
-from vitmed.metrics import compare_predictions, evaluate_predictions
+from vitmed.metrics import compare_predictions, evaluate_predictions, lacking, one_answer
 from vitmed.plots import PLOTS, Drawn, Read, drawn, training_curves
 from vitmed.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
@@ -25,6 +25,7 @@ from vitmed.report.page import render
 from vitmed.report.printing import check_formats, print_pdf
 from vitmed.report.slider import slider_data
 from vitmed.run import make_folder, write_bytes, write_json, write_text
+from vitmed.words import counted
 
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
 ISSUES = "label_issues.csv"
@@ -99,9 +100,10 @@ def write_report(
     metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}
     metrics["report"]["evaluate"] = config.model_dump()  # so that it can be made again
     metrics["report"]["judgement"] = None if judgement is None else judgement.to_dict(arrays=False)
-    metrics["notes"] = [*notes, *metrics["notes"]]
+    metrics["notes"] = [*one_answer(metrics), *notes, *metrics["notes"], *lacking(metrics)]
     if predictions.errors:
-        metrics["notes"].append(f"{len(predictions.errors)} images could not be read and are not counted.")
+        unread = counted(len(predictions.errors), "image")
+        metrics["notes"].append(f"{unread} could not be read; only those that could are counted.")
 
     if flow is not None:
         metrics["flow"] = dict(flow)

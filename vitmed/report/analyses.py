@@ -16,7 +16,7 @@ from vitmed.config import EvaluateConfig
 from vitmed.conformal import report_sets
 from vitmed.external import beside_internal
 from vitmed.familiarity import report_familiarity
-from vitmed.judgement import Judgement
+from vitmed.judgement import Judgement, count_answers
 from vitmed.label_errors import label_errors
 from vitmed.mistakes import mistakes
 from vitmed.operating import report_points
@@ -85,5 +85,6 @@ ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None 
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
     "conformal": lambda m: report_sets(m.predictions, m.chosen("sets"), m.config),
     "abstention": lambda m: report_answers(m.predictions, m.chosen("answers"), m.config),
+    "answers": lambda m: count_answers(m.predictions),
     "familiarity": lambda m: report_familiarity(m.predictions, m.chosen("familiarity"), m.config),
 }

@@ -41,7 +41,7 @@ ELIGIBLE = "who and which images were eligible, and how they were chosen"
 PROTOCOL = "devices, protocols and settings of acquisition"
 REFERENCE = "how the truth was found, in enough detail to repeat it"
 ANNOTATORS = "who labelled, with what training and experience"
-DEMOGRAPHY = "age, sex, site, device and severity of the patients of each split, as far as no column gives them"
+DEMOGRAPHY = "what the patients of each split are like"  # of which a report tells what no column gives
 REGISTERED = "registry and number, or that there is none"
 FUNDING = "who paid, and what part the funder had"
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vitmed.report.checklist_items import GUIDELINES, Item
+from vitmed.report.checklist_items import DEMOGRAPHY, GUIDELINES, Item
+from vitmed.subgroups import compared
+
+TRAITS = {  # of patients that the guidelines ask for -> other words in the name of a column
+    "age": ("ages", "years"),
+    "sex": ("gender",),
+    "site": ("hospital", "centre", "center", "clinic", "institution"),
+    "device": ("scanner", "camera", "microscope", "machine"),
+    "severity": ("stage", "grade"),
+}
 
 
 class Topic(NamedTuple):
@@ -69,9 +79,17 @@ def _line(item: Item, metrics: Mapping[str, Any], shown: Collection[str]) -> Lin
     there = [topic for topic in topics if topic.section in shown and topic.there(metrics)]
     answers = tuple((topic.section, topic.told) for topic in there)
     absent = [f"{topic.told}: not in this report" for topic in topics if topic not in there]
-    missing = "; ".join([*absent, *([item.author] if item.author else [])])
+    left = unsaid(metrics) if item.author == DEMOGRAPHY else item.author
+    missing = "; ".join([*absent, *([left] if left else [])])
     state = "not supplied" if not there else "in part" if missing else "answered"
     return Line(item.number, item.asks, state, answers, missing)
+
+
+def unsaid(metrics: Mapping[str, Any]) -> str:
+    """What is left to say of the patients of each split: whatever no column of the table gives."""
+    words = {word for column in characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
+    left = [name for name, others in TRAITS.items() if not words & {name, *others}]
+    return f"{', '.join(left)} of the patients of each split" if left else ""
 
 
 def _fact(*names: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -92,6 +110,37 @@ def _judged(own: bool) -> Callable[[Mapping[str, Any]], Any]:
     return look
 
 
+def _compared(metrics: Mapping[str, Any]) -> bool:
+    """Whether subgroups were judged, and not only asked for."""
+    return compared(metrics.get("subgroups"))
+
+
+def _intervals(metrics: Mapping[str, Any]) -> bool:
+    """Whether numbers have intervals, the bootstrapped among them; one patient gives none."""
+    return bool(metrics["resamples"]) and metrics["overall"]["accuracy"]["low"] is not None
+
+
+def _chosen(metrics: Mapping[str, Any]) -> bool:
+    """Whether a threshold was chosen on validation, or costs decide."""
+    found = metrics.get("operating_points") or {}
+    return found.get("threshold") is not None or found.get("chosen") == "cost"
+
+
+def _told(name: str, part: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Whether a key is there and holds something, and no mere reason why there is nothing."""
+    return lambda metrics: (metrics.get(name) or {}).get(part)
+
+
+def _characteristics(metrics: Mapping[str, Any]) -> bool:
+    return bool(characteristics(metrics))
+
+
+def characteristics(metrics: Mapping[str, Any]) -> list[str]:
+    """The columns by which the patients of the splits are told."""
+    found = (metrics.get("flow") or {}).get("characteristics") or {}
+    return [column for column, table in found.items() if table["rows"]]
+
+
 def _readers(metrics: Mapping[str, Any]) -> bool:
     """Whether more than the reference and the model are compared."""
     return len((metrics.get("agreement") or {"pairs": ()})["pairs"]) > 1
@@ -109,15 +158,13 @@ TOPICS: dict[str, Topic] = {
     "splits": Topic("flow", "sizes of the splits and how they were made", _key("flow")),
     "level": Topic("flow", "the level at which splits are disjoint, with its proof", _key("flow")),
     "classes": Topic("flow", "images (and patients, where known) of each class in each split", _key("flow")),
-    "characteristics": Topic(
-        "flow", "patients of each split by the columns given", lambda m: (m.get("flow") or {}).get("characteristics")
-    ),
+    "characteristics": Topic("flow", "patients of each split by the columns given", _characteristics),
     "unreadable": Topic("flow", "unreadable files; training takes none", _key("flow")),
-    "size": Topic("results", "how precise these numbers of images and patients make it", lambda m: m["resamples"]),
+    "size": Topic("results", "how precise these numbers of images and patients make it", _intervals),
     "results": Topic("results", "every measure, overall and by class", always),
     "confusion": Topic("results", "confusion matrix", always),
     "roc": Topic("results", "ROC, precision and recall", always),
-    "intervals": Topic("results", "intervals and how they came about", lambda m: m["resamples"]),
+    "intervals": Topic("results", "intervals and how they came about", _intervals),
     "baselines": Topic("results", "what needs no training, beside the model", lambda m: m.get("baselines")),
     "preprocessing": Topic("training", "preprocessing by vitmed", _fact("Preprocessing")),
     "model": Topic("training", "the network; it sees pixels and nothing else", _fact("Model")),
@@ -134,14 +181,14 @@ TOPICS: dict[str, Topic] = {
     "external": Topic("results", "images from elsewhere", _judged(own=False)),
     "difference": Topic("external", "those numbers beside the held-out test of the run", _key("external")),
     "calibration": Topic("calibration", "calibration", _key("calibration")),
-    "operating": Topic("operating", "thresholds, chosen on validation, and what they reach", _key("operating_points")),
-    "prevalence": Topic("operating", "PPV and NPV by how common the finding is", _key("prevalence")),
-    "decision_curve": Topic("operating", "net benefit", _key("decision_curve")),
-    "patient_level": Topic("patients", "results by patient", _key("patient_level")),
-    "subgroups": Topic("subgroups", "results by subgroup", _key("subgroups")),
+    "operating": Topic("operating", "a threshold chosen on validation, or costs, and what is reached", _chosen),
+    "prevalence": Topic("operating", "PPV and NPV by how common the finding is", _told("prevalence", "rows")),
+    "decision_curve": Topic("operating", "net benefit", _told("decision_curve", "thresholds")),
+    "patient_level": Topic("patients", "results by patient", _told("patient_level", "mean")),
+    "subgroups": Topic("subgroups", "results by subgroup", _compared),
     "uncertainty": Topic("uncertainty", "when not to answer", lambda m: m.get("conformal") or m.get("abstention")),
     "familiarity": Topic("uncertainty", "images unlike those of training", _key("familiarity")),
-    "label_errors": Topic("errors", "labels that may be wrong", _key("label_errors")),
+    "label_errors": Topic("errors", "labels that may be wrong", lambda m: "n" in (m.get("label_errors") or {})),
     "agreement": Topic("agreement", "agreement between readers, reference and model", _readers),
     "errors": Topic("errors", "the most confident errors", always),
     "attention": Topic("attention", "maps, and the check whether they explain anything", _key("attention")),

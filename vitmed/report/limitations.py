@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vitmed.subgroups import compared
+from vitmed.words import counted
+
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
@@ -18,17 +21,36 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
     flow = metrics.get("flow") or {}
     judged = flow.get("judged") or {}
     patients, told = metrics["n_groups"], []
+    seen = judged.get("seen") or {}
+    if seen.get("images"):
+        told.append(f"The model was made with {counted(seen['images'], 'image')} of these: the numbers are flattered.")
+    if seen.get("patients"):
+        told.append(
+            f"The model was made with images of {counted(seen['patients'], 'patient')} of the same name as one judged "
+            "here; if they are the same people, the numbers are flattered."
+        )
+    if seen.get("test"):
+        told.append(
+            f"{counted(seen['test'], 'image')} of these {'is' if seen['test'] == 1 else 'are'} of the run's own test "
+            "too, so this is no further test of the model."
+        )
     if patients is None:
         told.append(
             "Patients are unknown. A patient may be in training and test, which flatters every number, and intervals "
             "take each image as independent, which makes them too narrow."
         )
+    elif patients == 1:
+        told.append("Only one patient is judged: what is seen of one says nothing of others.")
     elif patients < FEW_PATIENTS:
         told.append(f"Only {patients:,} patients are judged: another {patients:,} may give other numbers.")
     if flow.get("level") == "none":
-        told.append(f"{flow['patients_in_two']:,} patients are in more than one split: the numbers are flattered.")
+        verb = "is" if flow["patients_in_two"] == 1 else "are"
+        told.append(
+            f"{counted(flow['patients_in_two'], 'patient')} {verb} in more than one split: the numbers are flattered."
+        )
     if flow.get("copies_in_two"):
-        told.append(f"{flow['copies_in_two']:,} files lie in more than one split, byte for byte.")
+        verb = "lies" if flow["copies_in_two"] == 1 else "lie"
+        told.append(f"{counted(flow['copies_in_two'], 'file')} {verb} in more than one split, byte for byte.")
     if not judged:
         told.append("Whether these images come from the same collection as those of training, is not known.")
     elif judged["split"] is None:
@@ -40,14 +62,15 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
             "No external test: these images come from the same collection as those of training. Another site, device "
             "or population may give other numbers."
         )
-    few = [f"'{c}' ({entry['n']:,})" for c, entry in metrics["per_class"].items() if entry["n"] < FEW_IMAGES]
+    few = [f"'{c}' ({entry['n']:,})" for c, entry in metrics["per_class"].items() if 0 < entry["n"] < FEW_IMAGES]
     if few:
-        more = f" and {len(few) - 5:,} other classes" if len(few) > 5 else ""
+        more = f" and {counted(len(few) - 5, 'other class')}" if len(few) > 5 else ""
         told.append(f"Few images of {', '.join(few[:5])}{more}: what is said of them is uncertain.")
-    if not metrics.get("subgroups"):
+    if not compared(metrics.get("subgroups")):
+        why = ", since too few patients or images are in those that were asked for" if metrics.get("subgroups") else ""
         told.append(
-            "No subgroups were compared: a group of patients, a site or a device for which the model fails would not "
-            "show."
+            f"No subgroups were compared{why}: a group of patients, a site or a device for which the model fails would "
+            "not show."
         )
     if metrics["positive_class"] is not None and not (metrics.get("operating_points") or {}).get("threshold"):
         told.append("No threshold was chosen on validation: the likelier class wins, whatever an error costs.")

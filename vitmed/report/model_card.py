@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.page import FOLDER, headline_of, interval, sampling_of, value
+from vitmed.words import counted
 
 CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.
@@ -58,9 +59,17 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
         threshold=(metrics.get("operating_points") or {}).get("threshold"),
         value=value,
         interval=interval,
-        limitations=limitations(metrics),
+        counted=counted,
+        limitations=_limitations(metrics),
     )
     return f"{text}\n{_stamp(text)}\n"
+
+
+def _limitations(metrics: Mapping[str, Any]) -> list[str]:
+    """What the notes, which stand above them, do not say already."""
+    unknown = "Patients are unknown."
+    noted = any(unknown in note for note in metrics["notes"])
+    return [text for text in limitations(metrics) if not (noted and text.startswith(unknown))]
 
 
 def edited(card: str) -> bool:

@@ -1,8 +1,9 @@
 """report.html: one file that needs nothing else. A section is a line in `SECTIONS`, a template and its figures.
 
 The template of a section sees `metrics` (all that metrics.json holds), `facts`, and the ways to write an entry of
-{value, low, high}: `value(entry)`, `interval(entry)`, `signed(entry)`; and `number(float or None)`. It may hold neither
-style attributes nor scripts: the page's Content-Security-Policy lets only its own through.
+{value, low, high}: `value(entry)`, `interval(entry)`, `signed(entry)`, `share(entry)`; and `number(float or None)`,
+`counted(n, noun)`, `chance(probability)`, `reasons({name: reason})`. It may hold neither style attributes nor scripts:
+the page's Content-Security-Policy lets only its own through.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.slider import at, rows
 from vitmed.subgroups import TITLES as GAP_TITLES
+from vitmed.words import LISTED, by_reason, chance, counted, listed
 
 FOLDER = Path(__file__).parent
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
@@ -99,8 +101,12 @@ def render(
         "value": value,
         "interval": interval,
         "number": number,
+        "counted": counted,
+        "chance": chance,
+        "share": share,
+        "reasons": reasons,
         "slider": slider,
-        "slider_rows": rows(slider["classes"][0]) if slider else [],
+        "slider_rows": rows(slider["classes"][0], slider["decided"]) if slider else [],
         "at": at,
         "limitations": limitations(metrics),
     }
@@ -136,6 +142,19 @@ def interval(entry: Mapping[str, Any]) -> str:
     return "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}"
 
 
+def share(entry: Mapping[str, Any]) -> str:
+    """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
+    return value(entry) if entry["value"] is None else f"{value(entry)} ({interval(entry) or 'no interval'})"
+
+
+def reasons(found: Mapping[str, str]) -> list[str]:
+    """`why: a, b and 3 more` for each of the first reasons, and a line for all the others."""
+    grouped = by_reason(found)
+    lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
+    rest = sum(len(names) for names in list(grouped.values())[LISTED:])
+    return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
+
+
 def number(x: float | None) -> str:
     """Three digits; "undefined" for None."""
     return "undefined" if x is None else f"{x:.3f}"
@@ -162,21 +181,41 @@ def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, str]:
     }
 
 
+AREAS_BY = {  # method of an AUROC -> in words
+    "delong": "by DeLong",
+    "obuchowski": "by Obuchowski",
+    "influence": "by how much each image pulls at it",
+}
+
+
 def sampling_of(metrics: Mapping[str, Any]) -> str:
     """How the intervals came about, for a reader who knows none of the methods."""
     level, sample = f"{metrics['level']:.0%} intervals", metrics["sample"]
-    rest = f"the rest from {metrics['resamples']:,} resamples (bootstrap)."
-    if metrics["resampling"] != "by patient":
+    sizes, by_patient = sample["images_per_patient"], metrics["resampling"] == "by patient"
+    units = metrics["n_groups"] if by_patient else metrics["n"]
+    if units < 2:
+        unit = "patient" if by_patient else "image"
         return (
-            f"{level}: of proportions by Wilson, of AUROC by DeLong, {rest} Each image counts as independent. The "
-            "patients are unknown: if they have several images each, the intervals are too narrow."
+            f"No intervals: one {unit} cannot tell how much others would differ." if units else "There are no images."
         )
-    sizes = sample["images_per_patient"]
+    drawn = f"the rest from {metrics['resamples']:,} resamples (bootstrap)."
+    rest = drawn if metrics["resamples"] else "the rest has none, as no resamples were asked for."
+    single = {metrics["per_class"][c]["auroc"]["method"] for c in metrics["classes"]}
+    mean = metrics["overall"]["auroc"]["method"]
+    area = f"of AUROC {AREAS_BY[mean]}"
+    if mean not in single:
+        areas = " or ".join(AREAS_BY[method] for method in sorted(single))
+        area = f"of AUROC of a class {areas}, of its mean over the classes {AREAS_BY[mean]}"
+    if not by_patient:
+        return (
+            f"{level}: of proportions by Wilson, {area}, {rest} Each image counts as independent. The patients are "
+            "unknown: if they have several images each, the intervals are too narrow."
+        )
     if not sizes or sizes["max"] == 1:
-        return f"{level}: of proportions by Wilson, of AUROC by DeLong, {rest} Each patient has one image."
+        return f"{level}: of proportions by Wilson, {area}, {rest} Each patient has one image."
     return (
-        f"{level}, by patient: of proportions by Wilson for the effective number of images, of AUROC by Obuchowski, "
-        f"{rest} They show how the numbers would differ with other patients."
+        f"{level}, by patient: of proportions by Wilson for the effective number of images, {area}, {rest} They show "
+        "how the numbers would differ with other patients."
     )
 
 
@@ -188,21 +227,27 @@ def worth(metrics: Mapping[str, Any]) -> str:
         return ""
     each = f"{sizes['min']:,} to {sizes['max']:,} of each, in the median {sizes['median']:,.4g}"
     each = f"{sizes['max']:,} of each" if sizes["min"] == sizes["max"] else each
-    told = f"{sample['n_images']:,} images of {sample['n_patients']:,} patients, {each}."
+    told = f"{counted(sample['n_images'], 'image')} of {counted(sample['n_patients'], 'patient')}"
+    told += f", {each}." if sample["n_patients"] > 1 else "."
     if sizes["max"] == 1 or right["effective_n"] is None:
         return told
     if right["design_effect"] is None:
-        return f"{told} No error was seen, so nothing tells how alike a patient's images are: each patient counts once."
-    parts = [f"{right['effective_n']:,.0f} independent images for the accuracy"]
+        seen = "No error was seen" if metrics["overall"]["accuracy"]["value"] else "Nothing was right"
+        return f"{told} {seen}, so nothing tells how alike a patient's images are: each patient counts once."
+    alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
+    how = f"{alike}design effect {right['design_effect']:.1f}"
+    if right["design_effect"] <= 1:
+        how = "images of one patient are not seen to be alike in being right"
+    parts = [f"{right['effective_n']:,.0f} independent images for the accuracy ({how})"]
     if metrics["positive_class"] is not None:
         found = sample["classes"][metrics["classes"].index(metrics["positive_class"])]
-        known = [(name, one["effective_n"]) for name, one in found.items() if one["effective_n"] is not None]
-        parts += [f"{number:,.0f} for the {name}" for name, number in known]
-    worth = f"{told} They are worth {', '.join(parts)}"
-    if right["design_effect"] <= 1:
-        return f"{worth} (images of one patient are not seen to be alike in being right)."
-    alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
-    return f"{worth} ({alike}design effect {right['design_effect']:.1f})."
+        for name, one in found.items():
+            if one["effective_n"] is not None:
+                seen = metrics["per_class"][metrics["positive_class"]][name]["value"]
+                once = " (all are right" if seen == 1 else " (all are wrong"
+                once = f"{once}, so each patient counts once)" if one["design_effect"] is None else ""
+                parts.append(f"{one['effective_n']:,.0f} for the {name}{once}")
+    return f"{told} They are worth {', '.join(parts)}."
 
 
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out

@@ -10,6 +10,7 @@ import numpy as np
 from vitmed.metrics import finding, known_labels
 from vitmed.plots.drawing import plain
 from vitmed.predictions import Predictions
+from vitmed.words import chance
 
 STEPS = 1000  # thresholds of the one class of two
 STEPS_OF_MANY = 200  # of each of more classes
@@ -123,13 +124,22 @@ def at(curve: Mapping[str, Any], index: int, prevalence: float | None = None) ->
     }
 
 
-def rows(curve: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising."""
-    names = {curve["start"]: "in use"} | {index: text for text, index in curve["marks"]}
-    round_ones = [curve["thresholds"].index(threshold) for threshold in ROWS]
+def rows(curve: Mapping[str, Any], decided: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising.
+
+    A round one that prints like a mark is left out.
+
+    Args:
+        decided: whether `start` is the threshold by which the model decides.
+    """
+    names: dict[int, list[str]] = {curve["start"]: ["in use"]} if decided else {}
+    for text, index in curve["marks"]:
+        names.setdefault(index, []).append(text)
+    marked = {chance(curve["thresholds"][index]) for index in names}
+    round_ones = [curve["thresholds"].index(threshold) for threshold in ROWS if chance(threshold) not in marked]
     told = []
     for index in sorted({*names, *round_ones}):
         row = at(curve, index)
-        name = f" ({names[index]})" if index in names else ""
-        told.append((f"{row['threshold']:.3g}{name}", row))
+        name = f" ({', '.join(names[index])})" if index in names else ""
+        told.append((f"{chance(row['threshold'])}{name}", row))
     return told

@@ -1,0 +1,36 @@
+"""Counts and lists in sentences, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+LISTED = 10  # names that a sentence lists
+
+
+def counted(n: int, noun: str) -> str:
+    """1 image, 1,500 images; 1 class, 3 classes."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def listed(names: Sequence[str], most: int = LISTED) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Name -> reason turned round: reason -> names, the commonest reason first."""
+    found: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        found.setdefault(why, []).append(name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def chance(p: float) -> str:
+    """A probability in three digits, or in as many as tell it from 0 and 1: 0.99999, 1 - 2e-12."""
+    text = f"{p:.3g}"
+    if p <= 0 or p > 1 or float(text) < 1:
+        return text
+    if 1 - p < 1e-9:
+        return "1" if p == 1 else f"1 - {1 - p:.1g}"
+    return next(text for digits in range(4, 12) if float(text := f"{p:.{digits}f}") < 1)
