@@ -7,7 +7,7 @@ it is numpy alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from vitmed.config import EvaluateConfig
 from vitmed.conformal import fit_sets, prediction_sets
 from vitmed.familiarity import Familiarity, scores_of
 from vitmed.metrics import finding, known_labels
-from vitmed.operating import apply_point, choose_points
+from vitmed.operating import NUMBERS, TITLES, apply_point, choose_points
 from vitmed.predictions import UNFAMILIARITY, Predictions
 
 SET, ANSWER = "set", "answer"  # columns of predictions.csv
@@ -62,7 +62,7 @@ class Judgement:
     def decide(self, calibrated: Predictions) -> Predictions:
         """Decide of calibrated logits, and add the columns `set` and `answer`; a user's column of that name stays."""
         decided = apply_point(calibrated, self.operating)
-        own = {name: cells for name, cells in decided.columns.items() if name not in self._ours(decided)}
+        own = {name: cells for name, cells in decided.columns.items() if name not in _ours(decided)}
         ours: dict[str, tuple[str, ...]] = {}
         inside = None if self.sets is None else prediction_sets(decided, self.sets)
         if inside is not None:
@@ -75,11 +75,6 @@ class Judgement:
     def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
         further = f" | and {len(members) - MOST_NAMES} more" if len(members) > MOST_NAMES else ""
         return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
-
-    def _ours(self, predictions: Predictions) -> set[str]:
-        """Which of the columns an earlier judgement wrote, told by what stands in them."""
-        cells = predictions.columns.get(ANSWER, ("",))
-        return {SET, ANSWER} if all(cell == YES or cell.startswith("no: ") for cell in cells) else set()
 
     def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
         """ "yes", or "no: " and why, for each image."""
@@ -123,12 +118,13 @@ class Judgement:
         return content if arrays or not self.unlike else {**content, "unlike": list(self.unlike)}
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Judgement:
-        """From what `to_dict` gave, with the arrays or without.
+    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> Judgement:
+        """From what `to_dict` gave, with the arrays or without, for a model of these classes.
 
         Raises:
-            KeyError, TypeError, ValueError: it is something else.
+            ValueError: it is something else; says which part, and what was expected there.
         """
+        _check(content, classes)
         known = content["familiarity"]
         if known is not None and "means" in known:
             means, precision = (np.asarray(known[key], dtype=np.float32) for key in ("means", "precision"))
@@ -143,6 +139,94 @@ class Judgement:
             familiarity=known,
             unlike=tuple(float(score) for score in content.get("unlike", ())),
         )
+
+
+# A type, a tuple of shapes of which one fits, [shape of each], or {key: shape}; a key with "?" may be missing.
+Shape = Any
+NUMBER, WHOLE, NONE = (int, float), int, type(None)
+ENTRY = {"value": (NUMBER, NONE), "low": (NUMBER, NONE), "high": (NUMBER, NONE)}
+PROMISED = {**dict.fromkeys(NUMBERS, ENTRY), "counts": dict.fromkeys(("tp", "fp", "fn", "tn"), WHOLE)}
+POINT = {"threshold": (NUMBER, NONE), "asked": object, "why": str, "promised?": (PROMISED, NONE)}
+SHAPE: Shape = {
+    "asked": dict,
+    "n": WHOLE,
+    "calibration": {"method": str, "scale": [NUMBER], "bias": [NUMBER], "note?": str},
+    "operating": {
+        "positive": (str, NONE),
+        "chosen": str,
+        "notes": [str],
+        "costs": ([[NUMBER]], NONE),
+        "points": {"default": POINT, **{f"{key}?": POINT for key in TITLES if key != "default"}},
+    },
+    "sets": (
+        {"coverage": NUMBER, "by": str, "note": str, "least": [NUMBER], "units": [WHOLE], "without": [str]},
+        NONE,
+    ),
+    "answers": ({"max_risk": NUMBER, "least": (NUMBER, NONE), "why": str}, NONE),
+    "familiarity": ({"n": WHOLE, "scale": NUMBER, "means?": np.ndarray, "precision?": np.ndarray}, NONE),
+    "unlike?": [NUMBER],
+}
+
+
+def _check(content: Any, classes: Sequence[str]) -> None:
+    """Raises ValueError where a stored judgement lacks anything that is used later, or does not fit the classes."""
+    if problem := _misfit(content, SHAPE, ""):
+        raise ValueError(problem)
+    k, operating, sets, known = len(classes), content["operating"], content["sets"], content["familiarity"]
+    point = operating["points"].get(operating["chosen"])
+    costs, answers = operating["costs"], content["answers"]
+    for good, problem in (
+        (len(content["calibration"]["scale"]) == k, "calibration: it is of other classes"),
+        (operating["positive"] in (classes if k == 2 else [None]), "operating.positive: it is of other classes"),
+        (point is not None, f"operating.chosen: there is no point {operating['chosen']!r}"),
+        (costs is None or np.shape(costs) == (k, k), "operating.costs: they are of other classes"),
+        (
+            operating["chosen"] == "default"
+            or (costs is not None if k != 2 else point is not None and point["threshold"] is not None),
+            "operating.points: the point that was chosen has neither a threshold nor costs",
+        ),
+        (sets is None or {len(sets["least"]), len(sets["units"])} == {k}, "sets: they are of other classes"),
+        (answers is None or answers["least"] is not None or answers["why"], "answers.why: it is empty"),
+        (known is None or known["scale"] > 0, "familiarity.scale: it is not above 0"),
+    ):
+        if not good:
+            raise ValueError(problem)
+    if known is not None and {"means", "precision"} & set(known):
+        means, precision = (np.asarray(known.get(name, ())) for name in ("means", "precision"))
+        width = means.shape[1] if means.ndim == 2 else 0
+        if not width or precision.shape != (width * (width + 1) // 2,):
+            raise ValueError("familiarity: means and precision do not fit each other, or one is missing")
+
+
+def _misfit(value: Any, shape: Shape, where: str) -> str:
+    """What does not fit a shape, and where; "" where everything does."""
+    if isinstance(shape, dict) and isinstance(value, Mapping):
+        for name, part in shape.items():
+            key, place = name.removesuffix("?"), f"{where}.{name}".strip("?.")
+            if key not in value and name == key:
+                return f"{place} is missing"
+            if key in value and (problem := _misfit(value[key], part, place)):
+                return problem
+        return ""
+    if isinstance(shape, list) and isinstance(value, list | tuple):
+        return next(filter(None, (_misfit(part, shape[0], f"{where}[{i}]") for i, part in enumerate(value))), "")
+    if isinstance(shape, tuple):
+        problems = [_misfit(value, one, where) for one in shape]
+        return "" if "" in problems else problems[0]
+    if isinstance(shape, type) and isinstance(value, shape) and not (isinstance(value, bool) and shape is not object):
+        return f"{where} is not finite" if isinstance(value, float) and not np.isfinite(value) else ""
+    return f"{where or 'it'} holds {type(value).__name__}"
+
+
+def _ours(predictions: Predictions) -> set[str]:
+    """Which of the columns an earlier judgement wrote, told by what stands in them."""
+    cells = predictions.columns.get(ANSWER, ("",))
+    return {SET, ANSWER} if all(cell == YES or cell.startswith("no: ") for cell in cells) else set()
+
+
+def own_columns(predictions: Predictions) -> tuple[str, ...]:
+    """The columns that a user's table brought, in its order."""
+    return tuple(name for name in predictions.columns if name not in {UNFAMILIARITY, *_ours(predictions)})
 
 
 def asked_of(config: EvaluateConfig) -> dict[str, Any]:

@@ -59,6 +59,9 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
         x = 0.2 + i * (width + 0.2)
         here = name == judged.get("split") or (name, lines) in other
         title = f"{name}: judged here" if here else name
+        part = told["splits"].get(name)
+        if here and part and judged["images"] != part["images"]:  # rows were taken out of the table
+            title, lines = f"{name}: {judged['images']:,} judged here", [f"of {lines[0]}", *lines[1:]]
         _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
         if (name, lines) not in other:
             axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)
