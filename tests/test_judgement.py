@@ -267,14 +267,14 @@ def test_only_the_users_own_columns_are_offered(run: Trained, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        ("--prevalence", "50", "--prevalence 50.0: expected a share above 0 and below 1 (for 50 %: 0.5)"),
+        ("--prevalence", "50", "--prevalence 50: expected a share above 0 and below 1 (for 50 %: 0.5)"),
         (
             "--target-sensitivity",
             "95",
-            "--target-sensitivity 95.0: expected a share above 0 and below 1 (for 95 %: 0.95)",
+            "--target-sensitivity 95: expected a share above 0 and below 1 (for 95 %: 0.95)",
         ),
         ("--coverage", "1.5", "--coverage 1.5: expected a share above 0 and below 1"),
-        ("--max-risk", "0", "--max-risk 0.0: expected a share above 0 and below 1"),
+        ("--max-risk", "0", "--max-risk 0: expected a share above 0 and below 1"),
         ("--resamples", "-5", "--resamples -5: Input should be greater than or equal to 0"),
         (
             "--format",

@@ -538,7 +538,7 @@ def expected(error: Mapping[str, Any]) -> str:
         and isinstance(value, int | float)
     ):
         share = "expected a share above 0 and below 1"
-        return f"{share} (for {value:g} %: {value / 100:g})" if 1 < value < 100 else share
+        return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
     return str(error["msg"])
 
 

@@ -173,10 +173,13 @@ class Predictions:
         logits = _logits(table, named[LOGIT]) if chances is None else np.log(np.maximum(chances, LEAST))
         labels, groups = _labels(table, classes), tuple(table.cells("group"))
         if labelled and labels is None:
-            found = "its column label is empty" if "label" in table.header else "it has no column label"
+            found, fix = "it has no column label", "give the true class of every image"
             if not table.rows:
-                found = f"none of its {len(table.errors):,} images could be read" if table.errors else "it has no rows"
-            raise DataError(f"{file}: nothing can be judged, since {found}", "give the true class of every image")
+                found, fix = "it has no rows", "give a row for every image"
+                found = f"none of its {len(table.errors):,} images could be read" if table.errors else found
+            elif "label" in table.header:
+                found = "its column label is empty"
+            raise DataError(f"{file}: nothing can be judged, since {found}", fix)
         taken = {*FIXED_COLUMNS, "error", "", *named[LOGIT], *named[PROB]}
         read = cls(
             classes=classes,

@@ -193,25 +193,29 @@ def data_notes(run: RunFolder) -> list[str]:
 def _rebuild(
     file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], ui: Ui
 ) -> Evaluation:
-    """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it."""
+    """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it.
+
+    Of a baseline's table the positive class alone: all else that stands there is about the model.
+    """
     predictions, folder = Predictions.from_csv(file, labelled=True), new_folder(output, file.parent / "report")
     notes = ["Made from a table alone: the split and what the model was made with are unknown."]
     said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
     beside, told = file.with_name(NUMBERS), list(predictions.notes)
-    asked, judgement = EvaluateConfig(), None
-    if beside.is_file() and not file.name.startswith(BASELINE):  # what it tells of is the model
-        judgement = read_judgement(beside, predictions.classes)
+    asked, judgement, of_model = EvaluateConfig(), None, not file.name.startswith(BASELINE)
+    if beside.is_file():
+        judgement = read_judgement(beside, predictions.classes) if of_model else None
         try:
             before = json.loads(beside.read_text(encoding="utf-8"))
-            said = {key: before["report"][key] for key in said}
-            said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
-            said["flow"] = before.get("flow")
-            if before["n"] != len(predictions):
-                told.append(_other_rows(said, before["n"], predictions))
-            asked = EvaluateConfig(**before["report"].get("evaluate", {}))
             predictions = replace(predictions, positive=before["positive_class"])
             if predictions.positive not in (None, *predictions.classes):
                 raise ValueError(predictions.positive)
+            if of_model:
+                said = {key: before["report"][key] for key in said}
+                said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
+                said["flow"] = before.get("flow")
+                asked = EvaluateConfig(**before["report"].get("evaluate", {}))
+                if before["n"] != len(predictions):
+                    told.append(_other_rows(said, before["n"], predictions))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
     run = RunFolder(file.parent.parent)
@@ -222,6 +226,8 @@ def _rebuild(
     config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), said["notes"])
     note_prevalence(config, predictions.classes, said["notes"])
     if asked_of(config) != asked_of(asked):
+        if not of_model:
+            raise UsageError(f"{file}: nothing can be chosen for a baseline", "leave out the flags that choose")
         raw = judgement.raw(predictions) if judgement else predictions
         validation = replace(raw_validation(run), positive=predictions.positive)
         before_notes = notes_of(judgement)
@@ -233,8 +239,8 @@ def _rebuild(
     metrics = write_report(
         folder,
         predictions,
-        records=read_json_lines(run.metrics) or None,
-        validation=known_validation(run, judgement) if file.parent.name != "val" else None,
+        records=(read_json_lines(run.metrics) or None) if of_model else None,
+        validation=known_validation(run, judgement) if of_model and file.parent.name != "val" else None,
         internal=known_internal(run, judgement) if is_other(said.get("flow")) else None,
         config=config,
         baselines=baselines,

@@ -47,7 +47,8 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
         if first["type"] == "value_error":
             problem = str(first["ctx"]["error"]).replace(f"evaluate.{name}", flag)
         else:
-            problem = f"{flag} {first['input']}: {expected(first)}"
+            value = first["input"]
+            problem = f"{flag} {f'{value:g}' if isinstance(value, float) else value}: {expected(first)}"
         raise UsageError(problem, f"see evaluate.{name} in docs/configuration.md") from None
 
 
