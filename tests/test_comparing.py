@@ -14,7 +14,7 @@ from scipy import stats
 from vitmed import compare
 from vitmed.commands.comparing import Comparison
 from vitmed.errors import DataError, UsageError
-from vitmed.metrics import compare_predictions
+from vitmed.metrics import compare_predictions, known_labels
 from vitmed.metrics.comparison import compare_classes, holm
 from vitmed.predictions import Predictions
 
@@ -155,11 +155,38 @@ def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) 
     assert "images" in found.verdict and any("Patients are unknown" in note for note in found.content["notes"])
 
 
-def test_the_same_table_twice_is_alike(tmp_path: Path) -> None:
+def test_the_same_table_twice_is_the_same(tmp_path: Path) -> None:
     file = save(draw(1.0), tmp_path / "a")
     found = judge(file, file)
     assert list(found.content["models"]) == ["a (1)", "a (2)"]
-    assert found.verdict == "a (1) and a (2) are alike: AUROC difference +0.000 [+0.000, +0.000], 40 patients"
+    assert found.verdict == "a (1) and a (2) are the same: they say the same of every image"
+
+
+def test_the_same_auroc_is_not_alike_where_the_accuracy_differs(tmp_path: Path) -> None:
+    """A monotone change of the log odds keeps every rank and moves the decisions."""
+    first = draw(2.0)
+    moved = replace(first, logits=first.logits + np.array([0, 1.5], dtype=np.float32))
+    found = judge(save(first, tmp_path / "a"), save(moved, tmp_path / "b"))
+    gap = found.content["pairs"][0]["difference"]
+    assert gap["auroc"]["value"] == 0 and gap["accuracy"]["value"] != 0
+    assert "alike" not in found.verdict and "the same AUROC, Accuracy difference +0." in found.verdict
+
+
+def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
+    """Of three runs, in other orders of rows and columns, and one that is named too."""
+    baseline, name = draw(3.0, seed=5), "baseline_colour_and_size.csv"
+    turned = replace(
+        baseline, classes=baseline.classes[::-1], paths=baseline.paths[::-1], groups=(baseline.groups or ())[::-1],
+        labels=1 - known_labels(baseline)[::-1], logits=baseline.logits[::-1, ::-1],
+    )  # fmt: skip
+    folders = [tmp_path / run for run in "abc"]
+    for noise, folder in enumerate(folders, start=1):
+        save(draw(noise), folder)
+        save(draw(9.0) if noise == 1 else baseline if noise == 2 else turned, folder, name)
+    found = judge(*folders).content["models"]
+    assert list(found) == ["a", "b", "c", "colour_and_size", "colour_and_size of b"]
+    found = judge(folders[1], folders[1] / name).content
+    assert len(found["models"]) == 2 and len(found["pairs"]) == 1
 
 
 def test_few_patients_tell_nothing(tmp_path: Path) -> None:
@@ -187,7 +214,7 @@ def test_one_class_is_compared_by_accuracy(tmp_path: Path) -> None:
         (lambda p: replace(p, classes=("healthy", "ill")), "has the classes healthy, ill"),
         (lambda p: replace(p, paths=tuple(f"x{path}" for path in p.paths)), "no image in common"),
         (lambda p: replace(p, labels=1 - p.labels), "other labels for 120 of 120 images, the first is 0.png"),
-        (lambda p: replace(p, labels=None), "has no labels"),
+        (lambda p: replace(p, labels=None), "since its column label is empty"),
         (lambda p: replace(p, paths=("0.png",) * 120), "names 0.png more than once"),
     ],
 )

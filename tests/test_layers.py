@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "vitmed"
 LAYERS = [  # low to high; a module imports from lower lines only
     ["errors", "tuning", "ui", "cache", "words"],
     ["world", "catalogue", "sources"],
-    ["config", "cards", "maps"],
+    ["config", "cards", "maps", "spreadsheets"],
     ["model", "health", "layouts", "rules", "resampling", "lr_range", "npz"],
     ["images", "augment", "predictions", "synthetic", "mae", "weight_files"],
     ["splits", "weights", "pixel_cache"],

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -41,14 +42,17 @@ def read_window(value: Any) -> str | list[float] | None:
 
 
 def read_cost(value: Any) -> str | list[list[float]] | None:
-    """`evaluate.cost` as YAML or the command line has it: null, two numbers with a colon, or a matrix.
+    """`evaluate.cost` as YAML or the command line has it: null, two numbers with a colon, or a matrix (also as JSON).
 
     Raises:
         ValueError: anything else, a cost below 0, or a matrix that is not square.
     """
     if value is None:
         return None
+    given = value
     try:
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            value = json.loads(value)
         if isinstance(value, str):
             costs = [float(part) for part in value.split(":")]
             good = len(costs) == 2 and all(0 < cost < math.inf for cost in costs)
@@ -59,8 +63,8 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
         good = False
     if not good:
         raise ValueError(
-            f"evaluate.cost {value!r}: expected two numbers above 0 such as '10:1' (in YAML with quotes), or a square "
-            "matrix of numbers of 0 and more"
+            f"evaluate.cost {given}: expected two numbers above 0 such as 10:1 (in YAML with quotes), or a square "
+            "matrix of numbers of 0 and more such as [[0,10],[1,0]], the row being the truth"
         )
     return value
 
@@ -368,7 +372,7 @@ class EvaluateConfig(Section):
     def _known_formats(cls, value: str) -> str:
         names = [name.strip() for name in value.split(",")]
         if unknown := [name for name in names if name not in FORMATS]:
-            raise ValueError(f"evaluate.format {unknown[0]!r}: expected {', '.join(FORMATS)}")
+            raise ValueError(f"evaluate.format {unknown[0]}: expected {', '.join(FORMATS)}")
         return ",".join(dict.fromkeys(names))
 
 
@@ -521,8 +525,21 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
         if first["type"] == "value_error":  # ours, of fields that do not go together
             raise UsageError(str(first["ctx"]["error"]), "change or leave out one of them") from None
         raise UsageError(
-            f"config {key} = {first['input']!r}: {first['msg']}", f"see {key} in docs/configuration.md"
+            f"config {key} = {first['input']!r}: {expected(first)}", f"see {key} in docs/configuration.md"
         ) from None
+
+
+def expected(error: Mapping[str, Any]) -> str:
+    """What pydantic wanted, in words; of a share that was given in percent also how it is written."""
+    limits, value = error.get("ctx", {}), error["input"]
+    if (
+        error["type"] in ("greater_than", "less_than")
+        and set(limits.values()) <= {0, 1}
+        and isinstance(value, int | float)
+    ):
+        share = "expected a share above 0 and below 1"
+        return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
+    return str(error["msg"])
 
 
 def find_config(name: str | Path) -> Path:

@@ -8,11 +8,12 @@ it is numpy alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from vitmed.abstention import certainty, choose_answers
 from vitmed.bootstrap import Bootstrap
@@ -65,7 +66,7 @@ class Judgement:
     def decide(self, calibrated: Predictions) -> Predictions:
         """Decide of calibrated logits, and add the columns `set` and `answer`; a user's column of that name stays."""
         decided = apply_point(calibrated, self.operating)
-        own = {name: cells for name, cells in decided.columns.items() if name not in self._ours(decided)}
+        own = {name: cells for name, cells in decided.columns.items() if name not in _ours(decided)}
         ours: dict[str, tuple[str, ...]] = {}
         inside = None if self.sets is None else prediction_sets(decided, self.sets)
         if inside is not None:
@@ -78,11 +79,6 @@ class Judgement:
     def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
         further = f" | and {len(members) - MOST_NAMES} more" if len(members) > MOST_NAMES else ""
         return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
-
-    def _ours(self, predictions: Predictions) -> set[str]:
-        """Which of the columns an earlier judgement wrote, told by what stands in them."""
-        cells = predictions.columns.get(ANSWER, ("",))
-        return {SET, ANSWER} if all(cell == YES or cell.startswith(NO) for cell in cells) else set()
 
     def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
         """ "yes", or "no: " and why, for each image."""
@@ -126,12 +122,13 @@ class Judgement:
         return content if arrays or not self.unlike else {**content, "unlike": list(self.unlike)}
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Judgement:
-        """From what `to_dict` gave, with the arrays or without.
+    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> Judgement:
+        """From what `to_dict` gave, with the arrays or without, for a model of these classes.
 
         Raises:
-            KeyError, TypeError, ValueError: it is something else.
+            ValueError: it is something else; says which part, and what was expected there.
         """
+        _check(content, classes)
         known = content["familiarity"]
         if known is not None and "means" in known:
             means, precision = (np.asarray(known[key], dtype=np.float32) for key in ("means", "precision"))
@@ -176,6 +173,129 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
         "wrong_unanswered": boot.proportion(wrong, ~answered),
         "unanswered": dict(why.most_common()),
     }
+
+
+class _Plain(BaseModel):
+    """A dict as it was stored: every key that is used later, of its type; further ones may be there."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, arbitrary_types_allowed=True)
+    __pydantic_extra__: dict[str, JsonValue]
+
+
+Numbers = list[float] | tuple[float, ...]
+
+
+class _Entry(_Plain):
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class _Promised(_Plain):
+    sensitivity: _Entry
+    specificity: _Entry
+    ppv: _Entry
+    npv: _Entry
+    f1: _Entry
+    lr_plus: _Entry
+    lr_minus: _Entry
+
+
+class _Point(_Plain):
+    threshold: float | None
+    asked: JsonValue
+    why: str
+    promised: _Promised | None = None
+
+
+class _Operating(_Plain):
+    positive: str | None
+    chosen: str
+    notes: list[str]
+    costs: list[Numbers] | None
+    points: dict[str, _Point]
+
+
+class _Calibration(_Plain):
+    method: str
+    scale: Numbers
+    bias: Numbers
+
+
+class _Sets(_Plain):
+    coverage: float
+    by: str
+    note: str
+    least: Numbers
+    units: list[int]
+    without: list[str]
+
+
+class _Answers(_Plain):
+    max_risk: float
+    least: float | None
+    why: str
+
+
+class _Familiarity(_Plain):
+    n: int
+    scale: float = Field(gt=0)
+    means: np.ndarray | None = None
+    precision: np.ndarray | None = None
+
+
+class _Stored(_Plain):
+    asked: dict[str, JsonValue]
+    n: int
+    calibration: _Calibration
+    operating: _Operating
+    sets: _Sets | None
+    answers: _Answers | None
+    familiarity: _Familiarity | None
+    unlike: Numbers = ()
+
+
+def _check(content: Any, classes: Sequence[str]) -> None:
+    """Raises ValueError where a stored judgement lacks anything that is used later, or does not fit the classes."""
+    try:
+        _Stored.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    k, operating, sets, known = len(classes), content["operating"], content["sets"], content["familiarity"]
+    point = operating["points"].get(operating["chosen"])
+    costs, answers = operating["costs"], content["answers"]
+    for good, problem in (
+        (len(content["calibration"]["scale"]) == k, "calibration: it is of other classes"),
+        (operating["positive"] in (classes if k == 2 else [None]), "operating.positive: it is of other classes"),
+        (point is not None, f"operating.chosen: there is no point {operating['chosen']!r}"),
+        (costs is None or np.shape(costs) == (k, k), "operating.costs: they are of other classes"),
+        (
+            operating["chosen"] == "default"
+            or (costs is not None if k != 2 else point is not None and point["threshold"] is not None),
+            "operating.points: the point that was chosen has neither a threshold nor costs",
+        ),
+        (sets is None or {len(sets["least"]), len(sets["units"])} == {k}, "sets: they are of other classes"),
+        (answers is None or answers["least"] is not None or answers["why"], "answers.why: it is empty"),
+    ):
+        if not good:
+            raise ValueError(problem)
+    if known is not None and {"means", "precision"} & set(known):
+        means, precision = (np.asarray(known.get(name, ())) for name in ("means", "precision"))
+        width = means.shape[1] if means.ndim == 2 else 0
+        if not width or precision.shape != (width * (width + 1) // 2,):
+            raise ValueError("familiarity: means and precision do not fit each other, or one is missing")
+
+
+def _ours(predictions: Predictions) -> set[str]:
+    """Which of the columns an earlier judgement wrote, told by what stands in them."""
+    cells = predictions.columns.get(ANSWER, ("",))
+    return {SET, ANSWER} if all(cell == YES or cell.startswith(NO) for cell in cells) else set()
+
+
+def own_columns(predictions: Predictions) -> tuple[str, ...]:
+    """The columns that a user's table brought, in its order."""
+    return tuple(name for name in predictions.columns if name not in {UNFAMILIARITY, *_ours(predictions)})
 
 
 def asked_of(config: EvaluateConfig) -> dict[str, Any]:

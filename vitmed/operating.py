@@ -22,6 +22,7 @@ from vitmed.metrics.intervals import Units, share_ratio
 from vitmed.predictions import Predictions
 
 FEW = 10  # positive or negative images, or patients, below which what validation promises is worth little
+MOST_SHOWN = 6  # classes of which an example of a matrix is shown
 NUMBERS = ("sensitivity", "specificity", "ppv", "npv", "f1", "lr_plus", "lr_minus")
 
 
@@ -44,7 +45,7 @@ def asked_point(config: EvaluateConfig, classes: int) -> str:
     if given and given[0] != "cost" and classes != 2:
         raise UsageError(
             f"{flags}: a threshold decides between two classes, and there are {classes}",
-            "leave it out, or give costs: --set evaluate.cost=[[0,1,...],...]",
+            f"leave it out, or give what each error costs: --cost '{example(classes)}'",
         )
     if given == ["cost"]:
         cost_matrix(config, classes, 0)
@@ -63,7 +64,7 @@ def cost_matrix(config: EvaluateConfig, classes: int, positive: int | None) -> n
         if classes != 2 or positive is None:
             raise UsageError(
                 f"--cost {config.cost}: two costs are for two classes, and there are {classes}",
-                "give a matrix: --set evaluate.cost=[[0,1,...],...]",
+                f"give a matrix, the row being the truth: --cost '{example(classes)}'",
             )
         missed, false_alarm = (float(part) for part in config.cost.split(":"))
         costs = np.zeros((2, 2))
@@ -71,12 +72,22 @@ def cost_matrix(config: EvaluateConfig, classes: int, positive: int | None) -> n
         return costs
     costs = np.array(config.cost, dtype=np.float64)
     if costs.shape != (classes, classes):
-        raise UsageError(f"evaluate.cost is {costs.shape[0]} x {costs.shape[0]}, and there are {classes} classes")
+        raise UsageError(
+            f"--cost {config.cost}: {costs.shape[0]} x {costs.shape[0]} costs, and there are {classes} classes",
+            f"give a row and a column for each class: --cost '{example(classes)}'",
+        )
     if (np.diag(costs) > costs.min(axis=1)).any():
         raise UsageError(
-            "evaluate.cost: being right costs more than an error in some row", "the row is the truth; right costs 0"
+            f"--cost {config.cost}: being right costs more than an error in some row",
+            "the row is the truth, the column what is called; being right costs 0",
         )
     return costs
+
+
+def example(classes: int) -> str:
+    """A matrix in which every error costs 1."""
+    rows = ["[" + ",".join(str(int(row != column)) for column in range(classes)) + "]" for row in range(classes)]
+    return f"[{','.join(rows)}]" if classes <= MOST_SHOWN else "[[0,1,...],...]"
 
 
 def choose_points(validation: Predictions, config: EvaluateConfig) -> dict[str, Any]:

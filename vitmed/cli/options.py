@@ -75,7 +75,10 @@ TargetSpecificity = Annotated[
     float | None, typer.Option(metavar="SHARE", help="Two classes: decide so that validation reaches it.")
 ]
 Cost = Annotated[
-    str | None, typer.Option(metavar="MISSED:ALARM", help="What a missed finding and a false alarm cost: 10:1.")
+    str | None,
+    typer.Option(
+        metavar="MISSED:ALARM|MATRIX", help="What errors cost: 10:1, or [[0,10],[1,0]] with the truth as row."
+    ),
 ]
 Prevalence = Annotated[
     float | None, typer.Option(metavar="SHARE", help="How common the finding is where the model is to be used.")

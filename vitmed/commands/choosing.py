@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,11 +87,10 @@ def judgement_of(saved: Checkpoint) -> Judgement | None:
     if saved.judgement is None:
         return None
     try:
-        judgement = Judgement.of(saved.judgement)
-        sizes = {len(judgement.calibration.scale), len(judgement.sets["least"] if judgement.sets else saved.classes)}
-        if sizes != {len(saved.classes)}:
-            raise ValueError("it is of other classes")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        judgement = Judgement.of(saved.judgement, saved.classes)
+        if isinstance(judgement.familiarity, Mapping):
+            raise ValueError("familiarity: means and precision are missing")
+    except ValueError as error:
         raise CheckpointError(
             f"{saved.path}: what was chosen on validation is damaged ({error})", "copy it again"
         ) from None
@@ -126,23 +125,40 @@ def raw_validation(run: RunFolder) -> Predictions:
             f"{file}: is not there, and thresholds and calibration are chosen on it",
             f"vitmed evaluate {run.best} --split val writes it",
         )
-    predictions, stored = Predictions.from_csv(file), read_judgement(file.with_name("metrics.json"))
+    predictions = Predictions.from_csv(file, labelled=True)
+    stored = read_judgement(file.with_name("metrics.json"), predictions.classes)
     return predictions if stored is None else stored.raw(predictions)
 
 
-def read_judgement(metrics: Path) -> Judgement | None:
+def read_judgement(metrics: Path, classes: Sequence[str]) -> Judgement | None:
     """What the metrics.json of a report says of it; None where there is none.
 
+    Args:
+        classes: of the table beside it.
+
     Raises:
-        DataError: the file is not the metrics.json of a report.
+        DataError: the file is not the metrics.json of a report, or of one of other classes.
     """
     if not metrics.is_file():
         return None
     try:
-        content = json.loads(metrics.read_text(encoding="utf-8"))["report"].get("judgement")
-        return None if content is None else Judgement.of(content)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        content = json.loads(metrics.read_text(encoding="utf-8"))
+        stored, own = content["report"].get("judgement"), content["classes"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{metrics}: not the metrics.json of a report", "move it away to go without it") from None
+    if stored is None:
+        return None
+    if own != list(classes):
+        raise DataError(
+            f"{metrics}: has the classes {own}, the table beside it {list(classes)}",
+            "bring the columns of the table into that order, or move metrics.json away to go without it",
+        )
+    try:
+        return Judgement.of(stored, classes)
+    except ValueError as error:
+        raise DataError(
+            f"{metrics}: what was chosen on validation is damaged ({error})", "move it away to go without it"
+        ) from None
 
 
 def forward_of(model: ViT, judgement: Judgement | None) -> Forward | None:
@@ -189,5 +205,5 @@ def scores_of_folder(folder: Path, saved: Checkpoint, model: ViT, judgement: Jud
     if not len(found):
         raise DataError(f"{folder}: no image in it can be read", "--unlike DIR names a folder of other images")
     if problems:
-        ui.warn(f"{len(problems):,} of the other images could not be read")
+        ui.warn(f"{folder}: {len(problems):,} of {len(files):,} images could not be read")
     return replace(judgement, unlike=tuple(float(score) for score in found[:, -1]))

@@ -22,6 +22,7 @@ from vitmed.run import make_folder, write_bytes, write_json
 from vitmed.ui import Ui
 
 LEVEL, MANY_CLASSES = 0.95, 50
+SAME = 1e-6  # difference of probabilities that is a matter of rounding
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is surer than it should be."
 
 
@@ -76,7 +77,9 @@ def compare(
     ui = ui or Ui()
     if output is not None and Path(output).exists() and (not Path(output).is_dir() or any(Path(output).iterdir())):
         raise UsageError(f"{output}: is there already and not empty", "name a new folder with --output")
-    models, notes = align(read_all([Path(result) for result in results]))
+    read = read_all([Path(result) for result in results])
+    models, notes = align(read)
+    notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     first = models[0].predictions
     numbers = {model.name: evaluate_predictions(model.predictions, resamples)["overall"] for model in models}
     pairs = []
@@ -94,6 +97,9 @@ def compare(
     units = int(group_index(first.groups, len(first)).max()) + 1
     for pair in pairs:
         pair["verdict"] = verdict(pair, units, first.groups is not None)
+        one, other = (next(m.predictions for m in models if m.name == pair[end]) for end in ("first", "second"))
+        if _same(one, other) and np.array_equal(one.predicted, other.predicted):
+            pair["verdict"] = f"{pair['first']} and {pair['second']} are the same: they say the same of every image"
     last = pairs[_most_telling(models, numbers, pairs)]["verdict"]
     if first.groups is None:
         notes.append(UNKNOWN)
@@ -132,13 +138,13 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     """The models and the baselines beside them, each under a name of its own; models come first."""
     tables = [_table(path) for path in paths]
     models = [Model(name, _read(file)) for name, file in zip(_names(tables), tables, strict=True)]
+    named = [m.predictions for m, file in zip(models, tables, strict=True) if file.name.startswith(BASELINE)]
     baselines: list[Model] = []
     for model, file in zip(models, tables, strict=True):
         if file.name.startswith(BASELINE):
             continue
         for key, found in read_baselines(file.parent).items():
-            known = [b for b in baselines if b.name.endswith(key) and _alike(b.predictions, found)]
-            if not known:
+            if not any(_same(other, found) for other in (*named, *(b.predictions for b in baselines))):
                 taken = any(b.name == key for b in baselines)
                 name = f"{key} of {model.name}" if taken else key
                 found = replace(found, positive=model.predictions.positive)
@@ -148,8 +154,13 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     return [*models, *baselines]
 
 
-def _alike(a: Predictions, b: Predictions) -> bool:
-    return a.paths == b.paths and a.classes == b.classes and np.array_equal(a.logits, b.logits)
+def _same(a: Predictions, b: Predictions) -> bool:
+    """Whether two tables hold the same probabilities of the same images, in whatever order."""
+    if set(a.paths) != set(b.paths) or set(a.classes) != set(b.classes) or len(a) != len(b):
+        return False
+    rows = np.argsort(np.array(a.paths)), np.argsort(np.array(b.paths))
+    order = [b.classes.index(name) for name in a.classes]
+    return np.allclose(a.probabilities[rows[0]], b.probabilities[rows[1]][:, order], rtol=0, atol=SAME)
 
 
 def _table(path: Path) -> Path:
@@ -178,9 +189,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _read(file: Path) -> Predictions:
     """A table, with the positive class and the operating point that the metrics.json beside it tells."""
-    found = Predictions.from_csv(file)
-    if found.labels is None or not len(found):
-        raise DataError(f"{file}: has no labels, so nothing can be compared", "evaluate images in class folders")
+    found = Predictions.from_csv(file, labelled=True)
     twice = {path for path in found.paths if found.paths.count(path) > 1} if len(set(found.paths)) < len(found) else ()
     if twice:
         raise DataError(f"{file}: names {min(twice)} more than once", "write it again with vitmed evaluate")
@@ -192,7 +201,9 @@ def _read(file: Path) -> Predictions:
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
         if positive in found.classes:
             found = replace(found, positive=positive)
-    judgement = read_judgement(beside)
+    if file.name.startswith(BASELINE):  # the operating point beside it is the model's
+        return found
+    judgement = read_judgement(beside, found.classes)
     return found if judgement is None else judgement.decide(found)  # at the operating point of its report
 
 
@@ -278,8 +289,9 @@ def adjust(pairs: Sequence[dict[str, Any]]) -> None:
 
 
 def verdict(pair: dict[str, Any], units: int, patients: bool) -> str:
-    """Which of two is better, in a sentence: by AUROC or, where that is undefined, by accuracy."""
-    metric = "auroc" if pair["difference"]["auroc"]["value"] is not None else "accuracy"
+    """Which of two is better, in a sentence: by AUROC or, where that is undefined or the very same, by accuracy."""
+    same = _no_gap(pair["difference"]["auroc"]) and not _no_gap(pair["difference"]["accuracy"])
+    metric = "accuracy" if same or pair["difference"]["auroc"]["value"] is None else "auroc"
     gap, p = pair["difference"][metric], pair["tests"][metric]["p_holm"]
     names = pair["first"], pair["second"]
     if gap["value"] is None:
@@ -291,14 +303,19 @@ def verdict(pair: dict[str, Any], units: int, patients: bool) -> str:
     count = f"{units:,} {'patient' if patients else 'image'}{'' if units == 1 else 's'}"
     name = METRICS[metric].title
     interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
-    told = f"{name} difference {value:+.3f}{interval}, {count}"
+    told = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is not clearly better than {names[1]}: {told}, too few to tell"
-    if value == 0 and low in (0, None):
+    if _no_gap(gap):
         return f"{names[0]} and {names[1]} are alike: {told}"
     clear = p is not None and p < 1 - LEVEL and low is not None and low > 0
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {told}{shown}"
+
+
+def _no_gap(gap: dict[str, Any]) -> bool:
+    """Whether a difference is 0 and cannot be anything else."""
+    return gap["value"] == 0 and gap["low"] in (0, None) and gap["high"] in (0, None)
 
 
 def _most_telling(models: Sequence[Model], numbers: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> int:

@@ -20,18 +20,18 @@ from vitmed.commands.choosing import (
     settled,
 )
 from vitmed.commands.explaining import look
-from vitmed.commands.flags import check_readers, evaluate_config, with_columns
-from vitmed.commands.flows import run_flow
+from vitmed.commands.flags import check_readers, evaluate_config, note_prevalence, with_columns
+from vitmed.commands.flows import judged, run_flow
 from vitmed.commands.membership import Asked, Chosen, choose_samples, patients_fact
 from vitmed.config import EvaluateConfig, ModelConfig, TrainConfig
 from vitmed.errors import DataError, GateError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_image
 from vitmed.inference import check_finite, predict_logits
-from vitmed.judgement import Judgement, asked_of, make_judgement, notes_of
+from vitmed.judgement import Judgement, asked_of, make_judgement, notes_of, own_columns
 from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
 from vitmed.predictions import Predictions
-from vitmed.report import NUMBERS, PREDICTIONS, read_baselines, write_report
+from vitmed.report import BASELINE, NUMBERS, PREDICTIONS, read_baselines, write_report
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.printing import check_formats
 from vitmed.robustness import known_stress
@@ -104,6 +104,7 @@ def evaluate(
     judgement = settled(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(judgement)]
     config = with_columns(config, flags, chosen.columns, notes)
+    note_prevalence(config, saved.classes, notes)
     check_readers(config, samples, chosen.columns, saved.classes)
     for note in notes:
         ui.warn(note)
@@ -134,9 +135,9 @@ def evaluate(
     check_finite(logits, saved.path)
     if unlike is not None:
         judgement = scores_of_folder(Path(unlike), saved, model, judgement, ui)
-    judged = [samples[i] for i in indices]
+    shown = [samples[i] for i in indices]
     logits, columns = scored(logits, len(saved.classes))
-    predictions = labelled(saved.classes, judged, logits, saved.config.data.positive, chosen.columns)
+    predictions = labelled(saved.classes, shown, logits, saved.config.data.positive, chosen.columns)
     predictions = replace(predictions, columns={**columns, **predictions.columns})
     predictions = judgement.apply(predictions) if judgement else predictions
     asked = config.map_images
@@ -195,27 +196,41 @@ def data_notes(run: RunFolder) -> list[str]:
 def _rebuild(
     file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], ui: Ui
 ) -> Evaluation:
-    """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it."""
-    predictions, folder = Predictions.from_csv(file), new_folder(output, file.parent / "report")
+    """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it.
+
+    Of a baseline's table the positive class alone: all else that stands there is about the model.
+    """
+    predictions, folder = Predictions.from_csv(file, labelled=True), new_folder(output, file.parent / "report")
     notes = ["Made from a table alone: the split and what the model was made with are unknown."]
-    asked, judgement = EvaluateConfig(), read_judgement(file.with_name("metrics.json"))
     said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
-    beside = file.with_name("metrics.json")
+    beside, told = file.with_name(NUMBERS), list(predictions.notes)
+    asked, judgement, of_model = EvaluateConfig(), None, not file.name.startswith(BASELINE)
     if beside.is_file():
+        judgement = read_judgement(beside, predictions.classes) if of_model else None
         try:
             before = json.loads(beside.read_text(encoding="utf-8"))
-            said = {key: before["report"][key] for key in said}
-            said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
-            said["flow"] = before.get("flow")
-            asked = EvaluateConfig(**before["report"].get("evaluate", {}))
             predictions = replace(predictions, positive=before["positive_class"])
             if predictions.positive not in (None, *predictions.classes):
                 raise ValueError(predictions.positive)
-        except (ValueError, KeyError, TypeError):
+            if of_model:
+                said = {key: before["report"][key] for key in said}
+                said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
+                said["flow"] = before.get("flow")
+                asked = EvaluateConfig(**before["report"].get("evaluate", {}))
+                if before["n"] != len(predictions):
+                    told.append(_other_rows(said, before["n"], predictions))
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
     run = RunFolder(file.parent.parent)
-    config = with_columns(evaluate_config(asked, flags), flags, tuple(predictions.columns), said["notes"])
+    baselines = _fitting_baselines(file, predictions, told)
+    said["notes"] += [note for note in told if note not in said["notes"]]
+    for note in told:
+        ui.warn(f"{file.name}: {note}")
+    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), said["notes"])
+    note_prevalence(config, predictions.classes, said["notes"])
     if asked_of(config) != asked_of(asked):
+        if not of_model:
+            raise UsageError(f"{file}: nothing can be chosen for a baseline", "leave out the flags that choose")
         raw = judgement.raw(predictions) if judgement else predictions
         validation = replace(raw_validation(run), positive=predictions.positive)
         before_notes = notes_of(judgement)
@@ -227,15 +242,45 @@ def _rebuild(
     metrics = write_report(
         folder,
         predictions,
-        records=read_json_lines(run.metrics) or None,
-        validation=known_validation(run, judgement) if file.parent.name != "val" else None,
+        records=(read_json_lines(run.metrics) or None) if of_model else None,
+        validation=known_validation(run, judgement) if of_model and file.parent.name != "val" else None,
         internal=known_internal(run, judgement) if is_other(said.get("flow")) else None,
         config=config,
-        baselines=read_baselines(file.parent),
+        baselines=baselines,
         judgement=judgement,
         **said,
     )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def _other_rows(said: dict[str, Any], before: int, predictions: Predictions) -> str:
+    """Count anew in what a report says where its table has other rows than when it was made; and a note on it."""
+    rows = len(predictions)
+    if said["flow"] and said["flow"].get("judged"):
+        who = said["flow"]["judged"]
+        said["flow"] = {**said["flow"], "judged": judged(predictions, who["split"], who.get("seen"))}
+    facts = {key: text.replace(f": {before:,} judged", f": {rows:,} judged") for key, text in said["facts"].items()}
+    said["facts"] = facts
+    of = f"{rows:,} of the {before:,}" if rows < before else f"{rows:,} instead of the {before:,}"
+    return f"The table has {of} rows that the report was made of."
+
+
+def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -> dict[str, Predictions]:
+    """The baselines beside a table that are of the very same images; the others are left out with a note."""
+    found = {}
+    for key, other in read_baselines(file.parent).items():
+        name = f"{BASELINE}{key}.csv"
+        if name == file.name:
+            continue
+        if _same_images(other, predictions):
+            found[key] = other
+        else:
+            notes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
+    return found
+
+
+def _same_images(a: Predictions, b: Predictions) -> bool:
+    return (a.classes, a.paths) == (b.classes, b.paths) and np.array_equal(known_labels(a), known_labels(b))
 
 
 def known_validation(run: RunFolder, judgement: Judgement | None) -> Predictions | None:
@@ -251,7 +296,8 @@ def known_internal(run: RunFolder, judgement: Judgement | None) -> Predictions |
     file = run.path / "test" / PREDICTIONS
     if not file.is_file():
         return None
-    predictions, stored = Predictions.from_csv(file), read_judgement(file.with_name(NUMBERS))
+    predictions = Predictions.from_csv(file, labelled=True)
+    stored = read_judgement(file.with_name(NUMBERS), predictions.classes)
     raw = predictions if stored is None else stored.raw(predictions)
     positive = None if judgement is None else judgement.operating["positive"]
     return judgement.apply(replace(raw, positive=positive)) if judgement else raw
@@ -265,12 +311,7 @@ def is_other(flow: Mapping[str, Any] | None) -> bool:
 
 def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
     """The baselines that training judged on the very same images, if any."""
-    same = (predictions.classes, predictions.paths, list(known_labels(predictions)))
-    return {
-        key: other
-        for key, other in read_baselines(folder).items()
-        if (other.classes, other.paths, list(known_labels(other))) == same
-    }
+    return {key: other for key, other in read_baselines(folder).items() if _same_images(other, predictions)}
 
 
 def new_folder(output: str | Path | None, default: Path) -> Path:

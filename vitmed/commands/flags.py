@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from vitmed.agreement import grades_of, readings
-from vitmed.config import EvaluateConfig
+from vitmed.config import EvaluateConfig, expected
 from vitmed.errors import UsageError
 from vitmed.splits import Sample
 from vitmed.subgroups import check_columns
@@ -22,6 +22,8 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
         raise UsageError(
             f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
         )
+    if known is not EVALUATE_FLAGS:
+        evaluate_config(EvaluateConfig(), {flag: value for flag, value in flags.items() if flag in EVALUATE_FLAGS})
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
     return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 
@@ -40,10 +42,14 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
         return EvaluateConfig(**{**former, **given})
     except ValidationError as error:
         first = error.errors()[0]
+        name = str(first["loc"][0])
+        flag = next(f"--{flag.replace('_', '-')}" for flag, key in EVALUATE_FLAGS.items() if key == f"evaluate.{name}")
         if first["type"] == "value_error":
-            raise UsageError(str(first["ctx"]["error"]), "see docs/decisions.md") from None
-        name = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"evaluate.{name}: {first['msg']}", "see docs/configuration.md") from None
+            problem = str(first["ctx"]["error"]).replace(f"evaluate.{name}", flag)
+        else:
+            value = first["input"]
+            problem = f"{flag} {f'{value:g}' if isinstance(value, float) else value}: {expected(first)}"
+        raise UsageError(problem, f"see evaluate.{name} in docs/configuration.md") from None
 
 
 def with_columns(
@@ -65,6 +71,13 @@ def with_columns(
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
         left[field] = [name for name in asked if name in columns]
     return config.model_copy(update=left)
+
+
+def note_prevalence(config: EvaluateConfig, classes: Sequence[str], notes: list[str]) -> None:
+    """Add a note where a prevalence was given for classes that have no use for it."""
+    note = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
+    if config.prevalence is not None and len(classes) != 2 and note not in notes:
+        notes.append(note)
 
 
 def check_readers(

@@ -122,8 +122,10 @@ def _told(path: Path) -> Iterator[None]:
     except VitmedError:
         raise
     except FileNotFoundError:
-        what = "a broken link" if path.is_symlink() else "no such file"
-        raise DataError(f"{path}: {what}", "restore or remove it") from None
+        what, fix = (
+            ("a broken link", "restore or remove it") if path.is_symlink() else ("no such file", "check its name")
+        )
+        raise DataError(f"{path}: {what}", fix) from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise DataError(f"{path}: more than {limit:,} pixels, refused", "cut it into tiles, or scale it down") from None

@@ -63,6 +63,9 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
         apart = i >= len(told["splits"])
         here = apart or name == judged.get("split")
         title = f"{name}: judged here" if here else name
+        part = told["splits"].get(name)
+        if here and part and judged["images"] != part["images"]:  # rows were taken out of the table
+            title, lines = f"{name}: {judged['images']:,} judged here", [f"of {lines[0]}", *lines[1:]]
         _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
         if not apart:
             axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)

@@ -147,4 +147,4 @@ def write_report(
 def read_baselines(folder: Path) -> dict[str, Predictions]:
     """The baselines that stand beside a predictions.csv."""
     files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
-    return {key: Predictions.from_csv(file) for key, file in files.items() if file.is_file()}
+    return {key: Predictions.from_csv(file, labelled=True) for key, file in files.items() if file.is_file()}

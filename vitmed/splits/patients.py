@@ -70,7 +70,8 @@ def compile_group(expression: str | None) -> re.Pattern[str] | None:
         return re.compile(expression)
     except re.error as error:
         raise UsageError(
-            f"--group-regex {expression}: not a regular expression ({error})", "quote it for the shell"
+            f"--group-regex {expression}: not a regular expression ({error})",
+            "close every bracket; one that stands in the names themselves is written with \\ before it",
         ) from None
 
 

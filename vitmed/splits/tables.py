@@ -17,6 +17,7 @@ from vitmed.errors import DataError
 from vitmed.predictions import FIXED_COLUMNS, UNFAMILIARITY
 from vitmed.splits.samples import SPLIT_NAMES
 from vitmed.splits.scanning import split_of
+from vitmed.spreadsheets import read_text
 
 # Of the columns of a table the first of these that is there; case, blanks and hyphens do not count.
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
@@ -77,14 +78,7 @@ def read_table(file: str | Path) -> Table:
         DataError: missing, not text, no rows, a name twice in the header, or a row of another length (with its line).
     """
     file = Path(file)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror})", "name a CSV table") from None
-    try:
-        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{file}: not UTF-8 text", "save it as CSV in UTF-8") from None
+    text = read_text(file, "a CSV table")
     first = text.partition("\n")[0]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
     lines, rows, header = [], [], None
