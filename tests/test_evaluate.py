@@ -170,7 +170,7 @@ def test_a_class_that_the_model_does_not_know(trained: Trained, tmp_path: Path) 
 def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_path: Path, split: str) -> None:
     other = draw_classes(tmp_path / "other", 3, CLASSES, seed=50)
     shutil.copy(trained.data / split / "blue" / "blue_1.png", other / "blue" / "renamed.png")
-    with pytest.raises(DataError, match=r"1 of 10 images were used to make this model.*renamed\.png"):
+    with pytest.raises(DataError, match=r"1 of 10 images was used to make this model.*renamed\.png"):
         judge(trained, tmp_path, data=other)
     ui = Recorder()
     found = judge(trained, tmp_path, ui, data=other, allow_leakage=True)

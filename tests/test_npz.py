@@ -170,7 +170,7 @@ def test_evaluate_on_another_file(tmp_path: Path) -> None:
     leaking = arrays(seed=1)
     leaking["test_images"][0] = arrays()["train_images"][0]
     save(other, **leaking)
-    with pytest.raises(DataError, match="1 of 6 images were used to make this model"):
+    with pytest.raises(DataError, match="1 of 6 images was used to make this model"):
         evaluate(best, data=other, ui=Recorder())
     save(other, **arrays(seed=1, classes=2) | {"test_labels": np.full((6, 1), 7)})
     with pytest.raises(DataError, match="does not know class platelet"):

@@ -200,5 +200,5 @@ def test_a_path_keeps_its_end_over_two_lines() -> None:
 
 @pytest.mark.parametrize("draw", [roc, precision_recall])
 def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
-    p = Predictions(("a", "b"), ("x",) * 4, None, np.ones(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
-    assert "all images are of the class b" in told(draw(p, None))
+    p = Predictions(("a", "b"), ("x",) * 4, None, np.zeros(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
+    assert "all images are of the class a" in told(draw(p, None))

@@ -169,7 +169,7 @@ def test_a_test_image_that_was_seen_is_told(tmp_path: Path, made: PretrainResult
     result = train(other, weights=made.encoder, output=tmp_path, name="one", ui=ui, **AFTER)
     assert any("1 images of test were used to make the weights" in text for text in ui.warned)
     for metrics in (result.test.metrics, evaluate(result.folder, output=tmp_path / "r", ui=Recorder()).metrics):
-        assert any("Leakage: 1 of these images were used to make the weights" in n for n in metrics["report"]["notes"])
+        assert any("Leakage: 1 of these images was used to make the weights" in n for n in metrics["report"]["notes"])
     assert not any("Leakage" in note for note in result.val.metrics["report"]["notes"])
     later = train(other, weights=result.checkpoint, output=tmp_path, name="two", ui=Recorder(), **AFTER)
     assert any("Leakage: 1 of" in note for note in later.test.metrics["report"]["notes"])

@@ -209,7 +209,7 @@ def _undefined(predictions: Predictions, patients: Patients, known: np.ndarray) 
         told = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
         why = f"{told} as '{predictions.classes[known[0]]}'"
         mixed = patients.mixed and finding(predictions) is not None
-        both = "with" if len(known) == 1 else f"{patients.mixed} of them with"
+        both = "with" if len(known) == 1 else f"{patients.mixed} of them have"
         return why + (f" ({both} images of both classes)" if mixed else "")
     return None
 
