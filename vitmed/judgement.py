@@ -7,6 +7,7 @@ it is numpy alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -172,6 +173,10 @@ def _check(content: Any, classes: Sequence[str]) -> None:
     """Raises ValueError where a stored judgement lacks anything that is used later, or does not fit the classes."""
     if problem := _misfit(content, SHAPE, ""):
         raise ValueError(problem)
+    try:
+        json.dumps({**content, "familiarity": None}, allow_nan=False)  # as metrics.json will hold it
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     k, operating, sets, known = len(classes), content["operating"], content["sets"], content["familiarity"]
     point = operating["points"].get(operating["chosen"])
     costs, answers = operating["costs"], content["answers"]
