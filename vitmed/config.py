@@ -293,6 +293,7 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(), sort_keys=False)
 
 
+SHARES = ("target_sensitivity", "target_specificity", "prevalence", "coverage", "max_risk")  # fields between 0 and 1
 FORMATS = ("html", "md", "json", "pdf")  # that a report can be written as
 
 
@@ -531,12 +532,8 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
 
 def expected(error: Mapping[str, Any]) -> str:
     """What pydantic wanted, in words; of a share that was given in percent also how it is written."""
-    limits, value = error.get("ctx", {}), error["input"]
-    if (
-        error["type"] in ("greater_than", "less_than")
-        and set(limits.values()) <= {0, 1}
-        and isinstance(value, int | float)
-    ):
+    value = error["input"]
+    if error["loc"][-1] in SHARES and isinstance(value, int | float):
         share = "expected a share above 0 and below 1"
         return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
     return str(error["msg"])
