@@ -36,6 +36,8 @@ class Predictions:
             likeliest class is taken.
         costs: of more classes, K x K: what it costs to take an image of the row's class for the column's; the class
             with the lowest expected cost is taken.
+        decided: (S,) int64, the class that was taken of each image, where several models decided, each in its own way;
+            None: `threshold`, `costs` or the likeliest class decides.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
         named: whether figures and tables may tell paths; not kept in the table.
     """
@@ -50,6 +52,7 @@ class Predictions:
     columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | None = None
     costs: tuple[tuple[float, ...], ...] | None = None
+    decided: np.ndarray | None = None
     named: bool = False
 
     def __post_init__(self) -> None:
@@ -59,6 +62,7 @@ class Predictions:
         assert self.groups is None or len(self.groups) == size
         assert all(len(cells) == size for cells in self.columns.values())
         assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
+        assert self.decided is None or self.decided.shape == (size,)
         assert self.costs is None or np.shape(self.costs) == (len(self.classes),) * 2
 
     def __len__(self) -> int:
@@ -72,6 +76,7 @@ class Predictions:
             groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             labels=None if self.labels is None else self.labels[rows],
             logits=self.logits[rows],
+            decided=None if self.decided is None else self.decided[rows],
             columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
             errors=(),
         )
@@ -85,7 +90,9 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """(S,) int64: the class that is taken: by `threshold` or `costs` where there are, else the largest logit."""
+        """(S,) int64: the class that is taken: as `decided`, by `threshold` or `costs`, else the largest logit."""
+        if self.decided is not None:
+            return self.decided
         if self.threshold is not None and self.positive is not None:
             finding = self.classes.index(self.positive)
             return np.where(self.probabilities[:, finding] >= self.threshold, finding, 1 - finding).astype(np.int64)
@@ -136,8 +143,11 @@ class Predictions:
         return stream.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
 
     @classmethod
-    def from_csv(cls, file: str | Path) -> Predictions:
+    def from_csv(cls, file: str | Path, decided: bool = False) -> Predictions:
         """Read a `predictions.csv` back; labels, groups and logits come out with the same bits.
+
+        Args:
+            decided: take the classes of the column `prediction` as they stand, not by the logits.
 
         Raises:
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
@@ -181,6 +191,14 @@ class Predictions:
                 f"{file}: some rows have a label and some have none, the first is row {labels.index(-1) + 1}",
                 "fill the label column, or empty it",
             )
+        taken = [index.get(row["prediction"], -1) for row in table] if decided else []
+        if -1 in taken:
+            row = taken.index(-1)
+            raise DataError(
+                f"{file}: row {row + 1} has the prediction '{table[row]['prediction']}', expected one of "
+                + ", ".join(classes[:20]),
+                "write it again with vitmed evaluate",
+            )
         unlabelled = not labels or labels[0] == -1
         groups = tuple(row["group"] or "" for row in table)
         further = [c for c in header if c not in (*FIXED_COLUMNS, "error") and not c.startswith(("prob_", "logit_"))]
@@ -191,6 +209,7 @@ class Predictions:
             labels=None if unlabelled else np.array(labels, dtype=np.int64),
             logits=logits.reshape(len(table), len(classes)),
             columns={name: tuple(row[name] or "" for row in table) for name in further},
+            decided=np.array(taken, dtype=np.int64) if decided else None,
         )
 
 

@@ -15,6 +15,7 @@ from vitmed.predictions import Predictions
 
 LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
+FOLDS = "tests of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches
 LETTER = 0.088  # inches that a letter takes
 
@@ -32,7 +33,11 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     other = [] if judged.get("split") or not judged else [("others", _judged(judged))]
     count = len(told["splits"]) + len(other)
     width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
-    columns = [(name, _lines(part, int((width - 0.2) / LETTER))) for name, part in told["splits"].items()]
+    if "folds" in judged:  # any number of them: a line each, in one box
+        width = WIDTH - 0.4
+        columns = [(FOLDS, _fold_lines(told["splits"], int((width - 0.2) / LETTER)))]
+    else:
+        columns = [(name, _lines(part, int((width - 0.2) / LETTER))) for name, part in told["splits"].items()]
     top, side, middle = _found(told), _left_out(told), _used(told)
     low = max(len(lines) for _, lines in [*columns, *other]) + 1
     heights = [_height(len(top)) if top else 0.0, _height(max(len(middle), len(side) if top else 0)), _height(low)]
@@ -57,7 +62,7 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     axes.plot([2.0, 2.0], [y, rail], color="black", linewidth=1)
     for i, (name, lines) in enumerate(every):
         x = 0.2 + i * (width + 0.2)
-        here = name == judged.get("split") or (name, lines) in other
+        here = name in (judged.get("split"), FOLDS) or (name, lines) in other
         title = f"{name}: judged here" if here else name
         _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
         if (name, lines) not in other:
@@ -133,6 +138,11 @@ def _lines(part: Mapping[str, Any], most: int) -> list[str]:
         numbers = f": {entry['images']:,}{people}"
         lines.append(short(name, max(4, most - len(numbers))) + numbers)
     return lines
+
+
+def _fold_lines(parts: Mapping[str, Any], most: int) -> list[str]:
+    """A line for the test of each fold, of at most so many letters."""
+    return [short(f"{name}: {', '.join(_lines(part, 24))}", most) for name, part in parts.items()]
 
 
 def _judged(judged: Mapping[str, Any]) -> list[str]:

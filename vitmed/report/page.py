@@ -100,7 +100,7 @@ def render(
         "interval": interval,
         "number": number,
         "slider": slider,
-        "slider_rows": rows(slider["classes"][0]) if slider else [],
+        "slider_rows": rows(slider["classes"][0], slider["decided"]) if slider else [],
         "at": at,
         "limitations": limitations(metrics),
     }
@@ -208,6 +208,7 @@ def worth(metrics: Mapping[str, Any]) -> str:
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
     "flow": "Images and patients",
     "results": "Results",
+    "folds": "Folds",
     "external": "Beside the run's own test",
     "operating": "Operating points",
     "slider": "Another threshold",
