@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +16,14 @@ from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_image
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from vitmed import evaluate, plots, train
-from vitmed.errors import CheckpointError, Interrupted, UsageError
+from vitmed import compare, evaluate, plots, train
+from vitmed.commands.folds import by_name
+from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics import metric_values
 from vitmed.predictions import Predictions
 
 RUN = Callable[..., Answer]
-SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20}
+SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,6 +53,28 @@ def run(data: Path, output: Path, **options: object) -> Path:
 @pytest.fixture(scope="module")
 def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(data, tmp_path_factory.mktemp("runs"))
+
+
+POINT = {"target_sensitivity": 0.75, "prevalence": 0.01}
+
+
+@pytest.fixture(scope="module")
+def decided(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folds that were asked for an operating point."""
+    return run(data, tmp_path_factory.mktemp("decided"), folds=2, **POINT)
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "test" / "metrics.json").read_text()))
+
+
+def page(folder: Path) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", (folder / "test" / "report.html").read_text()))
+
+
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "test" / "predictions.csv").open(newline="") as stream:
+        return {row["path"]: row for row in csv.DictReader(stream)}
 
 
 def members(folder: Path, split: str) -> set[str]:
@@ -98,6 +123,125 @@ def test_all_folds_have_one_plan_and_the_report_can_be_made_again(done: Path, tm
     assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1
     again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
     assert again.metrics["overall"] == json.loads((done / "test" / "metrics.json").read_text())["overall"]
+
+
+def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: Path) -> None:
+    folds, pooled, found = [decided / "fold-1", decided / "fold-2"], rows(decided), numbers(decided)
+    own = {path: row["prediction"] for fold in folds for path, row in rows(fold).items()}
+    assert {path: row["prediction"] for path, row in pooled.items()} == own
+    positive = found["positive_class"]
+    thresholds = [numbers(fold)["operating_points"]["threshold"] for fold in folds]
+    assert thresholds[0] != thresholds[1] and None not in thresholds
+    for fold, threshold in zip(folds, thresholds, strict=True):
+        for path in rows(fold):
+            called = float(pooled[path][f"prob_{positive}"]) >= threshold
+            assert (pooled[path]["prediction"] == positive) is called
+    ill = [row for row in pooled.values() if row["label"] == positive]
+    seen = sum(row["prediction"] == positive for row in ill) / len(ill)
+    assert found["per_class"][positive]["sensitivity"]["value"] == pytest.approx(seen)
+    right = sum(row["prediction"] == row["label"] for row in pooled.values()) / len(pooled)
+    assert found["overall"]["accuracy"]["value"] == pytest.approx(right)
+    point = found["operating_points"]["points"]["target_sensitivity"]
+    assert point["reached"]["sensitivity"]["value"] == pytest.approx(seen) and point["asked"] == 0.75
+    assert found["operating_points"]["by_fold"] == thresholds and found["operating_points"]["threshold"] is None
+    each = [numbers(fold)["overall"]["balanced_accuracy"]["value"] for fold in folds]
+    told = found["report"]["facts"]["Balanced accuracy by fold"]
+    assert told.endswith(f"({each[0]:.3f}, {each[1]:.3f})")
+    bayes = found["prevalence"]["rows"]
+    assert any(row["prevalence"] == 0.01 for row in bayes)
+    text = page(decided)
+    assert "Each fold decides at its own threshold" in text and all(f"{t:.3g}" in text for t in thresholds)
+    assert "where that is the likelier class: from a probability of one half" not in text
+    assert "the likelier class wins" not in text and "(in use)" not in text
+    assert "abstention" not in found
+
+    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics
+    for part in ("overall", "per_class", "operating_points", "prevalence", "flow", "folds", "notes", "per_patient"):
+        assert again[part] == found[part], part
+    assert (tmp_path / "again" / "predictions.csv").read_bytes() == (decided / "test/predictions.csv").read_bytes()
+    beside = compare(decided, decided / "fold-1", ui=Recorder()).content["models"]
+    assert beside["all"]["overall"]["accuracy"] == beside["fold-1"]["overall"]["accuracy"]
+    with pytest.raises(UsageError, match="each of which chose on its own validation"):
+        evaluate(decided / "test" / "predictions.csv", output=tmp_path / "more", youden=True, ui=Recorder())
+
+
+def test_a_decision_that_is_no_class_is_refused(decided: Path, tmp_path: Path) -> None:
+    text = (decided / "test" / "predictions.csv").read_text()
+    row = next(iter(rows(decided).values()))
+    (tmp_path / "predictions.csv").write_text(text.replace(f",{row['prediction']},", ",green,", 1), newline="")
+    (tmp_path / "metrics.json").write_text((decided / "test" / "metrics.json").read_text())
+    with pytest.raises(DataError, match="'green', expected one of amber, blue"):
+        evaluate(tmp_path / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+
+
+def test_the_page_says_what_holds_of_all_folds(decided: Path, done: Path) -> None:
+    for folder, count in ((decided, 2), (done, 3)):
+        found, text = numbers(folder), page(folder)
+        assert "holds no calibration" not in text
+        facts = found["report"]["facts"]
+        assert "Patients of the run" not in facts and facts["Patients"].startswith("9, each in the test of one fold")
+        assert facts["Images"].startswith("36, each judged once: fold 1: ")
+        assert facts["Model choice"].count("epoch 1") == count or facts["Model choice"].startswith("epoch 1")
+        assert "environment.json, in the folder of each fold (fold-1, fold-2, ...)" in text
+        assert "is not known. No subgroups" not in text and "No external test" in text
+        notes = found["notes"]
+        assert len(set(notes)) == len(notes)
+    assert numbers(done)["operating_points"]["chosen"] == "default" and "abstention" in numbers(done)
+
+
+def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
+    flow = numbers(done)["flow"]
+    tests = [members(done / f"fold-{k}", "test") for k in (1, 2, 3)]
+    assert [part["images"] for part in flow["splits"].values()] == [len(test) for test in tests]
+    assert [part["patients"] for part in flow["splits"].values()] == [3, 3, 3]
+    assert (flow["found"], flow["used"], flow["left_out"], flow["patients"]) == (36, 36, 0, 9)
+    assert (flow["level"], flow["patients_in_two"], flow["copies_in_two"]) == ("patient", 0, 0)
+    assert flow["judged"] == {"split": "test", "images": 36, "patients": 9, "folds": 3}
+    text = page(done)
+    assert "The tests of the folds are disjoint by patient, and each from what its model saw." in text
+    assert "fold 3, test, judged here" in text
+    for number in ("19", "20", "32"):
+        line = re.search(rf'<th scope="row">{number}</th>.*?</tr>', (done / "test" / "report.html").read_text(), re.S)
+        assert line is not None and "not supplied" not in line.group(), number  # of CLAIM, which comes first
+
+
+def test_notes_are_told_once_or_with_the_name_of_the_fold() -> None:
+    assert by_name([["a", "b"], ["a", "c"], ["a", "b"]]) == ["a", "folds 1, 3: b", "fold 2: c"]
+
+
+def test_the_mean_of_the_folds_stands_beside_a_pooled_auroc_that_differs(done: Path, decided: Path) -> None:
+    for folder, count in ((done, 3), (decided, 2)):
+        found = numbers(folder)
+        each = [numbers(folder / f"fold-{k}")["overall"]["auroc"]["value"] for k in range(1, count + 1)]
+        areas = found["folds"]["auroc"]
+        assert areas["mean"] == pytest.approx(statistics.mean(each))
+        assert areas["pooled"] == pytest.approx(found["overall"]["auroc"]["value"])
+        told = any("ranked against each other" in note for note in found["notes"])
+        assert told is (abs(areas["pooled"] - areas["mean"]) >= 0.01)
+
+
+def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None:
+    found = numbers(decided)["calibration"]
+    own = [numbers(decided / f"fold-{k}")["calibration"] for k in (1, 2)]
+    assert found["method"] == "by fold" and found["before"] is None
+    for one, other in zip(found["folds"], own, strict=True):
+        assert {key: other[key] for key in one} == one
+    assert "fold 1 as the network gives them (" in page(decided)  # too few validation images for more
+
+
+def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / "parted").mkdir(exist_ok=True)
+        (tmp_path / "parted" / split).symlink_to(data, target_is_directory=True)
+    with pytest.raises(UsageError, match="brings its own test"):
+        run(tmp_path / "parted", tmp_path / "runs")
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_evaluate_names_what_can_be_evaluated_of_folds(done: Path) -> None:
+    with pytest.raises(CheckpointError, match="fold-1") as told:
+        evaluate(done, ui=Recorder())
+    assert str(done / "test" / "predictions.csv") in str(told.value)
 
 
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(

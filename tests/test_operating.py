@@ -13,7 +13,7 @@ import scipy.stats
 from vitmed.config import EvaluateConfig, read_cost
 from vitmed.errors import UsageError
 from vitmed.metrics import evaluate_predictions
-from vitmed.operating import apply_point, asked_point, choose_points, report_points
+from vitmed.operating import apply_point, asked_point, by_fold, choose_points, report_fold_points, report_points
 from vitmed.predictions import Predictions
 from vitmed.utility import decision_curve, in_words, prevalence_table
 
@@ -312,3 +312,35 @@ class TestDecisionCurve:
     def test_more_classes_have_none(self) -> None:
         p = Predictions(("a", "b", "c"), ("x",) * 3, None, np.arange(3), np.eye(3, dtype=np.float32))
         assert decision_curve(p, config()) is None and prevalence_table(p, config()) is None
+
+
+class TestFolds:
+    """Pooled folds, each decided at its own threshold; the third had none to choose."""
+
+    def test_the_numbers_are_those_of_the_decisions(self) -> None:
+        p = of([0.2, 0.3, 0.4, 0.6, 0.45, 0.7], [0, 1, 1, 0, 1, 1])
+        decided = np.array([1, 0, 1, 0, 1, 0])  # from 0.25 of the first two, from 0.5 of the rest
+        each = [{"point": "target_sensitivity", "threshold": 0.25}, {"point": "default", "threshold": None}]
+        folds = {"asked": "target_sensitivity", "target": 0.9, "costs": None, "each": each}
+        found = report_fold_points(replace(p, decided=decided), folds, config(target_sensitivity=0.9))
+        assert found is not None and found["threshold"] is None and found["by_fold"] == [0.25, None]
+        points = found["points"]
+        assert set(points) == {"default", "target_sensitivity"} and found["chosen"] == "target_sensitivity"
+        assert points["target_sensitivity"]["reached"]["counts"] == {"tp": 2, "fp": 1, "fn": 2, "tn": 1}
+        assert points["default"]["reached"]["counts"] == {"tp": 1, "fp": 1, "fn": 3, "tn": 1}
+
+    def test_folds_without_a_threshold_take_the_likeliest_class(self) -> None:
+        p, each = of([0.2, 0.7], [0, 1]), [{"point": "default", "threshold": None}] * 2
+        folds = {"asked": "default", "target": None, "costs": None, "each": each}
+        assert not by_fold(folds) and not by_fold(None)
+        assert report_fold_points(p, folds, config()) == report_points(p, None, config())
+
+    def test_costs_of_three_classes(self) -> None:
+        logits = np.zeros((3, 3), np.float32)
+        p = Predictions(("a", "b", "c"), tuple("xyz"), None, np.array([0, 1, 2]), logits, decided=np.array([2, 1, 2]))
+        costs = [[0, 1, 5], [1, 0, 1], [4, 1, 0]]
+        folds = {"asked": "cost", "target": costs, "costs": costs, "each": [{"point": "cost", "threshold": None}] * 2}
+        found = report_fold_points(p, folds, config(cost=costs))
+        assert found is not None
+        assert found["points"]["cost"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)
+        assert found["points"]["default"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)  # 0, 1, 4

@@ -46,6 +46,19 @@ def test_csv_round_trip_is_bit_for_bit(tmp_path: Path, groups: bool, labels: boo
     assert after.to_csv() == before.to_csv()
 
 
+def test_what_several_models_decided_is_kept(tmp_path: Path) -> None:
+    """Not the likeliest class, and no threshold gives it: the column `prediction` does."""
+    before = replace(draw(), decided=np.arange(50) % len(NASTY))
+    file = tmp_path / "predictions.csv"
+    file.write_bytes(before.to_csv().encode())
+    after = Predictions.from_csv(file, decided=True)
+    assert after.predicted.tolist() == before.predicted.tolist() == [i % len(NASTY) for i in range(50)]
+    assert after.to_csv() == before.to_csv()
+    assert after.take(np.array([7, 3])).predicted.tolist() == [7 % len(NASTY), 3]
+    assert after.confidence[3] == after.probabilities[3, 3]
+    assert Predictions.from_csv(file).predicted.tolist() == before.logits.argmax(axis=1).tolist()
+
+
 def test_columns_stand_in_class_order() -> None:
     predictions = draw(("b", "a"), size=1)
     head = predictions.to_csv().splitlines()[0]

@@ -278,6 +278,11 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise CheckpointError(
             f"{path}: a pretraining run, which has no classifier", f"vitmed train DIR --weights {path / 'encoder.pt'}"
         )
+    elif (path / "folds.json").is_file():
+        raise CheckpointError(
+            f"{path}: holds a run for each fold and no model of its own, expected one such as {path / 'fold-1'}",
+            f"vitmed evaluate {path / 'test' / 'predictions.csv'} makes the report of all folds again",
+        )
     elif (path / "splits.csv").is_file():
         raise CheckpointError(
             f"{path}: a run without best.pt: it stopped before its first epoch ended, or it had no network",

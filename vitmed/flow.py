@@ -42,10 +42,6 @@ def flow_of(
     found: dict[str, Any] = {name: value if isinstance(value, int) else None for name, value in known.items()}
     used = sum(map(len, splits.samples.values()))
     grouped, shared = splits.grouped, len(splits.shared())
-    where: dict[str, set[str]] = {}
-    for name, digests in hashes.items():
-        for digest in digests:
-            where.setdefault(digest, set()).add(name)
     everyone: set[str] = set().union(*splits.groups().values())
     return {
         **found,
@@ -56,9 +52,15 @@ def flow_of(
         "how": splits.patients if grouped else "",
         "patients": len(everyone) if grouped else None,
         "patients_in_two": shared if grouped else None,
-        "copies_in_two": sum(len(names) > 1 for names in where.values()),
+        "copies_in_two": len(copies_in_two(hashes)),
         "splits": {name: _split(splits, name, grouped) for name in splits.samples},
     }
+
+
+def copies_in_two(hashes: Mapping[str, Sequence[str]]) -> set[str]:
+    """Of split name -> sha256 of its files: those that are in more than one."""
+    count = Counter(digest for digests in hashes.values() for digest in set(digests))
+    return {digest for digest, splits in count.items() if splits > 1}
 
 
 def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Any]:

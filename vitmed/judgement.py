@@ -99,7 +99,7 @@ class Judgement:
     def raw(self, calibrated: Predictions) -> Predictions:
         """The predictions as the network gave them, undecided."""
         logits = self.calibration.undo(calibrated.logits)
-        return replace(calibrated, logits=logits, threshold=None, costs=None)
+        return replace(calibrated, logits=logits, threshold=None, costs=None, decided=None)
 
     def to_dict(self, arrays: bool = True) -> dict[str, Any]:
         """Plain types and numpy arrays, for a checkpoint; without the arrays for metrics.json."""

@@ -264,6 +264,36 @@ def report_points(
     }
 
 
+def by_fold(folds: Mapping[str, Any] | None) -> bool:
+    """Whether pooled folds decided otherwise than by the likeliest class, each at what its own validation chose.
+
+    Args:
+        folds: as in metrics.json; see `commands.folds`.
+    """
+    return bool(folds) and any(fold["point"] != "default" for fold in (folds or {})["each"])
+
+
+def report_fold_points(
+    predictions: Predictions, folds: Mapping[str, Any], config: EvaluateConfig
+) -> dict[str, Any] | None:
+    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold.
+
+    Args:
+        predictions: as the folds `decided`.
+        folds: with `asked`, `target` and, by fold, `threshold`.
+    """
+    asked, positive = folds["asked"], finding(predictions)
+    if not by_fold(folds) or positive is None:
+        return report_points(predictions, {"positive": None, "chosen": asked, "costs": folds["costs"]}, config)
+    found = report_points(replace(predictions, decided=None), None, config)
+    assert found is not None
+    reached = rates(predictions.predicted == positive, known_labels(predictions) == positive, Units.of(predictions))
+    thresholds = [fold["threshold"] for fold in folds["each"]]
+    point = {"title": TITLES[asked], "promised": None, "threshold": None, "asked": folds["target"], "why": ""}
+    points = found["points"] | {asked: {**point, "reached": reached}}
+    return {**found, "chosen": asked, "by_fold": thresholds, "points": points}
+
+
 def _report_costs(
     predictions: Predictions, chosen: Mapping[str, Any] | None, config: EvaluateConfig
 ) -> dict[str, Any] | None:

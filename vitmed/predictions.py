@@ -43,6 +43,8 @@ class Predictions:
             likeliest class is taken.
         costs: of more classes, K x K: what it costs to take an image of the row's class for the column's; the class
             with the lowest expected cost is taken.
+        decided: (S,) int64, the class that was taken of each image, where several models decided, each in its own way;
+            None: `threshold`, `costs` or the likeliest class decides.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
         notes: what must be known of the table that they were read from; not kept in the table.
         named: whether figures and tables may tell paths; not kept in the table.
@@ -59,6 +61,7 @@ class Predictions:
     threshold: float | None = None
     costs: tuple[tuple[float, ...], ...] | None = None
     notes: tuple[str, ...] = ()
+    decided: np.ndarray | None = None
     named: bool = False
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class Predictions:
         assert self.groups is None or len(self.groups) == size
         assert all(len(cells) == size for cells in self.columns.values())
         assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
+        assert self.decided is None or self.decided.shape == (size,)
         assert self.costs is None or np.shape(self.costs) == (len(self.classes),) * 2
 
     def __len__(self) -> int:
@@ -81,6 +85,7 @@ class Predictions:
             groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             labels=None if self.labels is None else self.labels[rows],
             logits=self.logits[rows],
+            decided=None if self.decided is None else self.decided[rows],
             columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
             errors=(),
         )
@@ -94,7 +99,9 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """(S,) int64: the class that is taken: by `threshold` or `costs` where there are, else the largest logit."""
+        """(S,) int64: the class that is taken: as `decided`, by `threshold` or `costs`, else the largest logit."""
+        if self.decided is not None:
+            return self.decided
         if self.threshold is not None and self.positive is not None:
             finding = self.classes.index(self.positive)
             return np.where(self.probabilities[:, finding] >= self.threshold, finding, 1 - finding).astype(np.int64)
@@ -145,7 +152,7 @@ class Predictions:
         return stream.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
 
     @classmethod
-    def from_csv(cls, file: str | Path, labelled: bool = False) -> Predictions:
+    def from_csv(cls, file: str | Path, labelled: bool = False, decided: bool = False) -> Predictions:
         """Read a `predictions.csv` back; labels, groups and logits come out with the same bits.
 
         The logits count. Without any, the logarithms of the probabilities stand for them. A row with an `error` is an
@@ -153,6 +160,7 @@ class Predictions:
 
         Args:
             labelled: whether every image must have a label, since it is to be judged.
+            decided: take the classes of the column `prediction` as they stand, not by the logits.
 
         Raises:
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
@@ -190,7 +198,8 @@ class Predictions:
             errors=table.errors,
             columns={name: tuple(table.cells(name)) for name in table.header if name not in taken},
         )
-        return replace(read, notes=tuple(_notes(table, read, kind)))
+        taken_as = _decided(table, classes) if decided else None
+        return replace(read, notes=tuple(_notes(table, read, kind)), decided=taken_as)
 
 
 @dataclass(frozen=True)
@@ -347,6 +356,15 @@ def _labels(table: _Table, classes: tuple[str, ...]) -> np.ndarray | None:
             "fill the label column, or empty it",
         )
     return np.array([index[cell] for cell in cells], dtype=np.int64)
+
+
+def _decided(table: _Table, classes: tuple[str, ...]) -> np.ndarray:
+    """(S,) int64, the column `prediction`; DataError where a cell is no class."""
+    index = {name: k for k, name in enumerate(classes)}
+    for row, cell in enumerate(table.cells("prediction")):
+        if cell not in index:
+            raise table.wrong(row, "prediction", f"one of {', '.join(classes[:20])}")
+    return np.array([index[cell] for cell in table.cells("prediction")], dtype=np.int64)
 
 
 def _notes(table: _Table, found: Predictions, kind: str) -> list[str]:

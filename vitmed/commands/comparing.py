@@ -16,6 +16,7 @@ from vitmed.errors import DataError, UsageError
 from vitmed.metrics import FEW_GROUPS, METRICS, group_index, known_labels
 from vitmed.metrics.comparison import compare_classes, compare_predictions, holm
 from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.operating import by_fold
 from vitmed.predictions import Predictions
 from vitmed.report import BASELINE, NUMBERS, PREDICTIONS, read_baselines
 from vitmed.run import make_folder, write_bytes, write_json
@@ -196,7 +197,10 @@ def _read(file: Path) -> Predictions:
     beside = file.with_name(NUMBERS)
     if beside.is_file():
         try:
-            positive = json.loads(beside.read_text(encoding="utf-8"))["positive_class"]
+            content = json.loads(beside.read_text(encoding="utf-8"))
+            positive = content["positive_class"]
+            if by_fold(content.get("folds")):
+                found = Predictions.from_csv(file, decided=True)
         except (OSError, ValueError, KeyError, TypeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
         if positive in found.classes:
@@ -271,6 +275,7 @@ def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positi
         groups=None if found.groups is None else tuple(found.groups[i] for i in picked),
         labels=place[known_labels(found)[picked]],
         logits=found.logits[picked][:, order],
+        decided=None if found.decided is None else place[found.decided[picked]],
         positive=positive,
         errors=(),
         columns={},

@@ -30,6 +30,7 @@ from vitmed.inference import check_finite, predict_logits
 from vitmed.judgement import Judgement, asked_of, make_judgement, notes_of, own_columns
 from vitmed.metrics import FEW_GROUPS, METRICS, known_labels
 from vitmed.model import SIZES
+from vitmed.operating import by_fold
 from vitmed.predictions import Predictions
 from vitmed.report import BASELINE, NUMBERS, PREDICTIONS, read_baselines, write_report
 from vitmed.report.model_card import edited, model_card
@@ -215,7 +216,9 @@ def _rebuild(
             if of_model:
                 said = {key: before["report"][key] for key in said}
                 said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
-                said["flow"] = before.get("flow")
+                said |= {key: before.get(key) for key in ("flow", "folds")}
+                if by_fold(said["folds"]):
+                    predictions = replace(Predictions.from_csv(file, decided=True), positive=predictions.positive)
                 asked = EvaluateConfig(**before["report"].get("evaluate", {}))
                 if before["n"] != len(predictions):
                     told.append(_other_rows(said, before["n"], predictions))
@@ -231,6 +234,12 @@ def _rebuild(
     if asked_of(config) != asked_of(asked):
         if not of_model:
             raise UsageError(f"{file}: nothing can be chosen for a baseline", "leave out the flags that choose")
+        if said.get("folds"):
+            fold = file.parent.parent / "fold-1"
+            raise UsageError(
+                f"{file}: of folds, each of which chose on its own validation; nothing else can be chosen for all",
+                f"vitmed evaluate {fold} with the flag judges one fold; vitmed train --folds with it all",
+            )
         raw = judgement.raw(predictions) if judgement else predictions
         validation = replace(raw_validation(run), positive=predictions.positive)
         before_notes = notes_of(judgement)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from vitmed.checkpoint import Checkpoint
 from vitmed.config import DataConfig
-from vitmed.flow import characteristics, flow_of
+from vitmed.flow import characteristics, copies_in_two, flow_of
 from vitmed.metrics import group_index
 from vitmed.predictions import Predictions
 from vitmed.run import RunFolder
@@ -48,6 +49,37 @@ def judged(predictions: Predictions, split: str | None, seen: Mapping[str, int |
             for c, of in images.items()
         }
     return {**found, "seen": dict(seen or {})}
+
+
+def folds_flow(
+    folds: Sequence[Checkpoint], runs: Sequence[RunFolder], predictions: Predictions, columns: Sequence[str]
+) -> dict[str, Any]:
+    """The flow of pooled folds: the test of each takes the place of a split.
+
+    Patients and files count as in two where they are in two tests, or in two splits of one fold.
+
+    Args:
+        predictions: of all folds.
+        columns: as of `run_flow`.
+    """
+    first, names = folds[0].splits, [f"fold {number}" for number in range(1, len(folds) + 1)]
+    tests = replace(
+        first,
+        samples={name: fold.splits.samples["test"] for name, fold in zip(names, folds, strict=True)},
+        made={name: fold.splits.made.get("test", "") for name, fold in zip(names, folds, strict=True)},
+    )
+    hashes = {name: fold.hashes["test"] for name, fold in zip(names, folds, strict=True)}
+    counts = [data_counts(run) for run in runs]
+    crossing = [int(count["duplicates_across_splits"]) for count in counts if "duplicates_across_splits" in count]
+    most = {"duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None}
+    flow = flow_of(tests, hashes, {**counts[0], **most}, why_left_out(folds[0].config.data))
+    shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
+    flow["copies_in_two"] = len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds)))
+    if tests.grouped:
+        flow |= {"level": "none" if shared else "patient", "patients_in_two": len(shared)}
+    known = [name for name in columns if name in first.columns]
+    told = {**judged(predictions, "test"), "folds": len(folds)}
+    return {**flow, "judged": told, "characteristics": characteristics(tests, known)}
 
 
 def data_counts(run: RunFolder) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from vitmed.words import counted
 
 LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
+FOLDS = "tests of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches
 LETTER = 0.088  # inches that a letter takes
 
@@ -33,10 +34,16 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     other = [] if judged.get("split") or not judged else [("others", judged)]
     count = len(told["splits"]) + len(other)
     width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
-    parts = [*told["splits"].items(), *other]
-    most = int((width - 0.2) / LETTER)
-    wrap = any(len(name) + len(_numbers(entry)) > most for _, part in parts for name, entry in _classes(part).items())
-    every = [(name, _lines(part, most, wrap)) for name, part in parts]
+    if "folds" in judged:  # any number of them: a line each, in one box
+        width, parts = WIDTH - 0.4, {}
+        every = [(FOLDS, _fold_lines(told["splits"], int((width - 0.2) / LETTER)))]
+    else:
+        parts = dict([*told["splits"].items(), *other])
+        most = int((width - 0.2) / LETTER)
+        wrap = any(
+            len(n) + len(_numbers(entry)) > most for part in parts.values() for n, entry in _classes(part).items()
+        )
+        every = [(name, _lines(part, most, wrap)) for name, part in parts.items()]
     top, side, middle = _found(told), _left_out(told), _used(told)
     low = max(len(lines) for _, lines in every) + 1
     heights = [_height(len(top)) if top else 0.0, _height(max(len(middle), len(side) if top else 0)), _height(low)]
@@ -60,8 +67,8 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     axes.plot([2.0, 2.0], [y, rail], color="black", linewidth=1)
     for i, (name, lines) in enumerate(every):
         x = 0.2 + i * (width + 0.2)
-        apart = i >= len(told["splits"])
-        here = apart or name == judged.get("split")
+        apart = (name, told["splits"].get(name)) not in told["splits"].items() and name != FOLDS
+        here = apart or name in (judged.get("split"), FOLDS)
         title = f"{name}: judged here" if here else name
         part = told["splits"].get(name)
         if here and part and judged["images"] != part["images"]:  # rows were taken out of the table
@@ -145,6 +152,11 @@ def _classes(part: Mapping[str, Any]) -> Mapping[str, Any]:
 def _numbers(entry: Mapping[str, Any]) -> str:
     people = "" if entry["patients"] is None else f" / {entry['patients']:,}"
     return f": {entry['images']:,}{people}"
+
+
+def _fold_lines(parts: Mapping[str, Any], most: int) -> list[str]:
+    """A line for the test of each fold, of at most so many letters."""
+    return [short(f"{name}: {', '.join(_lines(part, 24, False))}", most) for name, part in parts.items()]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -56,6 +56,7 @@ def write_report(
     found: Mapping[str, Mapping[str, Any]] | None = None,
     maps: Maps | None = None,
     flow: Mapping[str, Any] | None = None,
+    folds: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html; each whole or not.
 
@@ -79,6 +80,7 @@ def write_report(
         found: key in `FOUND` -> what was found with the model itself, which predictions alone do not tell.
         maps: of attention, of some of the images; None leaves their figure out.
         flow: where the images come from, as `flow.flow_of` tells it, and `judged`; None where it is not known.
+        folds: of pooled folds, what each has; see `commands.folds`. None of one model.
 
     Returns:
         what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
@@ -107,6 +109,8 @@ def write_report(
 
     if flow is not None:
         metrics["flow"] = dict(flow)
+    if folds is not None:
+        metrics["folds"] = dict(folds)
     for key, analyse in ANALYSES.items():
         result = analyse(Material(predictions, metrics, validation, internal, config, baselines or {}, judgement))
         if result is not None:

@@ -19,7 +19,7 @@ from vitmed.familiarity import report_familiarity
 from vitmed.judgement import Judgement, count_answers
 from vitmed.label_errors import label_errors
 from vitmed.mistakes import mistakes
-from vitmed.operating import report_points
+from vitmed.operating import by_fold, report_fold_points, report_points
 from vitmed.patient_level import patient_level
 from vitmed.per_patient import per_patient
 from vitmed.predictions import Predictions
@@ -51,6 +51,11 @@ class Material:
     others: Mapping[str, Predictions] = field(default_factory=dict)
     judgement: Judgement | None = None
 
+    @property
+    def folds(self) -> Mapping[str, Any] | None:
+        """Of pooled folds what each has; see `commands.folds`."""
+        return self.metrics.get("folds")
+
     def chosen(self, part: str) -> Mapping[str, Any] | None:
         """A part of the judgement as a plain dict: operating, sets, answers or familiarity."""
         if self.judgement is None:
@@ -66,6 +71,9 @@ Analysis = Callable[[Material], dict[str, Any] | None]
 def _calibration(m: Material) -> dict[str, Any] | None:
     """`report_calibration`, with the intervals that the headline gives the same numbers."""
     found = report_calibration(m.predictions, m.judgement.calibration if m.judgement else None, m.config)
+    if m.folds is not None:
+        own = [fold["calibration"] for fold in m.folds["each"]]
+        found |= {"method": "by fold", "scale": None, "bias": None, "note": "", "folds": own}
     if found is not None and m.metrics:
         found["after"] |= {name: m.metrics["overall"][name] for name in ("log_loss", "brier")}
     return found
@@ -80,11 +88,19 @@ ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None 
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions),
     "calibration": _calibration,
-    "operating_points": lambda m: report_points(m.predictions, m.chosen("operating"), m.config),
+    "operating_points": lambda m: (
+        report_points(m.predictions, m.chosen("operating"), m.config)
+        if m.folds is None
+        else report_fold_points(m.predictions, m.folds, m.config)
+    ),
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
     "conformal": lambda m: report_sets(m.predictions, m.chosen("sets"), m.config),
-    "abstention": lambda m: report_answers(m.predictions, m.chosen("answers"), m.config),
+    "abstention": lambda m: (
+        None
+        if m.folds is not None and (by_fold(m.folds) or m.config.max_risk is not None)
+        else report_answers(m.predictions, m.chosen("answers"), m.config)
+    ),
     "answers": lambda m: count_answers(m.predictions),
     "familiarity": lambda m: report_familiarity(m.predictions, m.chosen("familiarity"), m.config),
 }

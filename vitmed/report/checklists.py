@@ -75,7 +75,8 @@ def checklists(metrics: Mapping[str, Any], shown: Collection[str]) -> list[Check
 
 
 def _line(item: Item, metrics: Mapping[str, Any], shown: Collection[str]) -> Line:
-    topics = [TOPICS[name] for name in item.topics]
+    known = TOPICS | OF_FOLDS if metrics.get("folds") else TOPICS
+    topics = [known[name] for name in item.topics]
     there = [topic for topic in topics if topic.section in shown and topic.there(metrics)]
     answers = tuple((topic.section, topic.told) for topic in there)
     absent = [f"{topic.told}: not in this report" for topic in topics if topic not in there]
@@ -194,4 +195,21 @@ TOPICS: dict[str, Topic] = {
     "attention": Topic("attention", "maps, and the check whether they explain anything", _key("attention")),
     "robustness": Topic("robustness", "corrupted images", _key("robustness")),
     "limitations": Topic("limitations", "limitations that vitmed can see", always),
+}
+
+IN_FOLDS = "in the folder of each fold (fold-1, fold-2, ...)"
+OF_FOLDS = {  # what they are where folds are pooled
+    name: TOPICS[name]._replace(told=told)
+    for name, told in {
+        "splits": "sizes of the test of each fold and how it was made",
+        "level": "the level at which the tests of the folds are disjoint, with its proof",
+        "classes": "images (and patients, where known) of each class in the test of each fold",
+        "characteristics": "patients of the test of each fold by the columns given",
+        "flow": "files found, left out, and dealt to the tests of the folds",
+        "one_model": "one network for each fold, no ensemble: each image is judged by one",
+        "software": f"versions and device; more in environment.json, {IN_FOLDS}",
+        "config": f"all settings in config.yaml, membership in splits.csv, both {IN_FOLDS}",
+        "internal": "the held-out tests of the folds",
+        "operating": "thresholds, chosen by each fold on its validation, and what they reach",
+    }.items()
 }

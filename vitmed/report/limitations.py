@@ -72,7 +72,8 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
             f"No subgroups were compared{why}: a group of patients, a site or a device for which the model fails would "
             "not show."
         )
-    if metrics["positive_class"] is not None and not (metrics.get("operating_points") or {}).get("threshold"):
+    points = metrics.get("operating_points") or {}
+    if metrics["positive_class"] is not None and not (points.get("threshold") or "by_fold" in points):
         told.append("No threshold was chosen on validation: the likelier class wins, whatever an error costs.")
     if not metrics.get("calibration"):
         told.append("The probabilities were not checked against how often they come true.")

@@ -253,6 +253,7 @@ def worth(metrics: Mapping[str, Any]) -> str:
 SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
     "flow": "Images and patients",
     "results": "Results",
+    "folds": "Folds",
     "external": "Beside the run's own test",
     "operating": "Operating points",
     "slider": "Another threshold",

@@ -31,7 +31,7 @@ def slider_data(predictions: Predictions, metrics: Mapping[str, Any]) -> dict[st
         None where no class has images of its own and others. Else `classes`: [{name, positives, negatives, thresholds
         (rising), tp, fp (at each), start (index of the threshold in use, else of 0.5), marks [[text, index]]}]; `left`:
         how many classes are left out; `decided`: whether `start` is what the model does (of more than two classes the
-        likeliest wins, which is no threshold).
+        likeliest wins, which is no threshold; pooled folds have one each: `by_fold`).
     """
     labels, two = known_labels(predictions), finding(predictions)
     counts = np.bincount(labels, minlength=len(predictions.classes))
@@ -42,11 +42,13 @@ def slider_data(predictions: Predictions, metrics: Mapping[str, Any]) -> dict[st
         return None
     steps = STEPS if two is not None else STEPS_OF_MANY
     marks = list(_marks(metrics.get("operating_points"))) if two is not None else []
-    used = getattr(predictions, "threshold", None) if two is not None else None
+    by_fold = predictions.decided is not None
+    used = predictions.threshold if two is not None else None
     return {
         "classes": [_curve(predictions, k, labels == k, _start(predictions, k, used), marks, steps) for k in chosen],
         "left": len(fit) - len(chosen) if two is None else 0,
-        "decided": two is not None,
+        "decided": two is not None and not by_fold,
+        "by_fold": two is not None and by_fold,
     }
 
 
