@@ -226,7 +226,19 @@ def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None
     assert found["method"] == "by fold" and found["before"] is None
     for one, other in zip(found["folds"], own, strict=True):
         assert {key: other[key] for key in one} == one
-    assert "fold 1 as the network gives them (" in page(decided)  # too few validation images for more
+    assert "as the network of each fold gives them: fold 1 not calibrated (8 val" in page(decided)  # too few images
+    content = numbers(decided)
+    content["folds"]["each"][1]["calibration"] = {
+        "method": "temperature",
+        "scale": [0.5] * 2,
+        "bias": [0.0] * 2,
+        "note": "",
+    }
+    (tmp_path / "metrics.json").write_text(json.dumps(content))
+    (tmp_path / "predictions.csv").write_bytes((decided / "test" / "predictions.csv").read_bytes())
+    evaluate(tmp_path / "predictions.csv", output=tmp_path / "test", ui=Recorder())
+    text = page(tmp_path)
+    assert "were calibrated on its own validation images" in text and "fold 2 temperature 2." in text
 
 
 def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:

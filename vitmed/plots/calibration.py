@@ -34,7 +34,8 @@ def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = No
         _points(
             axes, before["curve"], GREY, "s", f"before: ECE {before['ece']['value']:.3f}{interval(before['ece'])}", 4
         )
-    name = "as they are" if found["method"] == "none" else "after calibration"
+    fitted = any(one["method"] != "none" for one in found.get("folds", [found]))
+    name = "after calibration" if fitted else "as they are"
     _points(axes, after["curve"], BLUE, "o", f"{name}: ECE {after['ece']['value']:.3f}{interval(after['ece'])}", 6)
     scores = _scores(predictions)
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
