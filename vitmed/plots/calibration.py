@@ -33,7 +33,8 @@ def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = No
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
         _points(axes, before["curve"], GREY, "s", f"before: {_ece(before)}", 4)
-    name = "as they are" if found["method"] == "none" else "after calibration"
+    fitted = any(one["method"] != "none" for one in found.get("folds", [found]))
+    name = "after calibration" if fitted else "as they are"
     _points(axes, after["curve"], BLUE, "o", f"{name}: {_ece(after)}", 6)
     scores = _scores(predictions)
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
