@@ -194,7 +194,7 @@ def _threshold(
 
 def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: EvaluateConfig) -> list[str]:
     """What makes the choice of a threshold doubtful."""
-    notes = []
+    notes, few = [], []
     for name, chosen, target in (
         ("positive", truth, config.target_sensitivity),
         ("negative", ~truth, config.target_specificity),
@@ -202,9 +202,11 @@ def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: Ev
         images, patients = counts[f"{name}s"], len(np.unique(units.index[chosen]))
         what = f"{images:,} {name} images" + (f" of {patients:,} patients" if units.clustered else "")
         if min(images, patients) < FEW:
-            notes.append(f"The threshold rests on {what} in validation; what it promises is worth little.")
+            few.append(what)
         elif target is not None and images * (1 - target) < 1:
             notes.append(f"Validation has {what}, so {target:g} means that not one of them may be missed.")
+    if few:
+        notes.append(f"The threshold rests on {' and '.join(few)} in validation; what it promises is worth little.")
     return notes
 
 
