@@ -27,9 +27,9 @@ from vitmed.config import EvaluateConfig
 from vitmed.metrics import percentile_interval
 from vitmed.metrics.areas import area_spread, pulled_areas
 from vitmed.metrics.evaluation import Judged, bootstrap
-from vitmed.metrics.intervals import Units
+from vitmed.metrics.intervals import Units, share_gap
 from vitmed.predictions import Predictions
-from vitmed.utility import THRESHOLDS, decision_curve, prevalence_table
+from vitmed.utility import prevalence_table
 
 NORMAL = NormalDist()
 SHOWN = ("accuracy", "sensitivity", "specificity", "balanced_accuracy", "auroc", "mcc", "PPV at 1 %", "net benefit")
@@ -86,13 +86,13 @@ def one_test(p: Predictions, truths: dict[str, float], resamples: int, seed: int
     judged = Judged(p)
     draws = bootstrap([judged], resamples, seed)[0]
     overall, per_class = judged.entries(draws)
-    config = EvaluateConfig(prevalence=PREVALENCE)
-    elsewhere, curve = prevalence_table(p, config), decision_curve(p, config)
-    assert elsewhere is not None and curve is not None
-    nothing = {"low": None, "high": None}
+    elsewhere = prevalence_table(p, EvaluateConfig(prevalence=PREVALENCE))
+    assert elsewhere is not None
     rows = [row["ppv"] for row in elsewhere["rows"] if row["prevalence"] == PREVALENCE]
-    overall["PPV at 1 %"] = rows[0] if rows else nothing
-    overall["net benefit"] = curve["model"][THRESHOLDS.index(ACTING)] if curve["thresholds"] else nothing
+    overall["PPV at 1 %"] = rows[0] if rows else {"low": None, "high": None}
+    acted, truth = p.probabilities[:, 1] >= ACTING, judged.labels == 1
+    _, low, high = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), judged.units)  # as `decision_curve`
+    overall["net benefit"] = {"low": low, "high": high}
     entries = {**overall, "sensitivity": per_class[1]["sensitivity"], "specificity": per_class[1]["specificity"]}
     found = {name: held((entries[name]["low"], entries[name]["high"]), truths[name]) for name in SHOWN}
     positive = judged.labels == 1
