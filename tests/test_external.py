@@ -80,4 +80,4 @@ def test_of_a_run(trained: Trained, tmp_path: Path) -> None:
     assert again.metrics["external"] == found.metrics["external"]
     figure = beside_own_test(None, found.metrics)
     assert figure is not None and png(figure).startswith(b"\x89PNG")
-    assert "external" not in evaluate(trained.best, output=tmp_path / "own", resamples=20, ui=Recorder()).metrics
+    assert "external" not in trained.result.test.metrics
