@@ -19,7 +19,7 @@ from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, li
 from vitmed import VitmedError, probe, train
 from vitmed.checkpoint import load_checkpoint
 from vitmed.commands import TrainResult
-from vitmed.commands.evaluation import verdict
+from vitmed.commands.verdicts import verdict
 from vitmed.predictions import Predictions
 
 RUN = Callable[..., Answer]

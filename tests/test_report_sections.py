@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitmed.commands.evaluation import headline
+from vitmed.commands.verdicts import headline
 from vitmed.config import EvaluateConfig
 from vitmed.judgement import count_answers
 from vitmed.metrics import evaluate_predictions, one_answer

@@ -15,8 +15,9 @@ import numpy as np
 from vitmed.calibration import Calibration
 from vitmed.checkpoint import load_checkpoint
 from vitmed.commands.choosing import read_judgement
-from vitmed.commands.evaluation import Evaluation, finish, picture
+from vitmed.commands.evaluation import picture
 from vitmed.commands.flows import folds_flow
+from vitmed.commands.verdicts import Evaluation, finish
 from vitmed.config import Config, EvaluateConfig
 from vitmed.errors import CheckpointError, Interrupted, UsageError
 from vitmed.judgement import Judgement

@@ -12,7 +12,7 @@ import torch
 from vitmed.augment import POLICIES, Augmenter
 from vitmed.checkpoint import load_pretraining, placed, portable, save_encoder, save_pretraining
 from vitmed.commands.environment import environment
-from vitmed.commands.evaluation import describe_model
+from vitmed.commands.facts import describe_model
 from vitmed.commands.flags import read_overrides
 from vitmed.commands.membership import tell_patients
 from vitmed.commands.planning import median_side

@@ -10,12 +10,13 @@ from vitmed.augment import POLICIES
 from vitmed.checkpoint import portable
 from vitmed.commands.checking import check_before_training
 from vitmed.commands.comparison import fit_colours
-from vitmed.commands.evaluation import Evaluation, check_gates, finish, parse_gates, picture
+from vitmed.commands.evaluation import picture
 from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.flows import judged, why_left_out
 from vitmed.commands.membership import patient_notes, patients_fact, tell_patients
 from vitmed.commands.session import check_images, images_of, splits_csv
 from vitmed.commands.training import TrainResult, default_name, train
+from vitmed.commands.verdicts import Evaluation, check_gates, finish, parse_gates
 from vitmed.commands.windows import settle_window
 from vitmed.config import Config, check_names, load_config
 from vitmed.errors import UsageError

@@ -20,7 +20,7 @@ from vitmed.baselines import LinearHead
 from vitmed.checkpoint import Checkpoint, portable, save_checkpoint
 from vitmed.commands.checking import check_before_training
 from vitmed.commands.environment import environment
-from vitmed.commands.evaluation import describe_model
+from vitmed.commands.facts import describe_model
 from vitmed.commands.membership import seen_before, tell_patients
 from vitmed.commands.reading import read_all
 from vitmed.commands.summaries import summarise

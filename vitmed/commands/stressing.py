@@ -14,8 +14,9 @@ from PIL import Image
 
 from vitmed.checkpoint import load_checkpoint
 from vitmed.commands.choosing import judgement_of
-from vitmed.commands.evaluation import describe_images, new_folder
+from vitmed.commands.facts import describe_images
 from vitmed.commands.membership import Asked, choose_samples
+from vitmed.commands.rebuilding import new_folder
 from vitmed.corruption import CORRUPTIONS, corrupt, is_grey, reduced
 from vitmed.errors import DataError, UsageError, unknown_key
 from vitmed.images import Preprocessing, read_image

@@ -11,11 +11,12 @@ from typing import Any
 from vitmed.checkpoint import load_checkpoint, placed
 from vitmed.commands.choosing import check_asked, judge_best
 from vitmed.commands.comparison import Baselines
-from vitmed.commands.evaluation import Evaluation, check_gates, evaluate, parse_gates
+from vitmed.commands.evaluation import evaluate
 from vitmed.commands.flags import FLAGS, read_overrides
 from vitmed.commands.folds import resume_folds, train_folds
 from vitmed.commands.planning import get_ready
 from vitmed.commands.session import Session
+from vitmed.commands.verdicts import Evaluation, check_gates, parse_gates
 from vitmed.config import Config, ModelConfig, PretrainConfig, build_config, load_config
 from vitmed.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.model import SIZES

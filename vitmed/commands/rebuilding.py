@@ -1,0 +1,163 @@
+"""`vitmed evaluate predictions.csv`: the report of a table, made again without model or images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.commands.choosing import raw_validation, read_judgement
+from vitmed.commands.flags import evaluate_config, note_prevalence, with_columns
+from vitmed.commands.flows import judged
+from vitmed.commands.verdicts import Evaluation, finish
+from vitmed.config import EvaluateConfig
+from vitmed.errors import DataError, UsageError
+from vitmed.judgement import Judgement, asked_of, make_judgement, notes_of, own_columns
+from vitmed.metrics import known_labels
+from vitmed.operating import by_fold
+from vitmed.predictions import Predictions
+from vitmed.report import BASELINE, NUMBERS, PREDICTIONS, read_baselines, write_report
+from vitmed.run import RunFolder, free_name, read_json_lines
+from vitmed.ui import Ui
+
+
+def rebuild(
+    file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], ui: Ui
+) -> Evaluation:
+    """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it.
+
+    Of a baseline's table the positive class alone: all else that stands there is about the model.
+    """
+    predictions, folder = Predictions.from_csv(file, labelled=True), new_folder(output, file.parent / "report")
+    notes = ["Made from a table alone: the split and what the model was made with are unknown."]
+    said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
+    beside, told = file.with_name(NUMBERS), list(predictions.notes)
+    asked, judgement, of_model = EvaluateConfig(), None, not file.name.startswith(BASELINE)
+    if beside.is_file():
+        judgement = read_judgement(beside, predictions.classes) if of_model else None
+        try:
+            before = json.loads(beside.read_text(encoding="utf-8"))
+            predictions = replace(predictions, positive=before["positive_class"])
+            if predictions.positive not in (None, *predictions.classes):
+                raise ValueError(predictions.positive)
+            if of_model:
+                said = {key: before["report"][key] for key in said}
+                said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
+                said |= {key: before.get(key) for key in ("flow", "folds")}
+                if by_fold(said["folds"]):
+                    predictions = replace(Predictions.from_csv(file, decided=True), positive=predictions.positive)
+                asked = EvaluateConfig(**before["report"].get("evaluate", {}))
+                if before["n"] != len(predictions):
+                    told.append(_other_rows(said, before["n"], predictions))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
+    run = RunFolder(file.parent.parent)
+    baselines = _fitting_baselines(file, predictions, told)
+    said["notes"] += [note for note in told if note not in said["notes"]]
+    for note in told:
+        ui.warn(f"{file.name}: {note}")
+    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), said["notes"])
+    note_prevalence(config, predictions.classes, said["notes"])
+    if asked_of(config) != asked_of(asked):
+        if not of_model:
+            raise UsageError(f"{file}: nothing can be chosen for a baseline", "leave out the flags that choose")
+        if said.get("folds"):
+            fold = file.parent.parent / "fold-1"
+            raise UsageError(
+                f"{file}: of folds, each of which chose on its own validation; nothing else can be chosen for all",
+                f"vitmed evaluate {fold} with the flag judges one fold; vitmed train --folds with it all",
+            )
+        raw = judgement.raw(predictions) if judgement else predictions
+        validation = replace(raw_validation(run), positive=predictions.positive)
+        before_notes = notes_of(judgement)
+        judgement = make_judgement(validation, config, judgement.familiarity if judgement else None)
+        predictions = judgement.apply(raw)
+        said["notes"] = [*(note for note in said["notes"] if note not in before_notes), *notes_of(judgement)]
+    elif judgement is not None:
+        predictions = judgement.decide(predictions)
+    metrics = write_report(
+        folder,
+        predictions,
+        records=(read_json_lines(run.metrics) or None) if of_model else None,
+        validation=known_validation(run, judgement) if of_model and file.parent.name != "val" else None,
+        internal=known_internal(run, judgement) if is_other(said.get("flow")) else None,
+        config=config,
+        baselines=baselines,
+        judgement=judgement,
+        **said,
+    )
+    return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def _other_rows(said: dict[str, Any], before: int, predictions: Predictions) -> str:
+    """Count anew in what a report says where its table has other rows than when it was made; and a note on it."""
+    rows = len(predictions)
+    if said["flow"] and said["flow"].get("judged"):
+        who = said["flow"]["judged"]
+        said["flow"] = {**said["flow"], "judged": judged(predictions, who["split"], who.get("seen"))}
+    facts = {key: text.replace(f": {before:,} judged", f": {rows:,} judged") for key, text in said["facts"].items()}
+    said["facts"] = facts
+    of = f"{rows:,} of the {before:,}" if rows < before else f"{rows:,} instead of the {before:,}"
+    return f"The table has {of} rows that the report was made of."
+
+
+def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -> dict[str, Predictions]:
+    """The baselines beside a table that are of the very same images; the others are left out with a note."""
+    found = {}
+    for key, other in read_baselines(file.parent).items():
+        name = f"{BASELINE}{key}.csv"
+        if name == file.name:
+            continue
+        if same_images(other, predictions):
+            found[key] = other
+        else:
+            notes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
+    return found
+
+
+def same_images(a: Predictions, b: Predictions) -> bool:
+    return (a.classes, a.paths) == (b.classes, b.paths) and np.array_equal(known_labels(a), known_labels(b))
+
+
+def found_with_model(attention: dict[str, Any] | None, robustness: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """What a report takes over, of what there is: maps of attention, and a stress test."""
+    return {key: part for key, part in (("attention", attention), ("robustness", robustness)) if part}
+
+
+def known_validation(run: RunFolder, judgement: Judgement | None) -> Predictions | None:
+    """What the run's best.pt said of its validation images, judged alike; None where it is not there."""
+    if not run.validation.is_file():
+        return None
+    raw = raw_validation(run)
+    return judgement.apply(raw) if judgement else raw
+
+
+def known_internal(run: RunFolder, judgement: Judgement | None) -> Predictions | None:
+    """What the run's best.pt said of its own test, judged alike; None where it was not judged yet."""
+    file = run.path / "test" / PREDICTIONS
+    if not file.is_file():
+        return None
+    predictions = Predictions.from_csv(file, labelled=True)
+    stored = read_judgement(file.with_name(NUMBERS), predictions.classes)
+    raw = predictions if stored is None else stored.raw(predictions)
+    positive = None if judgement is None else judgement.operating["positive"]
+    return judgement.apply(replace(raw, positive=positive)) if judgement else raw
+
+
+def is_other(flow: Mapping[str, Any] | None) -> bool:
+    """Whether a report is about images that are not of the run."""
+    judged = (flow or {}).get("judged")
+    return judged is not None and judged["split"] is None
+
+
+def new_folder(output: str | Path | None, default: Path) -> Path:
+    """Where a report goes: the default or, where that is there, the default with -2, -3, ...; it can be written."""
+    folder = free_name(default) if output is None else Path(output)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+    RunFolder.probe(folder.parent)  # now, not after all images
+    return folder
