@@ -196,6 +196,16 @@ class TestReached:
         assert (found["sensitivity"]["low"], found["sensitivity"]["high"]) == pytest.approx((theirs.low, theirs.high))
         assert found["sensitivity"]["method"] == "wilson" and found["lr_plus"]["method"] == "mover"
 
+    def test_what_decisions_of_two_classes_cost(self) -> None:
+        """10 of 100 missed at 10, and 40 false alarms of 200 at 1: 140 in 300; calling none costs 1,000, all 200."""
+        chosen = choose_points(draw(seed=1), config(cost="10:1"))
+        report = report_points(table(0.9, 0.8, 100, 200), chosen, config(cost="10:1"))
+        assert report is not None
+        found = report["points"]["default"]["reached"]
+        assert found["expected_cost"]["value"] == pytest.approx(140 / 300)
+        assert found["normalised_cost"]["value"] == pytest.approx(140 / 200)
+        assert found["normalised_cost"]["low"] < 0.7 < found["normalised_cost"]["high"]
+
     def test_promised_and_reached_stand_beside_each_other(self) -> None:
         found = choose_points(draw(seed=1), config(target_sensitivity=0.95))
         report = report_points(apply_point(draw(seed=2, patients=50), found), found, config())

@@ -257,6 +257,9 @@ def report_points(
         if point["threshold"] is not None or not point["why"]:
             called = _called(predictions.probabilities[:, positive], point["threshold"])
             points[key]["reached"] = rates(called, truth, units)
+            if chosen.get("costs"):
+                taken = np.where(called, positive, 1 - positive)
+                points[key]["reached"] |= spent(chosen["costs"], predictions, taken, config)
     return {
         "positive": predictions.classes[positive],
         "chosen": chosen["chosen"],
@@ -290,6 +293,8 @@ def report_fold_points(
     found = report_points(replace(predictions, decided=None), None, config)
     assert found is not None
     reached = rates(predictions.predicted == positive, known_labels(predictions) == positive, Units.of(predictions))
+    if folds["costs"]:
+        reached |= spent(folds["costs"], predictions, predictions.predicted, config)
     thresholds = [fold["threshold"] for fold in folds["each"]]
     point = {"title": TITLES[asked], "promised": None, "threshold": None, "asked": folds["target"], "why": ""}
     points = found["points"] | {asked: {**point, "reached": reached}}
@@ -301,17 +306,33 @@ def _report_costs(
 ) -> dict[str, Any] | None:
     if chosen is None or not chosen.get("costs"):
         return None
-    costs, labels = np.array(chosen["costs"]), known_labels(predictions)
-    boot = Bootstrap.of(predictions, config.resamples)
     points = {}
     for key, called in (("default", predictions.logits.argmax(axis=1)), ("cost", predictions.predicted)):
-        whole, drawn = boot.sums(np.stack([costs[labels, called], np.ones(len(labels))], axis=1))
-        numbers = {
-            "expected_cost": boot.entry(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1])),
-            "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
-        }
+        numbers = spent(chosen["costs"], predictions, called, config)
         points[key] = {"title": TITLES[key], "threshold": None, "asked": None, "why": "", "reached": numbers}
     return {"positive": None, "chosen": chosen["chosen"], "threshold": None, "points": points, "notes": []}
+
+
+def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Any]:
+    """What decisions cost, as entries: expected_cost, by image; normalised_cost, over that of the cheapest single class
+    for all (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model); and accuracy.
+
+    Args:
+        costs: K x K; called: (S,) int64, the class that is taken.
+    """
+    matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
+    boot = Bootstrap.of(predictions, config.resamples)
+    columns = [matrix[labels, called], np.ones(len(labels)), *matrix[labels].T]  # the last: if all were called so
+    whole, drawn = boot.sums(np.stack(columns, axis=1))
+
+    def normalised(sums: np.ndarray) -> np.ndarray:
+        return ratio(sums[..., 0], sums[..., 2:].min(axis=-1))
+
+    return {
+        "expected_cost": boot.entry(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1])),
+        "normalised_cost": boot.entry(float(normalised(whole)), normalised(drawn)),
+        "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
+    }
 
 
 TITLES = {
