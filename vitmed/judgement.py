@@ -191,7 +191,13 @@ class _Entry(_Plain):
     high: float | None
 
 
+class _Counts(_Plain):
+    tp: int
+    fp: int
+
+
 class _Promised(_Plain):
+    counts: _Counts
     sensitivity: _Entry
     specificity: _Entry
     ppv: _Entry
