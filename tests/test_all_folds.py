@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_image
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
+from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
@@ -29,8 +30,7 @@ SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resample
 @pytest.fixture(scope="module", autouse=True)
 def _small() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots.drawing, "DPI", 20)
-        patch.setattr(plots.pictures, "PICTURES", 2)
+        draw_nothing(patch)
         yield
 
 
@@ -204,6 +204,10 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
     for number in ("19", "20", "32"):
         line = re.search(rf'<th scope="row">{number}</th>.*?</tr>', (done / "test" / "report.html").read_text(), re.S)
         assert line is not None and "not supplied" not in line.group(), number  # of CLAIM, which comes first
+    figure = plots.flow(Predictions.from_csv(done / "test" / "predictions.csv"), {"flow": flow})
+    assert figure is not None
+    shown = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert "fold 3: 12 images, 3 patients" in shown and "never saw it: judged here" in shown
 
 
 def test_notes_are_told_once_or_with_the_name_of_the_fold() -> None:
