@@ -12,6 +12,7 @@ from sklearn.metrics import cohen_kappa_score
 from vitmed import evaluate, train
 from vitmed.agreement import agreement
 from vitmed.errors import DataError, UsageError
+from vitmed.metrics import evaluate_predictions
 from vitmed.predictions import Predictions
 
 GRADES = ("none", "mild", "severe")
@@ -69,6 +70,14 @@ def test_the_textbook_example() -> None:
     p = Predictions(("no", "yes"), ("x",) * 50, None, labels, np.zeros((50, 2), np.float32), columns={"r": cells})
     pair = told(p, ("r",))["pairs"][0]
     assert (pair["agreement"]["value"], pair["kappa"]["value"]) == pytest.approx((0.7, 0.4))
+
+
+def test_one_number_has_one_interval() -> None:
+    p = draw()
+    own = evaluate_predictions(p)["overall"]["cohen_kappa"]
+    assert told(p, ("anna",), (), 2000, own)["pairs"][-1]["kappa"] == own
+    pair = told(p, ("anna",), (), 2000)["pairs"][-1]["kappa"]  # found by itself it is nearly the same
+    assert (pair["low"], pair["high"]) == pytest.approx((own["low"], own["high"]), abs=0.03)
 
 
 def test_how_many_grades_the_model_is_off() -> None:

@@ -56,6 +56,8 @@ def test_what_is_undefined_has_no_difference() -> None:
     found = compared(of(48, 80, 30, 50), of(56, 70, 0, 0))["numbers"]
     assert found["auroc"]["difference"]["value"] is None and found["specificity"]["external"]["value"] is None
     assert found["sensitivity"]["difference"]["low"] is not None
+    assert found["balanced_accuracy"]["difference"]["value"] is None  # of one class it is another number
+    assert compared(of(48, 80, 30, 50), of(56, 70, 0, 0))["absent"] == ["healthy"]
     assert beside_internal(of(1, 2, 1, 2), {}, None) is None
 
 
@@ -78,6 +80,9 @@ def test_of_a_run(trained: Trained, tmp_path: Path) -> None:
     )
     again = evaluate(found.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
     assert again.metrics["external"] == found.metrics["external"]
+    shutil.copytree(found.folder, tmp_path / "elsewhere")
+    far = evaluate(tmp_path / "elsewhere" / "predictions.csv", output=tmp_path / "far", ui=Recorder())
+    assert far.metrics["external"] == found.metrics["external"]
     figure = beside_own_test(None, found.metrics)
     assert figure is not None and png(figure).startswith(b"\x89PNG")
     assert "external" not in trained.result.test.metrics

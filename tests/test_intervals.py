@@ -338,3 +338,14 @@ class TestRatio:
         apart = Units(np.repeat(np.arange(40), 10) + 40 * first)  # the same images, as if of eighty patients
         widths = [high / low for _, low, high in (share_ratio(first, ~first, hits, u) for u in (both, apart))]
         assert widths[0] < 0.8 * widths[1]
+
+
+def test_a_model_that_guesses_has_a_correlation_that_may_be_below_0() -> None:
+    """MCC and kappa lie within -1..1: of 200 guesses the intervals hold 0, nearly as far below as above the value."""
+    rng = np.random.default_rng(1)
+    labels, called = rng.integers(2, size=200), rng.integers(2, size=200)
+    p = Predictions(("a", "b"), ("x",) * 200, None, labels, logits_of(called - 0.5))
+    overall = evaluate_predictions(p, resamples=500)["overall"]
+    for name in ("mcc", "cohen_kappa"):
+        entry = overall[name]
+        assert entry["low"] < 0 < entry["high"] and entry["high"] - entry["low"] == pytest.approx(4 / 200**0.5, rel=0.1)

@@ -205,6 +205,11 @@ class TestReached:
         assert found["expected_cost"]["value"] == pytest.approx(140 / 300)
         assert found["normalised_cost"]["value"] == pytest.approx(140 / 200)
         assert found["normalised_cost"]["low"] < 0.7 < found["normalised_cost"]["high"]
+        rare = report_points(table(0.9, 0.8, 100, 200), chosen, config(cost="10:1", prevalence=0.01))
+        assert rare is not None  # 0.01 x 0.1 x 10 + 0.99 x 0.2 x 1, and calling none costs 0.01 x 10
+        found = rare["points"]["default"]["reached"]
+        assert found["expected_cost"]["value"] == pytest.approx(0.01 + 0.198)
+        assert found["normalised_cost"]["value"] == pytest.approx(2.08)
 
     def test_promised_and_reached_stand_beside_each_other(self) -> None:
         found = choose_points(draw(seed=1), config(target_sensitivity=0.95))

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.bootstrap import Bootstrap, ratio
+from vitmed.bootstrap import LEVEL, Bootstrap, ratio
 from vitmed.errors import DataError, UsageError
 from vitmed.metrics import known_labels
+from vitmed.metrics.evaluation import Entry, entry
+from vitmed.metrics.intervals import NONE, student, within
 from vitmed.predictions import Predictions
 
 REFERENCE, MODEL = "the reference", "the model"
@@ -60,13 +62,18 @@ def readings(cells: Sequence[str], classes: Sequence[str], paths: Sequence[str],
 
 
 def agreement(
-    predictions: Predictions, raters: Sequence[str], ordinal: Sequence[str] = (), resamples: int = 2000
+    predictions: Predictions,
+    raters: Sequence[str],
+    ordinal: Sequence[str] = (),
+    resamples: int = 2000,
+    kappa: Entry | None = None,
 ) -> dict[str, Any] | None:
     """Every two of readers, reference and model compared; and by how many grades the model is off.
 
     Args:
         predictions: with labels.
         raters: columns of what readers saw.
+        kappa: of the model with the reference, where it is known already; of more than two grades it is another.
         ordinal: the classes from the lowest grade to the highest; () where they are no grades.
 
     Returns:
@@ -93,6 +100,8 @@ def agreement(
         {"first": a, "second": b, **_pair(everyone[a], everyone[b], len(predictions.classes), grades, boot)}
         for a, b in couples
     ]
+    if kappa is not None and (grades is None or len(predictions.classes) == 2):
+        found["pairs"][-1]["kappa"] = dict(kappa)
     if grades is not None:
         off = np.abs(grades[predictions.predicted] - grades[labels])
         whole, drawn = boot.sums(np.stack([off, np.ones(len(off))], axis=1))
@@ -122,10 +131,18 @@ def _pair(first: np.ndarray, second: np.ndarray, k: int, grades: np.ndarray | No
     elif not np.isfinite(value):
         why = "both saw one class alone"
     elif value == 1:
-        drawn, why = drawn[:0], "no disagreement was seen, so the resamples have none either"
+        why = "no disagreement was seen, so the resamples have none either"
+    found = kappa(drawn)
+    found = found[np.isfinite(found)]
+    variance = float(found.var()) * boot.size / max(1, boot.size - 1) if 2 * len(found) > len(drawn) else 0.0
+    interval = NONE
+    if not why and variance > 0 and -1 < value < 1:  # as that of the same number among all numbers
+        interval = within(value, -1.0, variance, student(LEVEL, max(1.0, boot.size - 1)))
+    elif not why:
+        why = "the resamples do not vary"
     return {
         "n": int(read.sum()),
         "agreement": boot.proportion(first == second, read),
-        "kappa": boot.entry(value, kappa(drawn)),
+        "kappa": entry(value, *interval, "bootstrap"),
         "why": why,
     }

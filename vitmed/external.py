@@ -34,7 +34,8 @@ def beside_internal(
     Returns:
         None without `internal`, or where an image of it is among the judged by its path and patient; else n, n_groups
         (of the own test), prevalence {internal, external} of the finding, numbers {name: {internal, external,
-        difference: entry}}, patients_in_both by name, and shift: {auroc: how well the unfamiliarity score tells the
+        difference: entry}}, absent: classes that only one of the two has (then only sensitivity and specificity have a
+        difference), patients_in_both by name, and shift: {auroc: how well the unfamiliarity score tells the
         images from those of the own test, flagged: {internal, external}}, None where there are no scores.
     """
     if internal is None or not len(internal) or internal.classes != predictions.classes:
@@ -42,6 +43,10 @@ def beside_internal(
     own = evaluate_predictions(internal, resamples)
     positive = own["positive_class"]
     numbers = {name: _pair(own["overall"][name], metrics["overall"][name]) for name in OVERALL}
+    absent = [c for c in own["classes"] if (own["per_class"][c]["n"] > 0) != (metrics["per_class"][c]["n"] > 0)]
+    if absent:  # a mean over other classes is another number
+        nothing = entry(float("nan"), float("nan"), float("nan"), "mover")
+        numbers = {name: pair | {"difference": nothing} for name, pair in numbers.items()}
     if positive is not None:
         here, there = metrics["per_class"][positive], own["per_class"][positive]
         numbers |= {name: _pair(there[name], here[name]) for name in OF_THE_FINDING}
@@ -53,6 +58,7 @@ def beside_internal(
         if positive is None
         else {kind: m["per_class"][positive]["n"] / m["n"] for kind, m in (("internal", own), ("external", metrics))},
         "numbers": numbers,
+        "absent": absent,
         "patients_in_both": len(both - {""}),
         "shift": _shift(internal, predictions),
     }

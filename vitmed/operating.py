@@ -20,6 +20,7 @@ from vitmed.metrics import finding, known_labels, threshold_counts
 from vitmed.metrics.evaluation import Entry, class_shares, entry, f1_entry, of_share
 from vitmed.metrics.intervals import Units, share_ratio
 from vitmed.predictions import Predictions
+from vitmed.words import counted
 
 FEW = 10  # positive or negative images, or patients, below which what validation promises is worth little
 MOST_SHOWN = 6  # classes of which an example of a matrix is shown
@@ -133,7 +134,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> dict[str, 
             f"The operating point that was asked for could not be chosen: {points[asked]['why']}. The likeliest class "
             "decides instead."
         )
-    if asked != "default" and all(counts.values()):
+    if found["chosen"] != "default" and all(counts.values()):
         found["notes"] += _weak(counts, units, truth, config)
     found |= {"points": points, **counts}
     return found
@@ -200,7 +201,7 @@ def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: Ev
         ("negative", ~truth, config.target_specificity),
     ):
         images, patients = counts[f"{name}s"], len(np.unique(units.index[chosen]))
-        what = f"{images:,} {name} images" + (f" of {patients:,} patients" if units.clustered else "")
+        what = counted(images, f"{name} image") + (f" of {counted(patients, 'patient')}" if units.clustered else "")
         if min(images, patients) < FEW:
             few.append(what)
         elif target is not None and images * (1 - target) < 1:
@@ -315,21 +316,35 @@ def _report_costs(
 
 def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Any]:
     """What decisions cost, as entries: expected_cost, by image; normalised_cost, over that of the cheapest single class
-    for all (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model); and accuracy.
+    for all (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model); and accuracy, of these images.
+
+    Of two classes the costs are those at `config.prevalence`, where it is given; else classes are as common as here.
 
     Args:
         costs: K x K; called: (S,) int64, the class that is taken.
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
-    boot = Bootstrap.of(predictions, config.resamples)
-    columns = [matrix[labels, called], np.ones(len(labels)), *matrix[labels].T]  # the last: if all were called so
-    whole, drawn = boot.sums(np.stack(columns, axis=1))
+    boot, positive, k = Bootstrap.of(predictions, config.resamples), finding(predictions), len(predictions.classes)
+    kinds = np.eye(k)[labels]  # (S, K)
+    whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
+
+    def common(sums: np.ndarray) -> np.ndarray:
+        """(..., K) how common each class is."""
+        if positive is None or config.prevalence is None:
+            return ratio(sums[..., :k], sums[..., :k].sum(axis=-1, keepdims=True))
+        return np.broadcast_to(
+            np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence), sums[..., :k].shape
+        )
+
+    def expected(sums: np.ndarray) -> np.ndarray:
+        shares = common(sums)
+        return np.where(shares > 0, shares * ratio(sums[..., k:], sums[..., :k]), 0.0).sum(axis=-1)
 
     def normalised(sums: np.ndarray) -> np.ndarray:
-        return ratio(sums[..., 0], sums[..., 2:].min(axis=-1))
+        return ratio(expected(sums), (common(sums) @ matrix).min(axis=-1))
 
     return {
-        "expected_cost": boot.entry(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1])),
+        "expected_cost": boot.entry(float(expected(whole)), expected(drawn)),
         "normalised_cost": boot.entry(float(normalised(whole)), normalised(drawn)),
         "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
     }

@@ -135,6 +135,9 @@ def evaluate(
     attention, maps = look(model, saved.preprocessing, read, predictions, asked, ui)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     own = split if is_own(saved, chosen) else None
+    internal = known_internal(run, judgement) if own is None and saved.path.name == run.best.name else None
+    if own is None and internal is None:
+        ui.say("nothing stands beside these images: best.pt has not been judged on its own test (vitmed evaluate)")
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
@@ -146,7 +149,7 @@ def evaluate(
             validation=known_validation(run, judgement)
             if split != "val" and saved.path.name == run.best.name
             else None,
-            internal=known_internal(run, judgement) if own is None and saved.path.name == run.best.name else None,
+            internal=internal,
             config=config,
             notes=notes,
             baselines=others,

@@ -17,7 +17,7 @@ from vitmed.commands.verdicts import Evaluation, finish
 from vitmed.config import EvaluateConfig
 from vitmed.errors import DataError, UsageError
 from vitmed.judgement import Judgement, asked_of, make_judgement, notes_of, own_columns
-from vitmed.metrics import known_labels
+from vitmed.metrics import group_index, known_labels
 from vitmed.operating import by_fold
 from vitmed.predictions import Predictions
 from vitmed.report import BASELINE, NUMBERS, PREDICTIONS, read_baselines, write_report
@@ -37,6 +37,7 @@ def rebuild(
     said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
     beside, told = file.with_name(NUMBERS), list(predictions.notes)
     asked, judgement, of_model = EvaluateConfig(), None, not file.name.startswith(BASELINE)
+    before: dict[str, Any] = {}
     if beside.is_file():
         judgement = read_judgement(beside, predictions.classes) if of_model else None
         try:
@@ -53,22 +54,28 @@ def rebuild(
                 asked = EvaluateConfig(**before["report"].get("evaluate", {}))
                 if before["n"] != len(predictions):
                     told.append(_other_rows(said, before["n"], predictions))
+                elif changed := _relabelled(before, predictions):
+                    told.append(changed)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
     run = RunFolder(file.parent.parent)
     baselines = _fitting_baselines(file, predictions, told)
     said["notes"] += [note for note in told if note not in said["notes"]]
+    as_before = of_model and not told
     for note in told:
         ui.warn(f"{file.name}: {note}")
     config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), said["notes"])
     note_prevalence(config, predictions.classes, said["notes"])
+    as_before = as_before and asked_of(config) == asked_of(asked)
     if asked_of(config) != asked_of(asked):
         if not of_model:
             raise UsageError(f"{file}: nothing can be chosen for a baseline", "leave out the flags that choose")
         if said.get("folds"):
             fold = file.parent.parent / "fold-1"
             raise UsageError(
-                f"{file}: of folds, each of which chose on its own validation; nothing else can be chosen for all",
+                f"{file}: is of folds, each of which chose on its own validation, so "
+                f"{', '.join(f'--{name}'.replace('_', '-') for name, value in flags.items() if value is not None)} "
+                "cannot choose for all",
                 f"vitmed evaluate {fold} with the flag judges one fold; vitmed train --folds with it all",
             )
         raw = judgement.raw(predictions) if judgement else predictions
@@ -77,14 +84,19 @@ def rebuild(
         judgement = make_judgement(validation, config, judgement.familiarity if judgement else None)
         predictions = judgement.apply(raw)
         said["notes"] = [*(note for note in said["notes"] if note not in before_notes), *notes_of(judgement)]
+        for note in notes_of(judgement):
+            ui.warn(note)
     elif judgement is not None:
         predictions = judgement.decide(predictions)
+    internal = known_internal(run, judgement) if is_other(said.get("flow")) else None
+    if internal is None and as_before and "external" in before:  # the report was written elsewhere
+        said["found"] = {**said["found"], "external": before["external"]}
     metrics = write_report(
         folder,
         predictions,
         records=(read_json_lines(run.metrics) or None) if of_model else None,
         validation=known_validation(run, judgement) if of_model and file.parent.name != "val" else None,
-        internal=known_internal(run, judgement) if is_other(said.get("flow")) else None,
+        internal=internal,
         config=config,
         baselines=baselines,
         judgement=judgement,
@@ -105,6 +117,20 @@ def _other_rows(said: dict[str, Any], before: int, predictions: Predictions) -> 
     return f"The table has {of} rows that the report was made of."
 
 
+def _relabelled(before: Mapping[str, Any], predictions: Predictions) -> str:
+    """A note where a table has other labels or patients than the report was made of; "" where it has the same."""
+    images = np.bincount(known_labels(predictions), minlength=len(predictions.classes)).tolist()
+    patients = None if predictions.groups is None else len(np.unique(group_index(predictions.groups, len(predictions))))
+    other = ["labels"] * (images != [before["per_class"][c]["n"] for c in predictions.classes])
+    other += ["patients"] * (patients != before["n_groups"])
+    if not other:
+        return ""
+    return (
+        f"The table has other {' and '.join(other)} than the report was made of; 'Images and patients' tells those of "
+        "then."
+    )
+
+
 def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -> dict[str, Predictions]:
     """The baselines beside a table that are of the very same images; the others are left out with a note."""
     found = {}
@@ -112,11 +138,20 @@ def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -
         name = f"{BASELINE}{key}.csv"
         if name == file.name:
             continue
+        other = in_order(other, predictions.paths)
         if same_images(other, predictions):
             found[key] = other
         else:
             notes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
     return found
+
+
+def in_order(predictions: Predictions, paths: tuple[str, ...]) -> Predictions:
+    """The predictions in the order of the paths, as far as they are of the same images, each once."""
+    place = {path: row for row, path in enumerate(predictions.paths)}
+    if len(place) != len(predictions) or place.keys() != set(paths) or len(paths) != len(place):
+        return predictions
+    return predictions.take(np.array([place[path] for path in paths], dtype=np.int64))
 
 
 def same_images(a: Predictions, b: Predictions) -> bool:

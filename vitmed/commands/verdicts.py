@@ -84,8 +84,8 @@ def beside_own(found: Mapping[str, Any], metric: str = "auroc") -> str:
         "undefined" if own["value"] is None else f"{own['value']:.3f}"
     )
     if gap["low"] is None:
-        return f"{told} there; no interval for the difference"
-    return f"{told} there, {gap['value']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}] here"
+        return f"{told} there; there is no interval for the difference"
+    return f"{told} there; difference {gap['value']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:

@@ -64,7 +64,7 @@ def compare_predictions(
 def _area_difference(first: Judged, second: Judged, name: str, value: float) -> Entry:
     found, method = area_gap(first, second, name)
     reach = quantile(first.level, found.degrees) * found.variance**0.5
-    return entry(value, value - reach, value + reach, method)
+    return entry(value, max(-1.0, value - reach), min(1.0, value + reach), method)  # a few images may reach beyond
 
 
 def area_gap(first: Judged, second: Judged, name: str) -> tuple[Spread, str]:

@@ -26,6 +26,7 @@ from vitmed.metrics.intervals import (
     share_mean,
     student,
     wilson,
+    within,
 )
 from vitmed.metrics.notes import notes, undefined, without_interval
 from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
@@ -36,6 +37,7 @@ from vitmed.predictions import Predictions
 Entry = dict[str, Any]  # value, low, high (None where there is none) and method
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
+SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
 ALIKE = 1e-12  # an interval no wider than this is none: all resamples gave the same
 BOOTSTRAPPED = (  # overall numbers that no formula here knows
     *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
@@ -175,7 +177,8 @@ class Judged:
 
         The percentile interval of a number near 1 is far too narrow when errors are few. So one that lies within 0..1
         has Wilson's interval, for as many images as would give a proportion the variance of the draws; and where no
-        error was seen, for as many patients as the smallest class has. The others have the percentile interval.
+        error was seen, for as many patients as the smallest class has; MCC and kappa, which lie within -1..1, likewise
+        on their own scale. The losses have the percentile interval.
         """
         value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
         value = 1.0 if abs(value - 1) < 1e-12 else value  # a correlation of 1 may be a rounding error above it
@@ -184,14 +187,17 @@ class Judged:
         variance = float(drawn.var()) * units / (units - 1)
         if name in LOSSES and self.accuracy.value == 1:
             return NONE  # what an error would cost was not seen, and no resample knows it
-        if name in LOSSES or not 0 < value <= 1:
+        if name in LOSSES:
             low, high = percentile_interval(drawn, widened(self.level, self.degrees))
             return (low, high) if high - low > ALIKE else NONE
-        if value < 1:
-            reach = student(self.level, self.degrees)
-            return wilson(value, value * (1 - value) / variance, reach) if variance > 0 else NONE
+        lowest = -1.0 if name in SIGNED else 0.0
+        if lowest < value < 1:
+            return within(value, lowest, variance, student(self.level, self.degrees)) if variance > 0 else NONE
+        if value != 1:
+            return NONE
         counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
-        return wilson(value, counted, normal(self.level))
+        low, _ = wilson(1.0, counted, normal(self.level))
+        return lowest + (1 - lowest) * low, 1.0
 
     @cached_property
     def rarest(self) -> np.ndarray:

@@ -121,6 +121,14 @@ def wilson(value: float, n: float, z: float) -> tuple[float, float]:
     return (0.0 if value == 0 else max(0.0, float(low))), (1.0 if value == 1 else min(1.0, float(high)))
 
 
+def within(value: float, lowest: float, variance: float, z: float) -> tuple[float, float]:
+    """Wilson's interval of any number within lowest..1: of as many images as give a proportion this variance."""
+    scale = 1 - lowest
+    share = (value - lowest) / scale
+    low, high = wilson(share, share * (1 - share) * scale**2 / variance, z)
+    return lowest + scale * low, lowest + scale * high
+
+
 def correlation(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
     """Intraclass correlation by analysis of variance (Donner, Int. Stat. Rev. 54 (1986) 67); NaN without any spread.
 

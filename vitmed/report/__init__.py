@@ -36,7 +36,11 @@ BASELINES = {
     "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
     "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
 }
-FOUND = ("attention", "robustness")  # keys in metrics.json of what needs the model: see `faithfulness` and `corruption`
+FOUND = (
+    "attention",
+    "robustness",
+    "external",
+)  # keys in metrics.json of what needs the model: see `faithfulness` and `corruption`
 
 
 def write_report(

@@ -84,7 +84,9 @@ ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None 
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
-    "agreement": lambda m: agreement(m.predictions, m.config.raters, m.config.ordinal, m.config.resamples),
+    "agreement": lambda m: agreement(
+        m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics["overall"]["cohen_kappa"]
+    ),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions),
     "calibration": _calibration,

@@ -178,7 +178,9 @@ TOPICS: dict[str, Topic] = {
     "software": Topic("training", "versions and device; more in environment.json", _fact("Versions")),
     "config": Topic("training", "all settings in config.yaml, membership in splits.csv", _fact("Versions")),
     "outputs": Topic("results", "predictions.csv holds every output", always),
-    "internal": Topic("results", "the held-out test of the run", _judged(own=True)),
+    "internal": Topic(
+        "results", "the held-out test of the run", lambda m: _judged(own=True)(m) or m.get("external") is not None
+    ),
     "external": Topic("results", "images from elsewhere", _judged(own=False)),
     "difference": Topic("external", "those numbers beside the held-out test of the run", _key("external")),
     "calibration": Topic("calibration", "calibration", _key("calibration")),
