@@ -36,11 +36,8 @@ BASELINES = {
     "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
     "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
 }
-FOUND = (
-    "attention",
-    "robustness",
-    "external",
-)  # keys in metrics.json of what needs the model: see `faithfulness` and `corruption`
+# Keys in metrics.json of what needs the model, or other tables: see `faithfulness`, `corruption` and `external`.
+FOUND = ("attention", "robustness", "external")
 
 
 def write_report(
