@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, listing
 from matplotlib.text import Text
@@ -11,8 +12,10 @@ from matplotlib.text import Text
 from vitmed import train
 from vitmed.commands import flows
 from vitmed.flow import characteristics, flow_of
+from vitmed.metrics import evaluate_predictions
 from vitmed.plots import flow, png
 from vitmed.predictions import Predictions
+from vitmed.report.page import render
 from vitmed.splits import Sample, Splits
 
 
@@ -139,3 +142,13 @@ def test_characteristics_by_hand() -> None:
     assert women["test"]["share"] == 0.25
     assert women["test"]["difference"] == pytest.approx((0.25 - 0.6) / ((0.25 * 0.75 + 0.6 * 0.4) / 2) ** 0.5)
     assert "train1" not in json.dumps(found)
+
+
+def test_characteristics_of_a_handful_leave_no_empty_table() -> None:
+    women = {name: tuple(Sample(f"{name}{i}", 0, f"{name}{i}", ("F",)) for i in range(4)) for name in ("train", "test")}
+    few = Splits(Path("x"), ("a", "b"), women, columns=("sex",))
+    flow = flow_of(few, {name: [] for name in women}) | {"characteristics": characteristics(few, ["sex"])}
+    p = Predictions(("a", "b"), ("x", "y"), None, np.array([0, 1]), np.eye(2, dtype=np.float32))
+    metrics = evaluate_predictions(p, 5) | {"baselines": {}, "flow": flow | {"judged": None}, "report": {"facts": {}}}
+    html = render(metrics, {}, title="t", facts={})
+    assert "no value has 10 patients in any split" in html and "standardised difference" not in html
