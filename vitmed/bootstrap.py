@@ -45,10 +45,6 @@ class Bootstrap:
         """How many units there are."""
         return int(self.units.max()) + 1 if len(self.units) else 0
 
-    def count(self, chosen: np.ndarray) -> int:
-        """How many units the chosen images (S,) bool come from."""
-        return len(np.unique(self.units[chosen]))
-
     def per_unit(self, values: np.ndarray) -> np.ndarray:
         """Sums over the images of each unit, (S, F) -> (G, F)."""
         if not self.clustered or not len(values):
@@ -65,14 +61,9 @@ class Bootstrap:
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(self.size), self.resamples, seed=0)]
         return values.sum(axis=0, dtype=np.float64), np.concatenate(drawn)
 
-    @property
-    def drawn_as(self) -> Units:
-        """The same units, as the formulas of `metrics.intervals` want them."""
-        return Units(self.units, LEVEL)
-
     def proportion(self, hits: np.ndarray, counted: np.ndarray) -> Entry:
         """How many of the counted images (S,) bool are hits (S,) bool, with the interval of `evaluate_predictions`."""
-        return of_share(share(hits, counted, self.drawn_as))
+        return of_share(share(hits, counted, Units(self.units, LEVEL)))
 
     def entry(self, value: float, drawn: np.ndarray) -> Entry:
         """A number and the middle of its resamples, wider where there are few units, for JSON; null where undefined.
