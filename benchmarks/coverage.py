@@ -23,13 +23,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from vitmed.config import EvaluateConfig
-from vitmed.metrics import percentile_interval
-from vitmed.metrics.areas import area_spread, pulled_areas
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.area_intervals import area_spread, pulled_areas
+from vitmed.metrics.clinical_utility import prevalence_table
 from vitmed.metrics.evaluation import Judged, bootstrap
 from vitmed.metrics.intervals import Units, share_gap
-from vitmed.predictions import Predictions
-from vitmed.utility import prevalence_table
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.resampling import percentile_interval
 
 NORMAL = NormalDist()
 SHOWN = ("accuracy", "sensitivity", "specificity", "balanced_accuracy", "auroc", "mcc", "PPV at 1 %", "net benefit")

@@ -42,18 +42,18 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     """A small CNN in the place of the ViT: three stages of two 3x3 convolutions, mean over the image, linear."""
     from torch import nn
 
-    from vitmed.commands.planning import get_ready
-    from vitmed.commands.session import Session
-    from vitmed.config import load_config
-    from vitmed.loop import fit, validate
-    from vitmed.ui import Ui
+    from vitmed.core.config import load_config
+    from vitmed.core.ui import Ui
+    from vitmed.training.loop import fit, validate
+    from vitmed.training.prepare import get_ready
+    from vitmed.training.run import TrainingRun
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})
     config = config.model_copy(update={"train": halved})
     ui = Ui()
     ready = get_ready(config, False, True, ui)
-    session = Session(ready.config, ready.splits, ready.device, ui)
+    session = TrainingRun(ready.config, ready.splits, ready.device, ui)
     layers: list[nn.Module] = []
     width = config.model.channels
     for stage in (32, 64, 128):
@@ -103,8 +103,10 @@ def part(way: str, fold: int, options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The table over the folds and of the pooled predictions."""
-    from vitmed.metrics import compare_predictions, evaluate_predictions, metric_values
-    from vitmed.predictions import Predictions
+    from vitmed.metrics.evaluation import evaluate_predictions
+    from vitmed.metrics.paired_comparison import compare_predictions
+    from vitmed.metrics.predictions import Predictions
+    from vitmed.metrics.scoring import metric_values
 
     found = {
         way: [Predictions.from_csv(options.work / "runs" / PLACES[way].format(fold)) for fold in options.folds]

@@ -64,7 +64,7 @@ def draw_photographs(root: Path, count: int, side: int) -> None:
 
 def draw(root: Path, name: str) -> None:
     """The files of one set, in two class folders."""
-    from vitmed.synthetic import draw_cells
+    from vitmed.data.synthetic import draw_cells
 
     if name.startswith("jpeg"):
         draw_photographs(root, COUNT[name], SETS[name])
@@ -86,10 +86,10 @@ def files_of(root: str | Path) -> list[Path]:
 
 def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     """vitmed's loader without worker processes; `cached`: out of the file that an earlier run has written."""
-    from vitmed.augment import POLICIES, Augmenter, Policy
-    from vitmed.data import EpochBatches, Images, TrainImages, hash_files, train_loader
-    from vitmed.pixel_cache import PixelCache, digests_of
-    from vitmed.splits import Sample
+    from vitmed.data.loading import EpochBatches, Images, TrainImages, hash_files, train_loader
+    from vitmed.data.pixel_cache import PixelCache, digests_of
+    from vitmed.data.samples import Sample
+    from vitmed.imaging.augmentation import POLICIES, Augmenter, Policy
 
     POLICIES["flip, jitter"] = Policy(flip_and_jitter, True, "What the others do here, by the library of vitmed.")
     paths = files_of(options.files)
@@ -113,8 +113,8 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
 
 def preprocessing() -> Any:
     """vitmed's defaults: padded to 224 px, bilinear, ImageNet's mean and standard deviation."""
-    from vitmed.config import build_config
-    from vitmed.images import Preprocessing
+    from vitmed.core.config import build_config
+    from vitmed.imaging.preprocessing import Preprocessing
 
     return Preprocessing.of(build_config({}))
 

@@ -25,7 +25,7 @@ def predictions(images: int, classes: int, patients: int, seed: int = 0) -> Any:
     """Drawn logits of about AUROC 0.98, patients of unequal size and of their own difficulty."""
     import numpy as np
 
-    from vitmed.predictions import Predictions
+    from vitmed.metrics.predictions import Predictions
 
     rng = np.random.default_rng(seed)
     weight = rng.lognormal(0, 0.8, patients)
@@ -51,8 +51,8 @@ def noise(path: str) -> Any:
 
 def measure(images: int, classes: int, patients: int, pictures: bool, resamples: int) -> dict[str, Any]:
     """One report, written into a folder that goes again."""
-    from vitmed.config import EvaluateConfig
-    from vitmed.report import write_report
+    from vitmed.core.config import EvaluateConfig
+    from vitmed.report.write import write_report
 
     made = predictions(images, classes, patients)
     validation = predictions(images // 5, classes, patients, seed=1)

@@ -54,15 +54,15 @@ def imagefolder(root: Path) -> int:
 
 def scan(root: Path) -> int:
     """vitmed: the sorted relative paths of all images."""
-    from vitmed.splits import image_names
+    from vitmed.data.folders import image_names
 
     return len(image_names(root / "images"))
 
 
 def split(root: Path, **fields: object) -> int:
     """vitmed: scan, patients, splits."""
-    from vitmed.config import DataConfig
-    from vitmed.splits import make_splits
+    from vitmed.core.config import DataConfig
+    from vitmed.data.splits import make_splits
 
     made = make_splits(DataConfig(root=str(root / "images"), **fields))  # type: ignore[arg-type]
     return sum(map(len, made.samples.values()))
@@ -92,7 +92,7 @@ def one(name: str, root: Path) -> None:
     if name.startswith("vitmed"):
         import sklearn.model_selection  # noqa: F401
 
-        import vitmed.splits  # noqa: F401
+        import vitmed.data.splits  # noqa: F401
     elif name.startswith("torchvision"):
         import torchvision.datasets  # noqa: F401
     before, clock = megabytes(), time.process_time()

@@ -25,17 +25,17 @@ import torch
 from accuracy import tree
 from trees import PATIENT
 
-from vitmed.augment import Augmenter
-from vitmed.config import Config, DataConfig, load_config
-from vitmed.data import EpochBatches, Images, TrainImages, train_loader, unusable
-from vitmed.images import Preprocessing
-from vitmed.loop import fit, new_state, validate
-from vitmed.metrics import metric_values
-from vitmed.model import build_vit
-from vitmed.predictions import Predictions
-from vitmed.run import write_json
-from vitmed.splits import make_splits
-from vitmed.world import pick_precision
+from vitmed.core.config import Config, DataConfig, load_config
+from vitmed.core.files import write_json
+from vitmed.core.hardware import pick_precision
+from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader, unusable
+from vitmed.data.splits import make_splits
+from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import metric_values
+from vitmed.models.vit import build_vit
+from vitmed.training.loop import fit, new_state, validate
 
 METRICS = ("accuracy", "auroc", "log_loss")
 # The base: what vitmed does from scratch by default, but small, and without choosing an epoch.

@@ -55,14 +55,14 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     """The real loop: a batch out of the memory cache, normalised, trained on, gradient clipped, EMA kept."""
     import numpy as np
 
-    from vitmed.augment import Augmenter
-    from vitmed.config import build_config
-    from vitmed.data import EpochBatches, Images, TrainImages, train_loader
-    from vitmed.images import Preprocessing
-    from vitmed.loop import fit, new_state
-    from vitmed.model import build_vit
-    from vitmed.splits import Sample
-    from vitmed.world import pick_device, pick_precision
+    from vitmed.core.config import build_config
+    from vitmed.core.hardware import pick_device, pick_precision
+    from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+    from vitmed.data.samples import Sample
+    from vitmed.imaging.augmentation import Augmenter
+    from vitmed.imaging.preprocessing import Preprocessing
+    from vitmed.models.vit import build_vit
+    from vitmed.training.loop import fit, new_state
 
     config = build_config({"model": {"name": options.model, "stem": "patch", "pool": "cls"}})
     samples = [Sample("", i % CLASSES, None) for i in range(1000 * options.batch)]
@@ -112,8 +112,8 @@ def _usual_step(model: Any, options: argparse.Namespace, bf16: bool, fused: bool
 
 def infer_vitmed(options: argparse.Namespace) -> Step:
     """vitmed's network as `evaluate` and `predict` run it: fp32 on every machine."""
-    from vitmed.config import build_config
-    from vitmed.model import build_vit
+    from vitmed.core.config import build_config
+    from vitmed.models.vit import build_vit
 
     model = build_config({"model": {"name": options.model, "stem": "patch", "pool": "cls"}}).model
     return _forward(build_vit(model, CLASSES), options, bf16=False)
@@ -154,7 +154,7 @@ def _plain(options: argparse.Namespace) -> Any:
     import torch
     from torch import nn
 
-    from vitmed.model import SIZES
+    from vitmed.models.vit import SIZES
 
     width, depth, heads = SIZES[options.model]
 
@@ -199,7 +199,7 @@ def work(pipe: Connection, contender: Contender, options: argparse.Namespace) ->
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     if contender.tuned:
-        from vitmed.tuning import tune_process
+        from vitmed.core.process import tune_process
 
         tune_process()
     import torch
@@ -364,7 +364,7 @@ def chosen(table: dict[str, Contender], options: argparse.Namespace) -> dict[str
 
 def has_bf16(pipe: Connection) -> None:
     """Answer whether training here would take bf16; in a process of its own, so that this one loads no torch."""
-    from vitmed.world import pick_device, pick_precision
+    from vitmed.core.hardware import pick_device, pick_precision
 
     pipe.send(pick_precision("auto", pick_device("cpu")).mixed)
 

@@ -44,11 +44,12 @@ repeats the run.
 
 def text() -> str:
     """The whole page."""
-    from vitmed.augment import POLICIES
-    from vitmed.commands import flags, pretraining
-    from vitmed.config import Config, DataConfig, PretrainConfig
-    from vitmed.metrics import METRICS
-    from vitmed.model import SIZES
+    from vitmed.commands import pretrain
+    from vitmed.core import flags
+    from vitmed.core.config import Config, DataConfig, PretrainConfig
+    from vitmed.imaging.augmentation import POLICIES
+    from vitmed.metrics.table import METRICS
+    from vitmed.models.vit import SIZES
 
     parts = [INTRODUCTION, *sections(Config, flag_of_field("train", flags.FLAGS))]
     parts.append("## Models\n\nValues of `model.name`.\n\n")
@@ -66,7 +67,7 @@ def text() -> str:
         "## Pretraining\n\nWhat configures `vitmed pretrain`. Its `model` section is that above; its `data` section "
         "has one field more.\n\n"
     )
-    own = flag_of_field("pretrain", pretraining.FLAGS)
+    own = flag_of_field("pretrain", pretrain.FLAGS)
     parts += sections(PretrainConfig, own, known={"model": None, "data": DataConfig}, title="### Pretraining: {}")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitmed.ui import Advance, Ui
+from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:
-    from vitmed.commands import TrainResult
+    from vitmed.commands.train import TrainResult
 
 COLOURS = {"amber": (230, 160, 30), "blue": (40, 60, 230), "green": (40, 200, 60)}
 # A network that trains in a second; the recipe of nearly every run here.
@@ -123,7 +123,7 @@ class Answer:
 @pytest.fixture
 def vitmed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
     """Runs `vitmed ARGS` in this process."""
-    from vitmed.cli import main
+    from vitmed.cli.entry import main
 
     def run(*args: object) -> Answer:
         capsys.readouterr()
@@ -149,20 +149,20 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
-    from vitmed import report
-    from vitmed.commands import pretraining, session
-    from vitmed.plots import Drawn
+    from vitmed.commands import pretrain, train
+    from vitmed.report import write
+    from vitmed.report.plots.drawing import Drawn
 
-    monkeypatch.setattr(report, "PLOTS", {})
+    monkeypatch.setattr(write, "PLOTS", {})
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
-    monkeypatch.setattr(report, "drawn", lambda figure, pictures=False: nothing)
-    for module in (session, pretraining):
+    monkeypatch.setattr(write, "drawn", lambda figure, pictures=False: nothing)
+    for module in (train, pretrain):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
-    for module in (report, session):
+    for module in (write, train):
         monkeypatch.setattr(module, "training_curves", lambda records: None)
-    monkeypatch.setattr(pretraining, "loss_curves", lambda records: None)
-    monkeypatch.setattr(pretraining, "reconstruction_figure", lambda pictures: None)
-    monkeypatch.setattr(session, "contact_sheet", lambda images: None)
+    monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
+    monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
+    monkeypatch.setattr(train, "contact_sheet", lambda images: None)
 
 
 @dataclass(frozen=True)
@@ -183,15 +183,16 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    from vitmed import plots, train
+    from vitmed import train
+    from vitmed.report.plots import drawing, galleries, pictures
 
     place = tmp_path_factory.mktemp("trained")
     data = draw_splits(place / "data", classes=tuple(COLOURS))
     before, ui = listing(data), Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots.drawing, "DPI", 30)
-        patch.setattr(plots.pictures, "PICTURES", 4)
-        patch.setattr(plots.galleries, "WIDE", 2)
+        patch.setattr(drawing, "DPI", 30)
+        patch.setattr(pictures, "PICTURES", 4)
+        patch.setattr(galleries, "WIDE", 2)
         settings = TINY | {"epochs": 6, "save_every": 2}
         result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
     return Trained(data, result.folder, result, ui, before, listing(data))

@@ -11,8 +11,8 @@ import torch
 from conftest import TINY, TINY_SETS, Recorder, Trained, python
 
 import vitmed
-from vitmed.commands.flags import FLAGS
-from vitmed.errors import UsageError
+from vitmed.core.errors import UsageError
+from vitmed.core.flags import FLAGS
 
 PUBLIC = ["VitmedError", "build_model", "check", "compare", "demo", "evaluate", "explain", "lr_find", "plan"]
 PUBLIC += ["predict", "pretrain", "probe", "stress", "summary", "train"]

@@ -164,7 +164,7 @@ def test_every_command_stands_in_the_readme() -> None:
 
 
 def test_every_exit_code_stands_in_the_readme() -> None:
-    from vitmed import errors
+    from vitmed.core import errors
 
     codes = {0, 1} | {c.exit_code for c in vars(errors).values() if isinstance(c, type) and hasattr(c, "exit_code")}
     rows = set(map(int, re.findall(r"^\| (\d+) \|", read(ROOT / "README.md"), re.M)))
@@ -172,8 +172,8 @@ def test_every_exit_code_stands_in_the_readme() -> None:
 
 
 def test_every_policy_and_run_file_stands_in_the_training_page() -> None:
-    from vitmed.augment import POLICIES
-    from vitmed.run import RunFolder
+    from vitmed.core.run_folder import RunFolder
+    from vitmed.imaging.augmentation import POLICIES
 
     text = read(ROOT / "docs" / "training.md")
     files = [path.name for path in vars(RunFolder(Path("run"))).values() if path.suffix]
@@ -181,9 +181,9 @@ def test_every_policy_and_run_file_stands_in_the_training_page() -> None:
 
 
 def test_every_figure_and_metric_column_is_explained() -> None:
-    from vitmed.metrics import PER_CLASS
-    from vitmed.plots import PLOTS
+    from vitmed.metrics.table import PER_CLASS
     from vitmed.report.page import CLASS_TITLES
+    from vitmed.report.plots.table import PLOTS
 
     text = read(ROOT / "docs" / "reading-the-report.md")
     assert [plot.title for plot in PLOTS.values() if plot.title not in text] == []
@@ -191,7 +191,7 @@ def test_every_figure_and_metric_column_is_explained() -> None:
 
 
 def test_every_image_type_stands_in_the_page_of_formats() -> None:
-    from vitmed.images import READERS
+    from vitmed.imaging.decode import READERS
 
     text = read(ROOT / "docs" / "formats.md")
     assert [suffix for suffix in READERS if f"`{suffix}`" not in text] == []

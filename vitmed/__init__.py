@@ -3,38 +3,34 @@
 Research use only; not a medical device.
 """
 
+from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = [
-    "VitmedError",
-    "build_model",
-    "check",
-    "compare",
-    "demo",
-    "evaluate",
-    "explain",
-    "lr_find",
-    "plan",
-    "predict",
-    "pretrain",
-    "probe",
-    "stress",
-    "summary",
-    "train",
-]
+_PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
+    "VitmedError": "vitmed.core.errors",
+    "build_model": "vitmed.commands.summary",
+    "check": "vitmed.commands.check",
+    "compare": "vitmed.commands.compare",
+    "demo": "vitmed.commands.demo",
+    "evaluate": "vitmed.commands.evaluate",
+    "explain": "vitmed.commands.explain",
+    "lr_find": "vitmed.commands.lr_find",
+    "plan": "vitmed.commands.plan",
+    "predict": "vitmed.commands.predict",
+    "pretrain": "vitmed.commands.pretrain",
+    "probe": "vitmed.commands.probe",
+    "stress": "vitmed.commands.stress",
+    "summary": "vitmed.commands.summary",
+    "train": "vitmed.commands.train",
+}
+__all__ = list(_PUBLIC)
 
 
-def __getattr__(name: str) -> Any:  # PEP 562: `vitmed --help` and `import vitmed` load no torch
-    if name == "VitmedError":
-        from vitmed.errors import VitmedError
-
-        return VitmedError
-    if name in __all__:
-        from vitmed import commands
-
-        return getattr(commands, name)
-    raise AttributeError(f"module 'vitmed' has no attribute '{name}'")
+def __getattr__(name: str) -> Any:  # PEP 562
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'vitmed' has no attribute '{name}'")
+    return getattr(import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:

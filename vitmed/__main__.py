@@ -1,4 +1,4 @@
-from vitmed.cli import main
+from vitmed.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitmed.mae import MAE
-from vitmed.model import ViT
+from vitmed.models.mae import MAE
+from vitmed.models.vit import ViT
 
 transformers = pytest.importorskip("transformers", reason="pip install '.[reference]'")
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitmed.config import ModelConfig
-from vitmed.model import ViT, build_vit
-from vitmed.weights import fitted, load_pretrained, read_weights
+from vitmed.core.config import ModelConfig
+from vitmed.models.pretrained import fitted, load_pretrained, read_weights
+from vitmed.models.vit import ViT, build_vit
 
 timm = pytest.importorskip("timm", reason="pip install '.[reference]'")
 torchvision = pytest.importorskip("torchvision")

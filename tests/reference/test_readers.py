@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "imaging"))
 from test_dicom import write
 
-from vitmed.images import Deep, decode, read_image
+from vitmed.imaging.decode import decode, read_image
+from vitmed.imaging.decoded import Deep
 
 tifffile: Any = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
 imageio: Any = pytest.importorskip("imageio.v3", reason="pip install '.[reference]'")

@@ -4,16 +4,16 @@ The commands are imported inside their functions, so that `vitmed --help` loads 
 """
 
 from vitmed.cli.app import app
-from vitmed.cli.checking import check
-from vitmed.cli.comparing import compare
-from vitmed.cli.datasets import data
+from vitmed.cli.check import check
+from vitmed.cli.compare import compare
+from vitmed.cli.data import data
 from vitmed.cli.entry import main
-from vitmed.cli.judging import evaluate, predict, summary
-from vitmed.cli.looking import explain, stress
-from vitmed.cli.planning import lr_find, plan
-from vitmed.cli.pretraining import pretrain
-from vitmed.cli.public_weights import weights
-from vitmed.cli.training import demo, probe, train
+from vitmed.cli.evaluate import evaluate, predict, summary
+from vitmed.cli.explain import explain, stress
+from vitmed.cli.plan import lr_find, plan
+from vitmed.cli.pretrain import pretrain
+from vitmed.cli.train import demo, probe, train
+from vitmed.cli.weights import weights
 
 __all__ = [
     "app",

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import typer
 
 from vitmed.cli.app import app
-from vitmed.errors import Interrupted, VitmedError
-from vitmed.tuning import tune_process
+from vitmed.core.errors import Interrupted, VitmedError
+from vitmed.core.process import tune_process
 
 
 def main(args: list[str] | None = None) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vitmed.cli.app import RESEARCH
-from vitmed.errors import GateError
-from vitmed.ui import Advance, Ui
+from vitmed.core.errors import GateError
+from vitmed.core.ui import Advance, Ui
 
 
 def ui() -> Ui:
@@ -73,7 +73,7 @@ def print_table(found: Any, top_k: int, rows: int = 50) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from vitmed.commands.prediction import ranking
+    from vitmed.commands.predict import ranking
 
     table = Table(caption=RESEARCH)
     table.add_column("image", overflow="fold")

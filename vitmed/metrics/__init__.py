@@ -1,31 +1,22 @@
-"""Numbers about predictions, each with an interval: pure functions of `Predictions`, in numpy alone."""
+"""Predictions, and from them numbers with intervals. numpy and scipy alone: no torch.
 
-from vitmed.metrics.comparison import compare_predictions
-from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.naming import finding, positive_class
-from vitmed.metrics.notes import FEW_GROUPS, lacking, one_answer
-from vitmed.metrics.ranking import rank_auroc, threshold_counts
-from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
-from vitmed.metrics.scoring import Scorer, known_labels, metric_values
-from vitmed.metrics.table import METRICS, PER_CLASS, Metric
-
-__all__ = [
-    "FEW_GROUPS",
-    "METRICS",
-    "PER_CLASS",
-    "Metric",
-    "Scorer",
-    "bootstrap_weights",
-    "compare_predictions",
-    "evaluate_predictions",
-    "finding",
-    "group_index",
-    "known_labels",
-    "lacking",
-    "metric_values",
-    "one_answer",
-    "percentile_interval",
-    "positive_class",
-    "rank_auroc",
-    "threshold_counts",
-]
+predictions         `Predictions`, and predictions.csv
+evaluation          every number of a set of predictions with its interval
+table               `METRICS`: name, title and direction of each number
+scoring             the numbers themselves, for many resamples at once
+ranking             AUROC and average precision
+intervals           intervals by formula: Wilson, logit, MOVER
+area_intervals      intervals of AUROC and average precision
+resampling          bootstrap weights and percentile intervals
+bootstrap           resampled sums, and shares with intervals
+paired_comparison   two models on the same images
+positive_class      which of two classes is the positive class
+notes               why a number is undefined, and what to know before believing it
+patient_level       one answer per patient
+per_patient         the spread over patients
+subgroups           site, scanner, sex, age
+confusions          which class is taken for which
+label_errors        images whose label is doubtful (confident learning)
+clinical_utility    predictive values by prevalence, and the decision curve
+reader_agreement    Cohen's kappa of readers, reference and model
+"""

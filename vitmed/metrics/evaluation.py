@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.errors import DataError
-from vitmed.metrics.areas import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
+from vitmed.core.errors import DataError
+from vitmed.metrics.area_intervals import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
 from vitmed.metrics.intervals import (
     NONE,
     Share,
@@ -29,10 +29,10 @@ from vitmed.metrics.intervals import (
     within,
 )
 from vitmed.metrics.notes import notes, undefined, without_interval
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
 from vitmed.metrics.scoring import Scorer, known_labels
 from vitmed.metrics.table import METRICS, PER_CLASS
-from vitmed.predictions import Predictions
 
 Entry = dict[str, Any]  # value, low, high (None where there is none) and method
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")

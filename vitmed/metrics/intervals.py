@@ -15,8 +15,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
-from vitmed.predictions import Predictions
 
 NONE = (float("nan"), float("nan"))
 

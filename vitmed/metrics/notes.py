@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core.text import counted, listed
 from vitmed.metrics.table import PER_CLASS
-from vitmed.words import counted, listed
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images

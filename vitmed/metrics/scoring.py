@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from vitmed.errors import DataError
-from vitmed.metrics.naming import finding
+from vitmed.core.errors import DataError
+from vitmed.metrics.positive_class import finding
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import Ranking, ratio
 from vitmed.metrics.table import METRICS, PER_CLASS
-from vitmed.predictions import Predictions
 
 
 def metric_values(predictions: Predictions) -> dict[str, float]:

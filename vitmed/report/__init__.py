@@ -1,155 +1,20 @@
-"""A folder that tells what a model is worth: table, numbers, figures and one HTML file that needs nothing else.
+"""Predictions and results to a folder: figures, tables, one HTML page, checklists, model card.
 
-Everything is made from `Predictions`; `read` is needed only for the figures that show the images. So
-`write_report(folder, Predictions.from_csv(file), read=None, ...)` rebuilds a report without model or images.
+write               the folder of a report
+analyses            the parts of metrics.json beyond the overall numbers
+page                report.html
+markdown            report.md
+pdf                 report.pdf
+slider              the numbers behind the threshold slider
+headline            the result in the terminal, and quality gates
+checklists          CLAIM, TRIPOD+AI and STARD-AI
+checklist_items     their items
+limitations         what a reader should hold against a report
+model_card          model_card.md
+run_description     data, model and training in words
+participant_flow    where the images come from and where they go
+external_data       other images beside the run's own test
+rebuild             a report from predictions.csv
+data_check_page     the page of `vitmed check`
+plots/              the figures, and `PLOTS`
 """
-
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
-
-from vitmed.config import EvaluateConfig
-from vitmed.judgement import Judgement
-from vitmed.label_errors import issues_csv
-from vitmed.maps import Maps
-from vitmed.metrics import compare_predictions, evaluate_predictions, lacking, one_answer
-from vitmed.plots import PLOTS, Drawn, Read, drawn, training_curves
-from vitmed.predictions import Predictions
-from vitmed.report.analyses import ANALYSES, Material
-from vitmed.report.markdown import to_markdown
-from vitmed.report.page import render
-from vitmed.report.printing import check_formats, print_pdf
-from vitmed.report.slider import slider_data
-from vitmed.run import make_folder, write_bytes, write_json, write_text
-from vitmed.words import counted
-
-PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
-ISSUES = "label_issues.csv"
-MARKDOWN, PDF = "report.md", "report.pdf"
-BASELINES = {
-    # key in metrics.json and file name -> what it is, in the words of the report
-    "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
-    "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
-    "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
-}
-# Keys in metrics.json of what needs the model, or other tables: see `faithfulness`, `corruption` and `external`.
-FOUND = ("attention", "robustness", "external")
-
-
-def write_report(
-    folder: str | Path,
-    predictions: Predictions,
-    *,
-    title: str,
-    facts: Mapping[str, str],
-    read: Read | None = None,
-    records: Sequence[Mapping[str, Any]] | None = None,
-    validation: Predictions | None = None,
-    internal: Predictions | None = None,
-    config: EvaluateConfig | None = None,
-    notes: Sequence[str] = (),
-    baselines: Mapping[str, Predictions] | None = None,
-    judgement: Judgement | None = None,
-    found: Mapping[str, Mapping[str, Any]] | None = None,
-    maps: Maps | None = None,
-    flow: Mapping[str, Any] | None = None,
-    folds: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html; each whole or not.
-
-    And report.md and report.pdf where `config.format` asks for them. A report holds no patient, and unless
-    `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts`
-    and `notes` is the caller's to keep free of them.
-
-    Args:
-        folder: made if it is not there.
-        predictions: with labels.
-        title: headline of the report.
-        facts: name -> value, about data, model and training, as a table.
-        read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
-        records: of metrics.jsonl, for the training curves; None or empty leaves them out.
-        validation: what the same model said of the validation images, on which everything is chosen.
-        internal: where other images are judged, what the same model, judged alike, said of its own test.
-        config: what to find; the defaults otherwise.
-        notes: what must be known before the numbers are believed; shown above them.
-        baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
-        judgement: what was chosen on validation, as it was applied to `predictions`; None where nothing was.
-        found: key in `FOUND` -> what was found with the model itself, which predictions alone do not tell.
-        maps: of attention, of some of the images; None leaves their figure out.
-        flow: where the images come from, as `flow.flow_of` tells it, and `judged`; None where it is not known.
-        folds: of pooled folds, what each has; see `commands.folds`. None of one model.
-
-    Returns:
-        what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
-        `report`: title, facts, notes as given, and what each of `ANALYSES` found.
-
-    Raises:
-        DataError: the predictions have no labels.
-        UsageError: a column of `config.subgroups` is not there, the folder cannot be written, or there is no browser to
-            print a PDF with.
-    """
-    folder, config = Path(folder), config or EvaluateConfig()
-    check_formats(config)
-    predictions = replace(predictions, named=config.show_names)
-    metrics = evaluate_predictions(predictions, resamples=config.resamples)
-    metrics["baselines"] = {
-        key: {"text": BASELINES[key], **compare_predictions(predictions, other, config.resamples)}
-        for key, other in (baselines or {}).items()
-    }
-    metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}
-    metrics["report"]["evaluate"] = config.model_dump()  # so that it can be made again
-    metrics["report"]["judgement"] = None if judgement is None else judgement.to_dict(arrays=False)
-    metrics["notes"] = [*one_answer(metrics), *notes, *metrics["notes"], *lacking(metrics)]
-    if predictions.errors:
-        unread = counted(len(predictions.errors), "image")
-        metrics["notes"].append(f"{unread} could not be read; only those that could are counted.")
-
-    if flow is not None:
-        metrics["flow"] = dict(flow)
-    if folds is not None:
-        metrics["folds"] = dict(folds)
-    for key, analyse in ANALYSES.items():
-        result = analyse(Material(predictions, metrics, validation, internal, config, baselines or {}, judgement))
-        if result is not None:
-            metrics[key] = result
-    metrics |= {key: (found or {})[key] for key in FOUND if key in (found or {})}
-
-    figures: dict[str, Drawn] = {}
-    for name, plot in PLOTS.items():
-        if (plot.pictures and read is None) or (plot.maps and maps is None):
-            continue
-        made = plot.draw(predictions, maps if plot.maps else read if plot.pictures else metrics)
-        if made is not None:
-            figures[name] = drawn(made, plot.pictures or plot.maps)
-    if records:
-        figures["training_curves"] = drawn(training_curves(records))
-    page = partial(render, metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics))
-    html = page()
-
-    make_folder(folder)
-    write_text(folder / PREDICTIONS, predictions.to_csv())
-    for key, other in (baselines or {}).items():
-        write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
-    if "n" in metrics.get("label_errors", {}):
-        write_text(folder / ISSUES, issues_csv(predictions))
-    write_json(folder / NUMBERS, metrics)
-    for name, figure in figures.items():
-        write_bytes(folder / f"{name}.png", figure.png)
-        write_bytes(folder / f"{name}.svg", figure.svg)
-    write_text(folder / REPORT, html)
-    formats = config.format.split(",")
-    if "md" in formats:
-        write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
-    if "pdf" in formats:
-        print_pdf(folder / REPORT, folder / PDF)
-    return metrics
-
-
-def read_baselines(folder: Path) -> dict[str, Predictions]:
-    """The baselines that stand beside a predictions.csv."""
-    files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
-    return {key: Predictions.from_csv(file, labelled=True) for key, file in files.items() if file.is_file()}

@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitmed.abstention import report_answers
-from vitmed.agreement import agreement
-from vitmed.config import EvaluateConfig
-from vitmed.conformal import report_sets
-from vitmed.external import beside_internal
-from vitmed.familiarity import report_familiarity
-from vitmed.judgement import Judgement, count_answers
-from vitmed.label_errors import label_errors
-from vitmed.mistakes import mistakes
-from vitmed.operating import by_fold, report_fold_points, report_points
-from vitmed.patient_level import patient_level
-from vitmed.per_patient import per_patient
-from vitmed.predictions import Predictions
-from vitmed.reliability import report_calibration
-from vitmed.subgroups import subgroups
-from vitmed.utility import decision_curve, prevalence_table
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.conformal import report_sets
+from vitmed.decisions.operating_points import by_fold, report_fold_points, report_points
+from vitmed.decisions.out_of_distribution import report_familiarity
+from vitmed.decisions.policy import Judgement, count_answers
+from vitmed.decisions.reliability import report_calibration
+from vitmed.decisions.selective_prediction import report_answers
+from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
+from vitmed.metrics.confusions import mistakes
+from vitmed.metrics.label_errors import label_errors
+from vitmed.metrics.patient_level import patient_level
+from vitmed.metrics.per_patient import per_patient
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.reader_agreement import agreement
+from vitmed.metrics.subgroups import subgroups
+from vitmed.report.external_data import beside_internal
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from vitmed.metrics.subgroups import compared
 from vitmed.report.checklist_items import DEMOGRAPHY, GUIDELINES, Item
-from vitmed.subgroups import compared
 
 TRAITS = {  # of patients that the guidelines ask for -> other words in the name of a column
     "age": ("ages", "years"),

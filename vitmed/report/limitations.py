@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vitmed.subgroups import compared
-from vitmed.words import counted
+from vitmed.core.text import counted
+from vitmed.metrics.subgroups import compared
 
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best

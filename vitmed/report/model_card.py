@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from vitmed.core.text import counted
 from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.page import FOLDER, headline_of, interval, sampling_of, value
-from vitmed.words import counted
 
 CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.

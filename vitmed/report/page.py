@@ -17,14 +17,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitmed.metrics import FEW_GROUPS, METRICS, PER_CLASS
-from vitmed.plots import PLOTS, Drawn
-from vitmed.plots.drawing import plain
+from vitmed.core.text import LISTED, by_reason, chance, counted, listed
+from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.subgroups import TITLES as GAP_TITLES
+from vitmed.metrics.table import METRICS, PER_CLASS
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
+from vitmed.report.plots.drawing import Drawn, plain
+from vitmed.report.plots.table import PLOTS
 from vitmed.report.slider import at, rows
-from vitmed.subgroups import TITLES as GAP_TITLES
-from vitmed.words import LISTED, by_reason, chance, counted, listed
 
 FOLDER = Path(__file__).parent
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one

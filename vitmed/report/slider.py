@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.metrics import finding, known_labels
-from vitmed.plots.drawing import plain
-from vitmed.predictions import Predictions
-from vitmed.words import chance
+from vitmed.core.text import chance
+from vitmed.metrics.positive_class import finding
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import known_labels
+from vitmed.report.plots.drawing import plain
 
 STEPS = 1000  # thresholds of the one class of two
 STEPS_OF_MANY = 200  # of each of more classes

@@ -1,0 +1,78 @@
+"""Duplicates: the hash, the pairs, and that nothing alike is called the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitmed.checks.duplicates import DISTANCE, candidates, exact_groups, near_pairs, perceptual_hash
+
+
+def smooth(rng: np.random.Generator) -> Image.Image:
+    """Clouds, 64 x 64 px grey."""
+    small = Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8))
+    return small.resize((64, 64), Image.Resampling.BICUBIC)
+
+
+def thumbnail(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.resize((32, 32), Image.Resampling.BOX))
+
+
+def test_exact_groups() -> None:
+    assert exact_groups(["a", "b", "a", "", "", "b", "a", "c"]) == [[0, 2, 6], [1, 5]]
+
+
+def test_the_hash_is_the_signs_of_scipys_cosine_transform() -> None:
+    from scipy.fft import dctn
+
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (5, 32, 32), dtype=np.uint8)
+    for image, found in zip(images, perceptual_hash(images), strict=True):
+        low = dctn(image.astype(float), norm=None)[:8, :8].ravel()
+        scale = np.outer(*[np.full(8, 2.0)] * 2).ravel()  # scipy's DCT-II counts each side twice
+        bits = low / scale > np.median((low / scale)[1:])
+        assert np.array_equal(np.unpackbits(np.array([found]).view(np.uint8)), bits.astype(np.uint8))
+
+
+def test_candidates_are_all_pairs_within_the_distance() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 1 << 63, 40, dtype=np.uint64)
+    hashes = np.concatenate([base, base])
+    for i in range(40, 80):  # i - 40 bits differ, up to 12
+        for bit in rng.permutation(64)[: i % 13]:
+            hashes[i] ^= np.uint64(1) << np.uint64(bit)
+    every = {
+        (i, j)
+        for i in range(80)
+        for j in range(i + 1, 80)
+        if int(hashes[i] ^ hashes[j]).bit_count() <= DISTANCE
+    }  # fmt: skip
+    found = {(int(i), int(j)) for some, others in candidates(hashes) for i, j in zip(some, others, strict=True)}
+    assert found == every and len(every) >= 20
+
+
+def test_copies_are_found_and_strangers_are_not() -> None:
+    rng = np.random.default_rng(0)
+    images = [smooth(rng) for _ in range(200)]
+    copy = images[3].resize((128, 128), Image.Resampling.BICUBIC)
+    darker = images[7].point(lambda v: int(0.8 * v))
+    thumbnails = np.stack([thumbnail(image) for image in [*images, copy, darker]])
+    assert near_pairs(thumbnails, np.ones(202)) == [(3, 200), (7, 201)]
+    assert near_pairs(thumbnails, np.where(np.arange(202) == 200, 1.5, 1.0)) == [(7, 201)]  # other proportions
+
+
+def test_blank_images_are_no_copies_of_each_other() -> None:
+    blank = np.random.default_rng(0).integers(200, 202, (30, 32, 32), dtype=np.uint8)
+    assert near_pairs(blank, np.ones(30)) == []
+    assert near_pairs(blank[:0], np.ones(0)) == []
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_images_take_seconds() -> None:
+    import time
+
+    hashes = np.random.default_rng(0).integers(0, 1 << 63, 100_000, dtype=np.uint64)
+    start = time.process_time()
+    assert sum(len(i) for i, _ in candidates(hashes)) == 0
+    assert time.process_time() - start < 60

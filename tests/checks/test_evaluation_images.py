@@ -1,0 +1,96 @@
+"""Patients and copies: what is said of the images before the numbers are believed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
+
+from vitmed import evaluate, train
+from vitmed.commands.train import TrainResult
+from vitmed.core.errors import DataError
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def draw_patients(folder: Path, first: int, seed: int) -> Path:
+    """folder/<class>/P<patient>_<i>.png: six images a class, of three patients."""
+    draw_classes(folder, 6, seed=seed)
+    for file in sorted(folder.rglob("*.png")):
+        i = int(file.stem.split("_")[1])
+        file.rename(file.with_name(f"P{first + i % 3}_{i}.png"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """A run that knows its patients, and for which amber is the finding."""
+    place = tmp_path_factory.mktemp("patients")
+    for k, part in enumerate(("train", "val", "test")):
+        draw_patients(place / "data" / part, 3 * k, seed=k)
+    settings = TINY | {"epochs": 1, "group_regex": r"(P\d+)_", "positive": "amber"}
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        return train(place / "data", output=place / "runs", name="run", sets=TINY_SETS, ui=Recorder(), **settings)
+
+
+def judge(run: TrainResult, tmp_path: Path, **options: Any) -> dict[str, Any]:
+    """What the metrics.json of an evaluation holds."""
+    found = evaluate(run.folder, output=tmp_path / "report", resamples=20, ui=Recorder(), **options)
+    written: dict[str, Any] = json.loads((found.folder / "metrics.json").read_text())
+    return written
+
+
+def test_a_run_by_patient_has_nothing_to_confess(run: TrainResult, tmp_path: Path) -> None:
+    metrics = judge(run, tmp_path)
+    assert metrics["resampling"] == run.test.metrics["resampling"] == "by patient"
+    assert metrics["report"]["notes"] == []
+
+
+def test_the_positive_class_is_as_was_said(run: TrainResult, tmp_path: Path) -> None:
+    """Also in the report that is made again; of two classes the headline numbers are the finding's."""
+    metrics = judge(run, tmp_path)
+    assert metrics["positive_class"] == "amber"
+    assert metrics["overall"]["average_precision"] == metrics["per_class"]["amber"]["average_precision"]
+    again = evaluate(tmp_path / "report" / "predictions.csv", resamples=20, ui=Recorder()).metrics
+    assert again == metrics
+
+
+def test_names_in_which_the_runs_expression_finds_no_patient(run: TrainResult, tmp_path: Path) -> None:
+    other = draw_classes(tmp_path / "other", 4, seed=70)
+    metrics = judge(run, tmp_path, data=other)
+    assert metrics["n"] == 8 and metrics["resampling"] == "by image"
+    assert any("finds no patient" in note and "--group-regex" in note for note in metrics["notes"])
+    assert any("Patients are unknown" in note for note in metrics["notes"])
+
+
+def test_another_expression_for_another_place(run: TrainResult, tmp_path: Path) -> None:
+    other = draw_classes(tmp_path / "other", 4, seed=70)
+    metrics = judge(run, tmp_path, data=other, group_regex=r"_(\d+)")
+    assert metrics["resampling"] == "by patient" and metrics["report"]["notes"] == []
+    with pytest.raises(DataError, match=r"finds no patient in 8 of 8 paths"):
+        evaluate(run.folder, data=other, group_regex=r"(Q\d+)", output=tmp_path / "none", ui=Recorder())
+    assert not (tmp_path / "none").exists()
+
+
+def test_patients_that_the_model_was_made_with(run: TrainResult, tmp_path: Path) -> None:
+    """Other images of P5, a patient of validation, among P6 and P7, which are new or of the test."""
+    metrics = judge(run, tmp_path, data=draw_patients(tmp_path / "other", 5, seed=70))
+    assert any(note.startswith("Patients with a name that the model was made with: 1") for note in metrics["notes"])
+    assert metrics["flow"]["judged"]["seen"] == {"images": 0, "patients": 1, "test": 0}
+
+
+def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 6, 2, 3)
+    for i in range(2):
+        shutil.copy(data / "train" / "blue" / f"blue_{i}.png", data / "test" / "blue" / f"copy_{i}.png")
+    ui = Recorder()
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
+    assert any("2 images of test are byte for byte in train" in text for text in ui.warned)
+    notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
+    assert any(note.startswith("Leakage: 2 of these images") for note in notes)
+    assert not any("Leakage" in note for note in result.val.metrics["notes"])

@@ -1,0 +1,219 @@
+"""The command line: quick, complete, and quiet on stdout."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY_ARGS, Answer, Trained, python
+
+import vitmed as package
+from vitmed.core.config import Config, load_config
+from vitmed.core.flags import FLAGS
+
+RUN = Callable[..., Answer]
+COMMANDS = ("train", "check", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")
+COMMANDS += ("explain", "stress")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Each command's help in one process, and what it has loaded at the end."""
+    code = f"""
+import contextlib, io, sys
+from vitmed.cli import main
+for args in [["--help"], ["--version"], [], *([name, "--help"] for name in {COMMANDS!r})]:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main(args)
+        except SystemExit as end:
+            assert end.code in ((0, 2) if not args else (0,)), (args, end.code, err.getvalue())
+    assert out.getvalue() or err.getvalue(), args
+heavy = ("torch", "numpy", "PIL", "torchvision", "albumentations", "sklearn", "scipy", "matplotlib", "yaml")
+found = [module for module in heavy if module in sys.modules]
+sys.exit(f"loaded {{found}}" if found else 0)
+"""
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None:
+    answer = vitmed(name, "--help")
+    assert answer.code == 0 and "Traceback" not in answer.err
+    from vitmed import cli
+
+    hidden = {"as_json": "--json", "sets": "--set", "fail_under": "--fail-under"}
+    for parameter in inspect.signature(getattr(cli, name.replace("-", "_"))).parameters:
+        shown = hidden.get(parameter, f"--{parameter.replace('_', '-')}")
+        positional = {
+            "train": "data",
+            "check": "data",
+            "plan": "data",
+            "lr-find": "data",
+            "probe": "data",
+            "pretrain": "data",
+            "evaluate": "checkpoint",
+            "predict": "images",
+            "explain": "images",
+            "stress": "checkpoint",
+            "summary": "model",
+        }.get(name)
+        if parameter != positional:
+            assert shown in answer.out, parameter
+
+
+def values() -> dict[str, object]:
+    """For every flag a value that is not the default."""
+    return {
+        "model": "vit_small", "weights": "w.pt", "image_size": 48, "patch_size": 6, "channels": 1, "stem": "patch",
+        "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
+        "max_train": 99, "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
+        "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
+        "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
+        "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
+        "cache": False, "cache_size": 3.5,
+        "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
+        "subgroup": ["site"], "rater": ["reader"], "ordinal": ["mild", "severe"],
+        "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
+        "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
+        "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True,
+        "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
+    }  # fmt: skip
+
+
+def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitmed.commands import train
+
+    alone = {"freeze": True, "lora": 4, "group_regex": "(P.)"}  # these go with few others
+    assert {*values(), *alone} == set(FLAGS), "a value for each flag"
+    seen: dict[str, Any] = {}
+
+    def catch(config: Config, *_: Any) -> None:
+        seen.update(config.model_dump())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "_fresh", catch)
+    args: list[object] = []
+    for flag, value in values().items():
+        option = f"--{flag.replace('_', '-')}"
+        args += {
+            "ema": ["--no-ema"],
+            "youden": ["--youden"],
+            "baseline": ["--no-baseline"],
+            "probe_first": ["--probe-first"],
+            "allow_leakage": ["--allow-leakage"],
+            "cache": ["--no-cache"],
+            "show_names": ["--show-names"],
+        }.get(
+            flag,
+            [
+                option,
+                {"window": "40,400", "subgroup": "site", "rater": "reader", "ordinal": "mild,severe"}.get(flag, value),
+            ],
+        )
+    assert vitmed("train", "somewhere", *args).code == 130
+    defaults = Config().model_dump()
+    for flag, value in values().items():
+        section, field = FLAGS[flag].split(".")
+        assert seen[section][field] == value != defaults[section][field], flag
+    assert seen["data"]["root"] == "somewhere"
+    for args in (["--freeze"], ["--lora", 4], ["--group-regex", "(P.)"]):
+        assert vitmed("train", "somewhere", *args).code == 130
+        flag = args[0].removeprefix("--").replace("-", "_")
+        section, field = FLAGS[flag].split(".")
+        assert seen[section][field] == alone[flag]
+    monkeypatch.setattr(train, "_fresh", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
+    assert (
+        vitmed("train", "x", "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code == 1
+    )
+    assert (seen["train"]["batch_size"], seen["train"]["workers"], seen["augment"]["policy"]) == (7, 0, "light")
+    assert seen["model"]["depth"] == 2 and seen["model"]["channels"] == 1  # from --set, and from the recipe
+
+
+def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitmed.commands import train
+
+    seen: list[Config] = []
+    monkeypatch.setattr(train, "_fresh", lambda config, *_: seen.append(config) or 1 / 0)
+    file = tmp_path / "c.yaml"
+    file.write_text("train: {lr: 0.1, epochs: 11, seed: 3}\n")
+    vitmed("train", "x", "-c", file, "--set", "train.lr=0.2", "--set", "train.epochs=12", "--lr", 0.3)
+    assert (seen[0].train.lr, seen[0].train.epochs, seen[0].train.seed) == (0.3, 12, 3)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_train_with_json_and_gates(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
+    args = ["train", trained.data, "-o", tmp_path / "runs", "--name", "a", *TINY_ARGS, "--json"]
+    answer = vitmed(*args, "--fail-under", "accuracy=0")
+    assert answer.code == 0, answer.err
+    given = json.loads(answer.out)
+    assert given["run"] == str(tmp_path / "runs" / "a") and answer.out.count("\n") == 1
+    assert given["test"]["overall"]["auroc"]["value"] is not None and given["val"]["n"] == 12
+    for text in (
+        "research use only",
+        "classes: 0 amber, 1 blue, 2 green",
+        "held out until the end",
+        "epoch   1/2",
+        "report:",
+    ):
+        assert text in answer.err
+    answer = vitmed(*args, "--fail-under", "accuracy=1.1")
+    assert answer.code == 6 and json.loads(answer.out)["run"].endswith("a-2")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_written_config_repeats_the_run(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
+    answer = vitmed("train", "-c", trained.folder / "config.yaml", "-o", tmp_path / "runs", "--name", "again")
+    assert answer.code == 0, answer.err
+    first, again = (folder / "test" / "predictions.csv" for folder in (trained.folder, tmp_path / "runs" / "again"))
+    assert first.read_bytes() == again.read_bytes()
+
+
+def test_summary(vitmed: RUN, trained: Trained) -> None:
+    answer = vitmed("summary", "vit_tiny")
+    assert answer.code == 0 and "5,717,416" in answer.out  # timm's vit_tiny_patch16_224 with 1,000 classes
+    assert vitmed("summary", "mnist", "--num-classes", 10).code == 0
+    assert vitmed("summary", trained.folder).out == vitmed("summary", trained.best).out != ""
+    answer = vitmed("summary", "vit_tinny")
+    assert answer.code == 2 and "did you mean 'vit_tiny'" in answer.err and answer.out == ""
+    assert (trained.folder / "summary.txt").read_text(encoding="utf-8").count("Block") >= 1
+
+
+def test_a_checkpoint_has_its_numbers(vitmed: RUN, trained: Trained) -> None:
+    answer = vitmed("summary", trained.best, "--image-size", 64)
+    assert answer.code == 2 and "leave the other options out" in answer.err
+
+
+def test_version(vitmed: RUN) -> None:
+    assert vitmed("--version").out == f"vitmed {package.__version__}\n"
+
+
+def test_python_m(tmp_path: Path) -> None:
+    done = python("-m", "vitmed", "predict", "x.png", cwd=tmp_path)
+    assert done.returncode == 4 and done.stdout == "" and "Traceback" not in done.stderr
+
+
+def test_colours_are_for_terminals(trained: Trained, vitmed: RUN) -> None:
+    answer = vitmed("predict", trained.data / "test" / "amber" / "amber_0.png", "--checkpoint", trained.best)
+    assert "\x1b" not in answer.out + answer.err
+
+
+def test_a_pipe_that_closes_is_no_error(trained: Trained) -> None:
+    """`vitmed predict ... | head -0`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "vitmed", "predict", str(trained.data), "--checkpoint", str(trained.best)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert done.returncode == 0 and "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr, done.stderr
+
+
+def test_the_recipes_are_offered_by_name() -> None:
+    assert load_config("demo").model.width == 96

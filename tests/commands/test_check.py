@@ -1,0 +1,506 @@
+"""`vitmed check`: every kind of trouble made by hand, and found by its name; a sound folder is called sound."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits
+from PIL import Image
+
+from vitmed import check, train
+from vitmed.checks.file_scan import file_of, inspect_files
+from vitmed.checks.findings import FINDINGS
+from vitmed.checks.scan_cache import VERSION, Index
+from vitmed.commands import check as check_command
+from vitmed.commands.check import DataCheck
+from vitmed.core.errors import DataError, UsageError
+
+RUN = Callable[..., Answer]
+DAMAGE: dict[str, tuple[str, str]] = {}  # name of a fixture -> code, severity
+MAKERS: dict[str, Callable[[Path], None]] = {}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+
+
+def made(code: str, severity: str) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+    def keep(maker: Callable[[Path], None]) -> Callable[[Path], None]:
+        DAMAGE[maker.__name__], MAKERS[maker.__name__] = (code, severity), maker
+        return maker
+
+    return keep
+
+
+def picture(seed: int = 99, side: int = 20) -> Image.Image:
+    return Image.fromarray(draw_image(np.random.default_rng(seed), (200, 50, 90), side))
+
+
+def photo(seed: int = 7) -> Image.Image:
+    """Clouds, 64 x 64 px."""
+    small = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((64, 64), Image.Resampling.BICUBIC)
+
+
+@made("empty_file", "error")
+def zero_bytes(root: Path) -> None:
+    (root / "amber" / "zero.png").write_bytes(b"")
+
+
+@made("truncated", "error")
+def truncated(root: Path) -> None:
+    data = (root / "amber" / "amber_0.png").read_bytes()
+    (root / "amber" / "amber_0.png").write_bytes(data[: len(data) // 2])
+
+
+@made("unreadable", "error")
+def text_called_png(root: Path) -> None:
+    (root / "amber" / "letter.png").write_text("dear doctor")
+
+
+@made("unreadable", "error")
+def broken_link(root: Path) -> None:
+    (root / "amber" / "link.png").symlink_to(root / "nowhere.png")
+
+
+@made("multi_frame", "error")
+def two_pages(root: Path) -> None:
+    picture().save(root / "amber" / "pages.tif", save_all=True, append_images=[picture(98)])
+
+
+@made("rubbish", "note")
+def rubbish(root: Path) -> None:
+    for name in ("Thumbs.db", ".DS_Store", "desktop.ini", "._amber_0.png"):
+        (root / "amber" / name).write_bytes(b"x")
+
+
+@made("other_files", "note")
+def other_types(root: Path) -> None:
+    (root / "amber" / "volume.nii").write_bytes(b"x")
+
+
+@made("nested_root", "error")
+def classes_once_more(root: Path) -> None:
+    shutil.copytree(root, root / "cells")
+
+
+@made("nested_root", "warning")
+def folder_in_folder(root: Path) -> None:
+    inner = root / "cells"
+    inner.mkdir()
+    for name in ("amber", "blue"):
+        (root / name).rename(inner / name)
+
+
+@made("empty_class", "error")
+def empty_class(root: Path) -> None:
+    (root / "green").mkdir()
+
+
+@made("small_class", "warning")
+def small_class(root: Path) -> None:
+    draw_classes(root, 2, ["green"], seed=5)
+
+
+@made("one_class", "error")
+def one_class(root: Path) -> None:
+    shutil.rmtree(root / "blue")
+
+
+@made("no_classes", "error")
+def no_classes(root: Path) -> None:
+    for file in [*(root / "amber").iterdir(), *(root / "blue").iterdir()]:
+        file.rename(root / file.name)
+    (root / "amber").rmdir()
+    (root / "blue").rmdir()
+
+
+@made("loose_images", "warning")
+def loose(root: Path) -> None:
+    picture().save(root / "loose.png")
+
+
+@made("class_names_alike", "error")
+def case_variant(root: Path) -> None:
+    draw_classes(root, 12, ["Amber"], seed=5)
+
+
+@made("class_names_alike", "error")
+def trailing_blank(root: Path) -> None:
+    draw_classes(root, 12, ["amber "], seed=5)
+
+
+@made("class_names_alike", "error")
+def unicode_form(root: Path) -> None:
+    draw_classes(root, 12, ["na\u00efve", "nai\u0308ve"], seed=5)
+
+
+@made("mixed_sizes", "note")
+def sizes(root: Path) -> None:
+    picture(side=100).save(root / "amber" / "large.png")
+
+
+@made("thin", "warning")
+def thin(root: Path) -> None:
+    picture().resize((100, 20)).save(root / "amber" / "thin.png")
+
+
+@made("mixed_modes", "warning")
+def modes(root: Path) -> None:
+    picture().convert("L").save(root / "amber" / "grey.png")
+
+
+@made("mixed_depths", "warning")
+def depths(root: Path) -> None:
+    picture().convert("1").save(root / "amber" / "bits.png")
+
+
+@made("mixed_formats", "note")
+def formats(root: Path) -> None:
+    picture().save(root / "amber" / "photo.jpg")
+
+
+@made("rotated", "note")
+def rotated(root: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture().save(root / "amber" / "turned.jpg", exif=exif)
+
+
+@made("constant", "warning")
+def constant(root: Path) -> None:
+    Image.new("RGB", (20, 20), (10, 200, 30)).save(root / "amber" / "flat.png")
+
+
+@made("two_labels", "error")
+def same_file_two_labels(root: Path) -> None:
+    shutil.copy(root / "amber" / "amber_0.png", root / "blue" / "copy.png")
+
+
+@made("copies", "warning")
+def same_file_twice(root: Path) -> None:
+    shutil.copy(root / "amber" / "amber_0.png", root / "amber" / "copy.png")
+
+
+@made("near_two_labels", "warning")
+def alike_two_labels(root: Path) -> None:
+    photo().save(root / "amber" / "one.png")
+    photo().save(root / "blue" / "two.jpg", quality=85)
+
+
+@made("near_copies", "note")
+def alike_twice(root: Path) -> None:
+    photo().save(root / "amber" / "one.png")
+    photo().resize((128, 128)).save(root / "amber" / "two.png")
+
+
+@made("person_in_name", "warning")
+def name_of_a_person(root: Path) -> None:
+    picture().save(root / "amber" / "DOE_JANE_1960.png")
+
+
+@made("person_in_file", "warning")
+def exif_artist(root: Path) -> None:
+    exif = Image.Exif()
+    exif[0x013B] = "Jane Doe"
+    picture().save(root / "amber" / "photo.jpg", exif=exif)
+
+
+@made("person_in_file", "warning")
+def png_text(root: Path) -> None:
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("PatientName", "Doe^Jane")
+    picture().save(root / "amber" / "text.png", pnginfo=info)
+
+
+@made("left_right", "note")
+def left_and_right(root: Path) -> None:
+    (root / "amber").rename(root / "kidney-left")
+    (root / "blue").rename(root / "kidney-right")
+
+
+@made("class_of_one_patient", "error")
+def one_patient(root: Path) -> None:
+    for name, patients in (("amber", 1), ("blue", 4)):
+        for i in range(12):
+            (root / name / f"{name}_{i}.png").rename(root / name / f"patient{i % patients + 1}_{i}.png")
+
+
+@made("class_is_patient", "error")
+def classes_are_patients(root: Path) -> None:
+    for first, name in ((1, "amber"), (7, "blue")):
+        for i in range(12):
+            (root / name / f"{name}_{i}.png").rename(root / name / f"patient{i % 3 + first}_{i}.png")
+
+
+@made("shortcut_format", "warning")
+def format_is_label(root: Path) -> None:
+    for file in list((root / "amber").iterdir()):
+        Image.open(file).save(file.with_suffix(".jpg"))
+        file.unlink()
+
+
+@made("shortcut_geometry", "warning")
+def size_is_label(root: Path) -> None:
+    for file in list((root / "amber").iterdir()):
+        Image.open(file).resize((26, 24)).save(file)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return draw_classes(tmp_path / "data", 12)
+
+
+def run(root: Path, tmp_path: Path, **options: object) -> DataCheck:
+    return check(root, output=tmp_path / "report", ui=Recorder(), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_each_trouble_is_found_by_its_name(
+    folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_command, "write_data_report", lambda *_: None)  # most of the time goes into drawing it
+    MAKERS[name](folder)
+    before = [(path, path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
+    code, severity = DAMAGE[name]
+    found = {(f.code, f.severity): f for f in run(folder, tmp_path).findings}
+    assert (code, severity) in found
+    assert found[code, severity].problem and found[code, severity].fix
+    after = [(path, path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
+    assert after == before  # nothing of the user's was touched
+
+
+def test_findings_of_splits(tmp_path: Path) -> None:
+    root = draw_splits(tmp_path / "data", train=12, val=0, test=12)
+    shutil.copy(root / "train/amber/amber_0.png", root / "test/amber/copy.png")
+    shutil.rmtree(root / "test" / "blue")
+    photo().save(root / "train/amber/p9_1.png")
+    photo().save(root / "test/amber/p9_2.jpg", quality=85)
+    picture(5).save(root / "beside.png")
+    found = run(root, tmp_path, group_regex=r"(p9)_|/([a-z]+_\d+)\.|(c)opy")
+    codes = [f.code for f in found.findings]
+    assert {"copies_across_splits", "near_copies_across_splits", "missing_class", "outside_splits"} <= set(codes)
+    assert found.content["duplicates_across_splits"] == 2 and found.content["duplicates"] == 2
+    across = next(f for f in found.findings if f.code == "patients_across_splits")
+    assert across.severity == "error" and across.files == ("p9",)
+
+
+def test_a_table_says_class_patient_and_split(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    files = sorted(folder.glob("*/*.png"))
+    rows = ["path,label,patient,split"]
+    for i, file in enumerate(files):
+        shutil.copy(file, flat / f"{i}.png")
+        label = "benign" if file.parent.name == "amber" else "malignant"
+        rows.append(f"{i}.png,{label},p{i // 3},{('train', 'val', 'test')[i % 3]}")
+    shutil.copy(files[0], flat / "99.png")
+    rows.append("99.png,malignant,p99,train")
+    picture(5).save(flat / "in_no_row.png")
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(rows))
+    found = run(flat, tmp_path, labels=table)
+    assert (found.content["images"], found.content["classes"]) == (len(files) + 1, 2)
+    assert found.content["patients_from"] == "by table (--labels)"
+    codes = {f.code: f for f in found.findings}
+    assert codes["two_labels"].severity == "error" and "loose_images" not in codes and "no_classes" not in codes
+    assert found.content["patients_across_splits"] == len(files) // 3
+    answer = vitmed("check", str(flat), "--labels", str(table), "-o", str(tmp_path / "again"), "--json")
+    assert answer.code == 0 and json.loads(answer.out)["images"] == len(files) + 1
+    table.write_text("path,label\nnone.png,benign\n")
+    with pytest.raises(DataError, match="match no image"):
+        run(flat, tmp_path, labels=table)
+
+
+def test_a_sound_folder_has_no_error_and_strict_lets_it_pass(tmp_path: Path, vitmed: RUN) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("one", "two"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for _ in range(30):
+            pixels = rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{rng.integers(1 << 40):x}z.png")
+    answer = vitmed("check", tmp_path / "data", "--strict", "--output", tmp_path / "report", "--json")
+    told = json.loads(answer.out)
+    assert answer.code == 0 and {f["severity"] for f in told["findings"]} <= {"note"}
+    keys = "images classes patients unreadable duplicates duplicates_across_splits patients_across_splits findings"
+    assert set(keys.split()) <= set(told)
+    assert (told["images"], told["classes"], told["unreadable"], told["duplicates"]) == (60, 2, 0, 0)
+
+
+def test_strict_ends_with_3_after_the_report_is_written(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
+    zero_bytes(folder)
+    assert vitmed("check", folder, "--output", tmp_path / "report").code == 0
+    answer = vitmed("check", folder, "--output", tmp_path / "report", "--strict")
+    assert answer.code == 3 and "zero.png" in answer.out and "Traceback" not in answer.err
+    assert (tmp_path / "report-2" / "data_report.json").is_file()  # never overwritten
+    with pytest.raises(DataError):
+        run(folder, tmp_path, strict=True)
+
+
+def test_unusable_folders(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
+    (tmp_path / "empty").mkdir()
+    assert vitmed("check", tmp_path / "nowhere").code == 3
+    assert vitmed("check", tmp_path / "empty").code == 3
+    with pytest.raises(UsageError, match="lies in the data folder"):
+        check(folder, output=folder / "report", ui=Recorder())
+
+
+def test_the_page_needs_nothing_else_and_the_findings_stand_in_it(folder: Path, tmp_path: Path) -> None:
+    same_file_two_labels(folder)
+    found = run(folder, tmp_path)
+    page = (found.folder / "data_report.html").read_text()
+    assert "not to be shared" in page and "copy.png" in page
+    assert str(tmp_path) not in page and "<script" not in page and "http" not in page.replace("http-equiv", "")
+    told = json.loads((found.folder / "data_report.json").read_text())
+    assert [f["code"] for f in told["findings"]] == [f.code for f in found.findings]
+    assert str(tmp_path) not in (found.folder / "data_report.json").read_text()
+    ranks = ["error", "warning", "note"]
+    assert [f.severity for f in found.findings] == sorted((f.severity for f in found.findings), key=ranks.index)
+
+
+def test_metadata_are_named_and_never_repeated(folder: Path, tmp_path: Path) -> None:
+    png_text(folder)
+    exif_artist(folder)
+    found = run(folder, tmp_path)
+    assert any("EXIF Artist" in f.problem for f in found.findings)
+    for file in found.folder.iterdir():
+        assert b"Jane" not in file.read_bytes()
+
+
+def test_dicom_tags(folder: Path, tmp_path: Path) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    for tags in ({"PatientName": "Doe^Jane"}, {"BurnedInAnnotation": "YES"}, {"Modality": "US"}, {"PatientName": ""}):
+        data = pydicom.Dataset()
+        data.file_meta = pydicom.dataset.FileMetaDataset()
+        data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+        data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = f"1.2.{len(str(tags))}"
+        data.update({pydicom.datadict.tag_for_keyword(key): _element(pydicom, key, v) for key, v in tags.items()})
+        data.save_as(
+            folder / "amber" / f"{next(iter(tags))}_{next(iter(tags.values()))[:3]}.dcm", enforce_file_format=True
+        )
+    problems = " ".join(f.problem for f in run(folder, tmp_path).findings)
+    assert "DICOM PatientName in 1 file" in problems
+    assert "BurnedInAnnotation YES in 1 file" in problems and "modality US" in problems
+
+
+def _element(pydicom: object, key: str, value: str) -> object:
+    from pydicom.datadict import dictionary_VR, tag_for_keyword
+    from pydicom.dataelem import DataElement
+
+    return DataElement(tag_for_keyword(key), dictionary_VR(tag_for_keyword(key)), value)
+
+
+def old(root: Path) -> None:
+    """As if no file had changed for an hour."""
+    for file in root.rglob("*.png"):
+        os.utime(file, (time.time() - 3600,) * 2)
+
+
+def test_a_second_run_decodes_nothing_and_a_changed_file_is_seen(folder: Path, tmp_path: Path) -> None:
+    old(folder)
+    ui = Recorder()
+    first = check(folder, output=tmp_path / "report", ui=ui)
+    assert any("24 files decoded" in line for line in ui.said)
+    ui = Recorder()
+    second = check(folder, output=tmp_path / "report", ui=ui)
+    assert not any("decoded" in line for line in ui.said)
+    assert first.findings == second.findings and first.content == second.content
+    truncated(folder)
+    assert "truncated" in {f.code for f in run(folder, tmp_path).findings}
+    assert (tmp_path / "cache" / "index").stat().st_mode & 0o077 == 0
+
+
+def test_a_damaged_index_is_made_anew_and_a_closed_cache_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old(folder)
+    expected = run(folder, tmp_path).content
+    file = tmp_path / "cache" / "index" / f"images-{VERSION}.sqlite"
+    file.write_bytes(b"this is no database" * 1000)
+    assert run(folder, tmp_path).content == expected
+    with sqlite3.connect(file) as database:
+        assert database.execute("SELECT count(*) FROM images").fetchone() == (24,)
+        database.execute("UPDATE images SET facts = 'x', thumbnail = x'00'")
+    assert run(folder, tmp_path).content == expected
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "a file"))
+    ui = Recorder()
+    assert check(folder, output=tmp_path / "report", ui=ui).content == expected
+    assert len(ui.warned) == 1 and "decoded anew" in ui.warned[0]
+
+
+def test_many_may_write_at_once(folder: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    old(folder)
+    files = [file_of(folder, f"{name}/{name}_{i}.png") for name in ("amber", "blue") for i in range(12)]
+
+    def one(_: int) -> int:
+        index, problem = Index.open()
+        assert problem is None
+        inspect_files(folder, files, index, Recorder())
+        return len(index.find(folder, files))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(4))) == [24] * 4
+
+
+def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:
+    index, problem = Index.open()
+    assert problem is None
+    files = [file_of(folder, "amber/amber_0.png")]
+    inspect_files(folder, files, index, Recorder())
+    assert index.find(folder, files) == {}
+
+
+def test_training_says_the_findings_and_puts_them_into_the_report(trained: Trained) -> None:
+    """Amber, blue and green can be told by their mean colour."""
+    assert any("the mean colour" in text and "(shortcut_colour)" in text for text in trained.ui.warned)
+    notes = trained.result.test.metrics["report"]["notes"]
+    assert any(note.startswith("Data: train: the label can be told from the mean colour alone") for note in notes)
+
+
+def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:
+    same_file_two_labels(folder)
+    with pytest.raises(DataError, match="under two labels") as error:
+        train(folder, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **TINY)
+    assert "amber/amber_0.png = blue/copy.png" in str(error.value) and error.value.exit_code == 3
+    assert not any((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.parametrize("regex", [r"(?:^|/)(C\d+)[^/]*$", None])
+def test_the_patients_of_the_small_malaria_set_come_first(data_dir: Path, tmp_path: Path, regex: str | None) -> None:
+    if not (data_dir / "malaria").is_dir():
+        pytest.skip("no malaria/")
+    found = run(data_dir / "malaria", tmp_path, group_regex=regex)
+    assert [f.code for f in found.findings[:2]] == ["class_of_one_patient", "class_is_patient"]
+    first, second = found.findings[:2]
+    assert first.problem.startswith("train: all 200 images of 'infected' come from one patient")
+    assert second.problem.startswith("test: ") and found.content["patients"] == 8
+
+
+def test_every_finding_has_a_row_in_the_docs_with_its_severity() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
+    for code, (severity, _, _) in FINDINGS.items():
+        assert f"| `{code}` | {severity} |" in text, code
+
+
+def test_every_finding_is_made_by_a_fixture() -> None:
+    elsewhere = {  # of splits, patients and pixels; the tests beside this one
+        "copies_across_splits", "near_copies_across_splits", "patients_across_splits", "missing_class",
+        "outside_splits", "two_split_folders", "class_of_few_patients", "patients_guessed", "patients_unknown",
+        "shortcut_file", "shortcut_colour", "shortcut_border", "text_in_picture",
+    }  # fmt: skip
+    assert {code for code, _ in DAMAGE.values()} | elsewhere == set(FINDINGS)

@@ -1,0 +1,255 @@
+"""Models on the same images: matched by path, tested against scipy and by hand, and told in a sentence."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Recorder, Trained
+from scipy import stats
+
+from vitmed import compare
+from vitmed.commands.compare import Comparison
+from vitmed.core.errors import DataError, UsageError
+from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import known_labels
+
+
+def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, seed: int = 0) -> Predictions:
+    """One model's answer to a test that is the same for every noise and seed."""
+    labels = np.arange(size) % classes
+    rng = np.random.default_rng([seed, int(noise * 100)])
+    logits = 2 * np.eye(classes)[labels] + noise * rng.normal(size=(size, classes))
+    groups = None if each is None else tuple(f"P{i // each}" for i in range(size))
+    names = ("healthy", "sick", "other", "more")[:classes]
+    return Predictions(names, tuple(f"{i}.png" for i in range(size)), groups, labels, logits.astype(np.float32))
+
+
+def save(predictions: Predictions, folder: Path, name: str = "predictions.csv") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(predictions.to_csv(), newline="")
+    return folder / name
+
+
+def judge(*paths: Path, **options: Any) -> Comparison:
+    return compare(*paths, resamples=100, ui=options.pop("ui", Recorder()), **options)
+
+
+def test_a_clear_difference_and_none(tmp_path: Path) -> None:
+    files = [save(draw(noise), tmp_path / name) for name, noise in (("good", 1.0), ("near", 1.05), ("poor", 4.0))]
+    ui = Recorder()
+    found = judge(*files, output=tmp_path / "out", ui=ui)
+    content = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert content == found.content and (tmp_path / "out" / "differences.png").stat().st_size > 5_000
+    assert (content["images"], content["patients"], content["resampling"]) == (120, 40, "by patient")
+    assert [(p["first"], p["second"]) for p in content["pairs"]] == [
+        ("good", "near"),
+        ("good", "poor"),
+        ("near", "poor"),
+    ]
+    by_pair = {(p["first"], p["second"]): p for p in content["pairs"]}
+    assert by_pair["good", "poor"]["verdict"].startswith("good is better than poor: AUROC difference +0.")
+    assert "40 patients, p " in by_pair["good", "poor"]["verdict"]
+    assert "is not clearly better than" in by_pair["good", "near"]["verdict"]
+    assert found.verdict == by_pair["good", "near"]["verdict"]  # the two best
+    for pair in content["pairs"]:
+        for name in ("auroc", "accuracy"):
+            assert pair["tests"][name]["p"] <= pair["tests"][name]["p_holm"] <= 1
+    with pytest.raises(UsageError, match="not empty"):
+        judge(*files, output=tmp_path / "out")
+
+
+def test_the_tests_without_patients_are_scipys() -> None:
+    first, second = draw(2.0, each=None), draw(3.0, each=None)
+    tests = compare_predictions(first, second, resamples=10)["tests"]
+    right = [p.predicted == p.labels for p in (first, second)]
+    b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
+    assert (tests["accuracy"]["only_first"], tests["accuracy"]["only_second"]) == (b, c)
+    assert tests["accuracy"]["p"] == pytest.approx(stats.binomtest(b, b + c).pvalue, abs=1e-9)
+    assert tests["accuracy"]["method"] == "mcnemar-exact" and tests["auroc"]["method"] == "delong"
+    assert tests["auroc"]["p"] == pytest.approx(2 * stats.norm.sf(abs(tests["auroc"]["statistic"])))
+
+
+def test_the_test_of_accuracy_by_patient_by_hand() -> None:
+    """Six patients; the first model is right 2, 1, 1, 0, 0 and -1 images oftener: (5/6) 3^2 / 7."""
+    rights = [(2, 0), (2, 1), (1, 0), (1, 1), (0, 0), (0, 1)]
+    labels = np.zeros(12, np.int64)
+    groups = tuple(f"P{i // 2}" for i in range(12))
+    logits = []
+    for model in (0, 1):
+        right = [i < pair[model] for pair in rights for i in range(2)]
+        logits.append(np.eye(2, dtype=np.float32)[np.where(right, 0, 1)])
+    first, second = (Predictions(("a", "b"), tuple(map(str, range(12))), groups, labels, z) for z in logits)
+    found = compare_predictions(first, second, resamples=10)["tests"]
+    assert found["accuracy"]["statistic"] == pytest.approx(5 / 6 * 9 / 7)
+    assert found["accuracy"]["p"] == pytest.approx(stats.chi2.sf(5 / 6 * 9 / 7, 1))
+    assert found["accuracy"]["method"] == "obuchowski-1998"
+    assert found["auroc"]["p"] is None  # one class
+
+
+def test_chance_alone_is_called_clear_one_time_in_twenty() -> None:
+    """Two models of the same skill, 200 times, 30 patients with four images that are alike."""
+    wrong = {"auroc": 0, "accuracy": 0}
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        labels, patients = np.arange(120) % 2, np.repeat(np.arange(30), 4)
+        groups, paths = tuple(f"P{i}" for i in patients), tuple(map(str, range(120)))
+        made = []
+        for _ in range(2):
+            scores = 1.5 * labels - 0.75 + rng.normal(size=120) + rng.normal(size=30)[patients]
+            logits = np.stack([np.zeros(120), scores], axis=1).astype(np.float32)
+            made.append(Predictions(("a", "b"), paths, groups, labels, logits))
+        tests = compare_predictions(*made, resamples=0)["tests"]
+        for name in wrong:
+            wrong[name] += tests[name]["p"] < 0.05
+    assert all(2 <= count <= 21 for count in wrong.values()), wrong  # 10 expected; 99.9 % of tries lie within
+
+
+def test_holm_as_rs_p_adjust() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([None, 0.6, 0.5]) == [None, pytest.approx(1.0), pytest.approx(1.0)]
+    assert holm([]) == []
+
+
+def test_each_class_has_its_difference(tmp_path: Path) -> None:
+    first, second = draw(1.0, classes=3), draw(3.0, classes=3)
+    found = judge(save(first, tmp_path / "a"), save(second, tmp_path / "b")).content["pairs"][0]["classes"]
+    assert set(found) == {"healthy", "sick", "other"}
+    for entry in found.values():
+        assert entry["low"] < entry["value"] < entry["high"] and entry["p"] <= entry["p_holm"]
+    mean = np.mean([entry["value"] for entry in compare_classes(first, second).values()])
+    assert mean == pytest.approx(compare_predictions(first, second, resamples=0)["difference"]["auroc"]["value"])
+
+
+def test_images_are_matched_by_path_and_classes_by_name(tmp_path: Path) -> None:
+    first, second = draw(1.0), draw(2.0)
+    plain = judge(save(first, tmp_path / "a"), save(second, tmp_path / "b")).content
+    turned = Predictions(
+        ("sick", "healthy"), second.paths[::-1], second.groups[::-1], 1 - second.labels[::-1], second.logits[::-1, ::-1]
+    )  # fmt: skip
+    again = judge(tmp_path / "a" / "predictions.csv", save(turned, tmp_path / "turned" / "b")).content
+    assert again["pairs"][0]["difference"] == plain["pairs"][0]["difference"]
+    assert again["notes"] == []
+    fewer = Predictions(second.classes, second.paths[:90], second.groups[:90], second.labels[:90], second.logits[:90])
+    ui = Recorder()
+    assert judge(tmp_path / "a", save(fewer, tmp_path / "fewer"), ui=ui).content["images"] == 90
+    assert "90 images are shared; left out because not all have them: 30 of a." in ui.warned
+
+
+def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) -> None:
+    found = judge(trained.folder)  # one run, against its baseline
+    assert list(found.content["models"]) == [trained.folder.name, "colour_and_size"]
+    assert found.content["models"]["colour_and_size"]["baseline_of"] == trained.folder.name
+    judged = trained.result.test.predictions
+    noisy = replace(judged, logits=judged.logits + np.random.default_rng(0).normal(size=judged.logits.shape))
+    save(replace(noisy, logits=noisy.logits.astype(np.float32)), tmp_path / "other" / "test")
+    found = judge(trained.folder / "test", tmp_path / "other")
+    assert list(found.content["models"]) == [trained.folder.name, "other", "colour_and_size"]
+    assert len(found.content["pairs"]) == 3
+    known = trained.result.test.metrics["overall"]
+    assert found.content["models"][trained.folder.name]["overall"]["auroc"] == known["auroc"]
+    assert "images" in found.verdict and any("Patients are unknown" in note for note in found.content["notes"])
+
+
+def test_the_same_table_twice_is_the_same(tmp_path: Path) -> None:
+    file = save(draw(1.0), tmp_path / "a")
+    found = judge(file, file)
+    assert list(found.content["models"]) == ["a (1)", "a (2)"]
+    assert found.verdict == "a (1) and a (2) are the same: they say the same of every image"
+
+
+def test_the_same_auroc_is_not_alike_where_the_accuracy_differs(tmp_path: Path) -> None:
+    """A monotone change of the log odds keeps every rank and moves the decisions."""
+    first = draw(2.0)
+    moved = replace(first, logits=first.logits + np.array([0, 1.5], dtype=np.float32))
+    found = judge(save(first, tmp_path / "a"), save(moved, tmp_path / "b"))
+    gap = found.content["pairs"][0]["difference"]
+    assert gap["auroc"]["value"] == 0 and gap["accuracy"]["value"] != 0
+    assert "alike" not in found.verdict and "the same AUROC, Accuracy difference +0." in found.verdict
+
+
+def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
+    """Of three runs, in other orders of rows and columns, and one that is named too."""
+    baseline, name = draw(3.0, seed=5), "baseline_colour_and_size.csv"
+    turned = replace(
+        baseline, classes=baseline.classes[::-1], paths=baseline.paths[::-1], groups=(baseline.groups or ())[::-1],
+        labels=1 - known_labels(baseline)[::-1], logits=baseline.logits[::-1, ::-1],
+    )  # fmt: skip
+    folders = [tmp_path / run for run in "abc"]
+    for noise, folder in enumerate(folders, start=1):
+        save(draw(noise), folder)
+        save(draw(9.0) if noise == 1 else baseline if noise == 2 else turned, folder, name)
+    found = judge(*folders).content["models"]
+    assert list(found) == ["a", "b", "c", "colour_and_size", "colour_and_size of b"]
+    found = judge(folders[1], folders[1] / name).content
+    assert len(found["models"]) == 2 and len(found["pairs"]) == 1
+
+
+def test_few_patients_tell_nothing(tmp_path: Path) -> None:
+    files = [save(draw(noise, size=60, each=20), tmp_path / str(noise)) for noise in (0.5, 4.0)]
+    found = judge(*files)
+    assert found.verdict.endswith("3 patients, too few to tell") and "not clearly better" in found.verdict
+    one = [save(draw(noise, size=60, each=60), tmp_path / f"one{noise}") for noise in (0.5, 4.0)]
+    assert "1 patient, too few" in judge(*one).verdict
+
+
+def test_one_class_is_compared_by_accuracy(tmp_path: Path) -> None:
+    files = []
+    for noise in (1.0, 5.0):
+        p = draw(noise, each=None)
+        files.append(save(replace(p, labels=np.zeros(120, np.int64)), tmp_path / str(noise)))
+    found = judge(*files)
+    assert "Accuracy difference" in found.verdict and "120 images" in found.verdict
+    assert found.content["pairs"][0]["difference"]["auroc"]["value"] is None
+    judge(*files, output=tmp_path / "out")  # the picture says that AUROC is undefined
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda p: replace(p, classes=("healthy", "ill")), "has the classes healthy, ill"),
+        (lambda p: replace(p, paths=tuple(f"x{path}" for path in p.paths)), "no image in common"),
+        (lambda p: replace(p, labels=1 - p.labels), "other labels for 120 of 120 images, the first is 0.png"),
+        (lambda p: replace(p, labels=None), "since its column label is empty"),
+        (lambda p: replace(p, paths=("0.png",) * 120), "names 0.png more than once"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    tmp_path: Path, change: Callable[[Predictions], Predictions], told: str
+) -> None:
+    first, other = save(draw(1.0), tmp_path / "a"), save(change(draw(2.0)), tmp_path / "b")
+    with pytest.raises(DataError) as error:
+        judge(first, other)
+    assert told in str(error.value) and error.value.fix
+
+
+def test_nothing_to_compare_with(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to compare"):
+        judge(save(draw(1.0), tmp_path / "a"))
+    with pytest.raises(DataError, match=r"has no predictions\.csv"):
+        judge(tmp_path / "a", tmp_path)
+    with pytest.raises(DataError, match=r"gone\.csv"):
+        judge(tmp_path / "a", tmp_path / "gone.csv")
+
+
+def test_patients_that_only_one_table_knows_are_used(tmp_path: Path) -> None:
+    known, unknown = draw(1.0), draw(2.0, each=None)
+    content = judge(save(unknown, tmp_path / "a"), save(known, tmp_path / "b")).content
+    assert content["patients"] == 40 and content["notes"] == []
+    other = replace(known, groups=tuple(f"Q{i // 4}" for i in range(120)))
+    notes = judge(save(known, tmp_path / "c"), save(other, tmp_path / "d")).content["notes"]
+    assert notes == ["The tables do not agree on who the patients are; those of c are used."]
+
+
+def test_the_command(vitmed: Any, tmp_path: Path) -> None:
+    files = [save(draw(noise), tmp_path / name) for name, noise in (("good", 1.0), ("poor", 4.0))]
+    answer = vitmed("compare", *files, "--resamples", 50)
+    assert answer.code == 0
+    assert answer.out.rstrip("\n").split("\n")[-1].startswith("good is better than poor: AUROC difference +")
+    answer = vitmed("compare", *files, "--resamples", 50, "--json", "-o", tmp_path / "out")
+    assert json.loads(answer.out)["verdict"].startswith("good is better")
+    assert vitmed("compare", files[0]).code == 2 and vitmed("compare", files[0], tmp_path / "no").code == 3

@@ -1,0 +1,319 @@
+"""`vitmed train --folds K`: every image judged once, by a model that never saw it nor its patient."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
+from matplotlib.text import Text
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+
+from vitmed import compare, evaluate, train
+from vitmed.commands.cross_validate import by_name
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import metric_values
+
+RUN = Callable[..., Answer]
+SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine patients with two images of each class."""
+    root, rng = tmp_path_factory.mktemp("folds") / "data", np.random.default_rng(0)
+    for name, colour in (("amber", (230, 160, 30)), ("blue", (40, 60, 230))):
+        (root / name).mkdir(parents=True)
+        for i in range(18):
+            Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
+    return root
+
+
+def run(data: Path, output: Path, **options: object) -> Path:
+    options = SETTINGS | options
+    return train(data, output=output, name="all", sets=TINY_SETS, ui=Recorder(), **options).folder  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(data, tmp_path_factory.mktemp("runs"))
+
+
+POINT = {"target_sensitivity": 0.75, "prevalence": 0.01}
+
+
+@pytest.fixture(scope="module")
+def decided(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folds that were asked for an operating point."""
+    return run(data, tmp_path_factory.mktemp("decided"), folds=2, **POINT)
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "test" / "metrics.json").read_text()))
+
+
+def page(folder: Path) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", (folder / "test" / "report.html").read_text()))
+
+
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "test" / "predictions.csv").open(newline="") as stream:
+        return {row["path"]: row for row in csv.DictReader(stream)}
+
+
+def members(folder: Path, split: str) -> set[str]:
+    with (folder / "splits.csv").open() as stream:
+        return {row["path"] for row in csv.DictReader(stream) if row["split"] == split}
+
+
+def test_every_image_is_judged_once_by_a_model_that_never_saw_its_patient(done: Path, data: Path) -> None:
+    pooled = Predictions.from_csv(done / "test" / "predictions.csv")
+    every = {path.relative_to(data).as_posix() for path in data.rglob("*.png")}
+    assert len(pooled) == len(every) == 36 and set(pooled.paths) == every
+    tests = [members(done / f"fold-{k}", "test") for k in (1, 2, 3)]
+    assert set().union(*tests) == every and sum(map(len, tests)) == 36
+    for k in (1, 2, 3):
+        of_fold = Predictions.from_csv(done / f"fold-{k}" / "test" / "predictions.csv")
+        rows = [pooled.paths.index(path) for path in of_fold.paths]
+        assert np.array_equal(pooled.logits[rows], of_fold.logits)
+        patients = {
+            split: {path.split("/")[1].split("_")[0] for path in members(done / f"fold-{k}", split)}
+            for split in ("train", "val", "test")
+        }
+        assert not patients["test"] & (patients["train"] | patients["val"])
+
+
+def test_the_report_pools_and_tells_each_fold(done: Path) -> None:
+    metrics = json.loads((done / "test" / "metrics.json").read_text())
+    pooled = Predictions.from_csv(done / "test" / "predictions.csv")
+    assert pooled.labels is not None
+    scores = pooled.probabilities[:, pooled.classes.index(metrics["positive_class"])]
+    truth = pooled.labels == pooled.classes.index(metrics["positive_class"])
+    assert metrics["overall"]["auroc"]["value"] == pytest.approx(roc_auc_score(truth, scores))
+    assert metrics["n"] == 36 and metrics["n_groups"] == 9
+    assert "colour_and_size" in metrics["baselines"]
+    each = [
+        metric_values(Predictions.from_csv(done / f"fold-{k}" / "test" / "predictions.csv"))["accuracy"]
+        for k in (1, 2, 3)
+    ]
+    told = metrics["report"]["facts"]["Accuracy by fold"]
+    assert told.startswith(f"{statistics.mean(each):.3f} ± {statistics.stdev(each):.3f}")
+    assert any("Pooled over 3 models" in note for note in metrics["notes"][:2])
+    assert (done / "test" / "report.html").is_file()
+
+
+def test_all_folds_have_one_plan_and_the_report_can_be_made_again(done: Path, tmp_path: Path) -> None:
+    configs = [(done / f"fold-{k}" / "config.yaml").read_text() for k in (1, 2, 3)]
+    assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1
+    again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    assert again.metrics["overall"] == json.loads((done / "test" / "metrics.json").read_text())["overall"]
+
+
+def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: Path) -> None:
+    folds, pooled, found = [decided / "fold-1", decided / "fold-2"], rows(decided), numbers(decided)
+    own = {path: row["prediction"] for fold in folds for path, row in rows(fold).items()}
+    assert {path: row["prediction"] for path, row in pooled.items()} == own
+    positive = found["positive_class"]
+    thresholds = [numbers(fold)["operating_points"]["threshold"] for fold in folds]
+    assert thresholds[0] != thresholds[1] and None not in thresholds
+    for fold, threshold in zip(folds, thresholds, strict=True):
+        for path in rows(fold):
+            called = float(pooled[path][f"prob_{positive}"]) >= threshold
+            assert (pooled[path]["prediction"] == positive) is called
+    ill = [row for row in pooled.values() if row["label"] == positive]
+    seen = sum(row["prediction"] == positive for row in ill) / len(ill)
+    assert found["per_class"][positive]["sensitivity"]["value"] == pytest.approx(seen)
+    right = sum(row["prediction"] == row["label"] for row in pooled.values()) / len(pooled)
+    assert found["overall"]["accuracy"]["value"] == pytest.approx(right)
+    point = found["operating_points"]["points"]["target_sensitivity"]
+    assert point["reached"]["sensitivity"]["value"] == pytest.approx(seen) and point["asked"] == 0.75
+    assert found["operating_points"]["by_fold"] == thresholds and found["operating_points"]["threshold"] is None
+    each = [numbers(fold)["overall"]["balanced_accuracy"]["value"] for fold in folds]
+    told = found["report"]["facts"]["Balanced accuracy by fold"]
+    assert told.endswith(f"({each[0]:.3f}, {each[1]:.3f})")
+    bayes = found["prevalence"]["rows"]
+    assert any(row["prevalence"] == 0.01 for row in bayes)
+    text = page(decided)
+    assert "Each fold decides at its own threshold" in text and all(f"{t:.3g}" in text for t in thresholds)
+    assert "where that is the likelier class: from a probability of one half" not in text
+    assert "the likelier class wins" not in text and "(in use)" not in text
+    assert "abstention" not in found
+
+    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics
+    for part in ("overall", "per_class", "operating_points", "prevalence", "flow", "folds", "notes", "per_patient"):
+        assert again[part] == found[part], part
+    assert (tmp_path / "again" / "predictions.csv").read_bytes() == (decided / "test/predictions.csv").read_bytes()
+    beside = compare(decided, decided / "fold-1", ui=Recorder()).content["models"]
+    assert beside["all"]["overall"]["accuracy"] == beside["fold-1"]["overall"]["accuracy"]
+    with pytest.raises(UsageError, match="each of which chose on its own validation"):
+        evaluate(decided / "test" / "predictions.csv", output=tmp_path / "more", youden=True, ui=Recorder())
+
+
+def test_a_decision_that_is_no_class_is_refused(decided: Path, tmp_path: Path) -> None:
+    text = (decided / "test" / "predictions.csv").read_text()
+    row = next(iter(rows(decided).values()))
+    (tmp_path / "predictions.csv").write_text(text.replace(f",{row['prediction']},", ",green,", 1), newline="")
+    (tmp_path / "metrics.json").write_text((decided / "test" / "metrics.json").read_text())
+    with pytest.raises(DataError, match="'green', expected one of amber, blue"):
+        evaluate(tmp_path / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+
+
+def test_the_page_says_what_holds_of_all_folds(decided: Path, done: Path) -> None:
+    for folder, count in ((decided, 2), (done, 3)):
+        found, text = numbers(folder), page(folder)
+        assert "holds no calibration" not in text
+        facts = found["report"]["facts"]
+        assert "Patients of the run" not in facts and facts["Patients"].startswith("9, each in the test of one fold")
+        assert facts["Images"].startswith("36, each judged once: fold 1: ")
+        assert facts["Model choice"].count("epoch 1") == count or facts["Model choice"].startswith("epoch 1")
+        assert "environment.json, in the folder of each fold (fold-1, fold-2, ...)" in text
+        assert "is not known. No subgroups" not in text and "No external test" in text
+        notes = found["notes"]
+        assert len(set(notes)) == len(notes)
+    assert numbers(done)["operating_points"]["chosen"] == "default" and "abstention" in numbers(done)
+
+
+def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
+    flow = numbers(done)["flow"]
+    tests = [members(done / f"fold-{k}", "test") for k in (1, 2, 3)]
+    assert [part["images"] for part in flow["splits"].values()] == [len(test) for test in tests]
+    assert [part["patients"] for part in flow["splits"].values()] == [3, 3, 3]
+    assert (flow["found"], flow["used"], flow["left_out"], flow["patients"]) == (36, 36, 0, 9)
+    assert (flow["level"], flow["patients_in_two"], flow["copies_in_two"]) == ("patient", 0, 0)
+    judged = flow["judged"]
+    assert (judged["split"], judged["images"], judged["patients"], judged["folds"]) == ("test", 36, 9, 3)
+    text = page(done)
+    assert "The tests of the folds are disjoint by patient, and each from what its model saw." in text
+    assert "fold 3, test, judged here" in text
+    for number in ("19", "20", "32"):
+        line = re.search(rf'<th scope="row">{number}</th>.*?</tr>', (done / "test" / "report.html").read_text(), re.S)
+        assert line is not None and "not supplied" not in line.group(), number  # of CLAIM, which comes first
+    figure = flow(Predictions.from_csv(done / "test" / "predictions.csv"), {"flow": flow})
+    assert figure is not None
+    shown = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert "fold 3: 12 images, 3 patients" in shown and "never saw it: judged here" in shown
+
+
+def test_notes_are_told_once_or_with_the_name_of_the_fold() -> None:
+    assert by_name([["a", "b"], ["a", "c"], ["a", "b"]]) == ["a", "folds 1, 3: b", "fold 2: c"]
+
+
+def test_the_mean_of_the_folds_stands_beside_a_pooled_auroc_that_differs(done: Path, decided: Path) -> None:
+    for folder, count in ((done, 3), (decided, 2)):
+        found = numbers(folder)
+        each = [numbers(folder / f"fold-{k}")["overall"]["auroc"]["value"] for k in range(1, count + 1)]
+        areas = found["folds"]["auroc"]
+        assert areas["mean"] == pytest.approx(statistics.mean(each))
+        assert areas["pooled"] == pytest.approx(found["overall"]["auroc"]["value"])
+        told = any("ranked against each other" in note for note in found["notes"])
+        assert told is (abs(areas["pooled"] - areas["mean"]) >= 0.01)
+
+
+def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None:
+    found = numbers(decided)["calibration"]
+    own = [numbers(decided / f"fold-{k}")["calibration"] for k in (1, 2)]
+    assert found["method"] == "by fold" and found["before"] is None
+    for one, other in zip(found["folds"], own, strict=True):
+        assert {key: other[key] for key in one} == one
+    assert "as the network of each fold gives them: fold 1 not calibrated (8 val" in page(decided)  # too few images
+    content = numbers(decided)
+    content["folds"]["each"][1]["calibration"] = {
+        "method": "temperature",
+        "scale": [0.5] * 2,
+        "bias": [0.0] * 2,
+        "note": "",
+    }
+    (tmp_path / "metrics.json").write_text(json.dumps(content))
+    (tmp_path / "predictions.csv").write_bytes((decided / "test" / "predictions.csv").read_bytes())
+    evaluate(tmp_path / "predictions.csv", output=tmp_path / "test", ui=Recorder())
+    text = page(tmp_path)
+    assert "were calibrated on its own validation images" in text and "fold 2 temperature 2." in text
+
+
+def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / "parted").mkdir(exist_ok=True)
+        (tmp_path / "parted" / split).symlink_to(data, target_is_directory=True)
+    with pytest.raises(UsageError, match="brings its own test"):
+        run(tmp_path / "parted", tmp_path / "runs")
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_evaluate_names_what_can_be_evaluated_of_folds(done: Path) -> None:
+    with pytest.raises(CheckpointError, match="fold-1") as told:
+        evaluate(done, ui=Recorder())
+    assert str(done / "test" / "predictions.csv") in str(told.value)
+
+
+def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(
+    done: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitmed.training.run import TrainingRun
+
+    original, calls = TrainingRun._end_of_epoch, []
+
+    def stopped(self: TrainingRun, event: object) -> None:
+        original(self, event)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingRun, "_end_of_epoch", stopped)
+    with pytest.raises(Interrupted) as told:
+        run(data, tmp_path)
+    assert f"--resume {tmp_path / 'all'}" in str(told.value) and "fold 2 of 3" in str(told.value)
+    train(resume=tmp_path / "all", ui=Recorder())
+    assert len(calls) == 3  # the first fold was not trained again, the second had ended its epoch
+    again, before = (Predictions.from_csv(place / "test" / "predictions.csv") for place in (tmp_path / "all", done))
+    assert again.paths == before.paths and np.array_equal(again.logits, before.logits)
+
+
+def test_bad_use_and_folds_that_are_done(data: Path, done: Path, tmp_path: Path, vitmed: RUN) -> None:
+    with pytest.raises(UsageError, match="finished"):
+        train(resume=done, ui=Recorder())
+    with pytest.raises(UsageError, match="alone"):
+        train(resume=done, epochs=9, ui=Recorder())
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "folds.json").write_text('{"folds": 3, "window": null}')
+    with pytest.raises(CheckpointError, match="had not begun"):
+        train(resume=tmp_path / "lost", ui=Recorder())
+    (tmp_path / "lost" / "folds.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        train(resume=tmp_path / "lost", ui=Recorder())
+    answer = vitmed("probe", str(data), "--folds", "3", "-o", str(tmp_path / "runs"))
+    assert answer.code == 2 and "--fold 1" in answer.err
+
+
+def test_from_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:
+    answer = vitmed(
+        "train", str(data), *TINY_ARGS, "--epochs", "1", "--folds", "2", "--group-regex", r"(p\d+)_",
+        "-o", str(tmp_path), "--name", "all", "--resamples", "20", "--json",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    said = json.loads(answer.out)
+    assert said["val"] is None and said["test"]["n"] == 36 and said["run"] == str(tmp_path / "all")
+
+
+def test_one_fold_by_its_number_is_an_ordinary_run(data: Path, tmp_path: Path, vitmed: RUN) -> None:
+    answer = vitmed(
+        "train", str(data), *TINY_ARGS, "--epochs", "1", "--folds", "3", "--fold", "2", "--group-regex", r"(p\d+)_",
+        "-o", str(tmp_path), "--name", "one", "--fail-under", "auroc=1.1",
+    )  # fmt: skip
+    assert answer.code == 6
+    assert (tmp_path / "one" / "best.pt").is_file() and not (tmp_path / "one" / "fold-2").exists()

@@ -1,0 +1,264 @@
+"""`vitmed evaluate`: the right images, the right classes, no flattered numbers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import COLOURS, Recorder, Trained, draw_classes, draw_splits
+from PIL import Image
+
+from vitmed import evaluate
+from vitmed.core.errors import DataError, GateError, UsageError
+from vitmed.metrics.predictions import Predictions
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+CLASSES = tuple(COLOURS)
+
+
+def judge(trained: Trained, tmp_path: Path, ui: Recorder | None = None, **options: Any) -> Any:
+    return evaluate(trained.best, output=tmp_path / "report", resamples=50, ui=ui or Recorder(), **options)
+
+
+def test_training_ends_with_the_evaluation_of_its_best_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    """The command alone, later, in another process or not, gives the same bytes."""
+    again = judge(trained, tmp_path)
+    for name in ("predictions.csv",):
+        assert (again.folder / name).read_bytes() == (trained.folder / "test" / name).read_bytes()
+    assert again.metrics["overall"]["auroc"]["value"] == trained.result.test.metrics["overall"]["auroc"]["value"]
+    assert sorted(p.name for p in (trained.folder / "test").iterdir() if p.suffix not in (".png", ".svg")) == [
+        "baseline_colour_and_size.csv", "label_issues.csv", "metrics.json", "predictions.csv", "report.html",
+    ]  # fmt: skip
+    baselines = [
+        e.metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"] for e in (again, trained.result.test)
+    ]
+    assert baselines[0] == baselines[1]
+
+
+def test_the_run_folder_is_complete(trained: Trained) -> None:
+    names = {p.name for p in trained.folder.iterdir()}
+    assert names >= {
+        "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt",
+        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test",
+    }  # fmt: skip
+    for part in ("val", "test"):
+        files = {p.name for p in (trained.folder / part).iterdir()}
+        assert files >= {"predictions.csv", "metrics.json", "report.html", "confusion_matrix.png"}
+    for picture in trained.folder.rglob("*.png"):
+        with Image.open(picture) as image:
+            image.verify()
+    environment = json.loads((trained.folder / "environment.json").read_text())
+    assert {"command", "versions", "device", "seed", "data_sha256", "git"} <= set(environment)
+
+
+def test_the_membership_is_part_of_the_result(trained: Trained) -> None:
+    import hashlib
+
+    with (trained.folder / "splits.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["path", "sha256", "class", "group", "split"] and len(rows) == 66
+    for row in rows:
+        data = (trained.data / row["path"]).read_bytes()
+        assert row["sha256"] == hashlib.sha256(data).hexdigest()
+        assert row["path"].split("/")[:2] == [row["split"], row["class"]]
+
+
+def test_columns_of_predictions_csv(trained: Trained) -> None:
+    with (trained.folder / "test" / "predictions.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == [
+        "path", "label", "group", "prediction", "confidence", "prob_amber", "prob_blue", "prob_green", "logit_amber",
+        "logit_blue", "logit_green", "unfamiliarity", "set", "answer",
+    ]  # fmt: skip
+    for row in rows:
+        logits = np.array([float(row[f"logit_{name}"]) for name in CLASSES])
+        probabilities = np.exp(logits) / np.exp(logits).sum()
+        assert [float(row[f"prob_{name}"]) for name in CLASSES] == pytest.approx(probabilities.tolist())
+        assert row["prediction"] == CLASSES[int(logits.argmax())]
+        assert float(row["confidence"]) == pytest.approx(probabilities.max())
+        assert row["path"] == f"test/{row['label']}/{Path(row['path']).name}" and row["group"] == ""
+
+
+def test_the_headline_numbers_by_hand(trained: Trained) -> None:
+    said = Predictions.from_csv(trained.folder / "test" / "predictions.csv")
+    assert said.labels is not None
+    overall = json.loads((trained.folder / "test" / "metrics.json").read_text())["overall"]
+    right = said.predicted == said.labels
+    assert overall["accuracy"]["value"] == pytest.approx(right.mean())
+    assert overall["balanced_accuracy"]["value"] == pytest.approx(
+        np.mean([right[said.labels == k].mean() for k in range(3)])
+    )
+    truth = said.probabilities[np.arange(len(said)), said.labels]
+    assert overall["log_loss"]["value"] == pytest.approx(-np.log(truth).mean())
+
+
+def test_a_few_validation_images_leave_the_probabilities_as_they_are(trained: Trained) -> None:
+    found = trained.result.test.metrics["calibration"]
+    assert found["method"] == "none" and "12 validation images are too few" in found["note"]
+
+
+def test_val_and_train_are_told_to_be_optimistic(trained: Trained, tmp_path: Path) -> None:
+    for split, count in (("val", 12), ("train", 36)):
+        ui = Recorder()
+        found = evaluate(trained.best, split=split, output=tmp_path / split, resamples=20, ui=ui)
+        assert len(found.predictions) == count
+        assert any("optimistic" in text and split in text for text in ui.warned)
+        assert any("optimistic" in text for text in found.metrics["notes"])
+
+
+def test_a_folder_that_moved_is_found_by_data(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.data, tmp_path / "moved")
+    ui = Recorder()
+    found = judge(trained, tmp_path, ui, data=tmp_path / "moved")
+    assert found.predictions.logits.tobytes() == trained.result.test.predictions.logits.tobytes()
+    assert any("taking its own test split" in text for text in ui.said)
+    shutil.copytree(trained.folder, tmp_path / "far" / "away" / "run")
+    lost = tmp_path / "far" / "away" / "run" / "best.pt"
+    with pytest.raises(DataError, match="--data"):
+        evaluate(lost, ui=Recorder())
+    assert len(evaluate(lost, data=tmp_path / "moved", resamples=20, ui=Recorder()).predictions) == 18
+
+
+def test_classes_are_matched_by_name(trained: Trained, tmp_path: Path) -> None:
+    """Another folder, with the classes in another order of making, one of them missing, other files."""
+    draw_classes(tmp_path / "other", 5, ("green", "amber"), seed=77)
+    ui = Recorder()
+    found = judge(trained, tmp_path, ui, data=tmp_path / "other")
+    assert found.predictions.classes == CLASSES
+    assert [path.split("/")[0] for path in found.predictions.paths] == ["amber"] * 5 + ["green"] * 5
+    assert found.predictions.labels.tolist() == [0] * 5 + [2] * 5
+    assert found.metrics["overall"]["accuracy"]["value"] >= 0.8  # the labels fit the images
+    assert sum("no image of class 'blue'" in text for text in ui.warned) == 1
+
+
+def test_the_test_folder_of_another_root_is_taken(trained: Trained, tmp_path: Path) -> None:
+    draw_splits(tmp_path / "other", train=3, val=2, test=4, classes=CLASSES, seed=9)
+    found = judge(trained, tmp_path, data=tmp_path / "other")
+    assert len(found.predictions) == 12 and all(path.startswith("test/") for path in found.predictions.paths)
+
+
+def test_other_images_under_the_runs_own_names_are_not_taken_for_its_own(trained: Trained, tmp_path: Path) -> None:
+    draw_splits(tmp_path / "data", test=9, classes=CLASSES, seed=5)  # the names of the run's files, and more
+    assert len(judge(trained, tmp_path, data=tmp_path / "data").predictions) == 27
+
+
+def test_a_report_says_which_images_it_judged(trained: Trained, tmp_path: Path) -> None:
+    flat, split = draw_classes(tmp_path / "flat", 3, seed=5), draw_splits(tmp_path / "parts", 2, 2, 2, seed=6)
+    own = evaluate(trained.best, data=trained.data, split="val", output=tmp_path / "own", resamples=5)
+    assert own.metrics["report"]["title"] == "val of data"
+    whole = evaluate(trained.best, data=flat, output=tmp_path / "whole", resamples=5)
+    assert whole.metrics["report"]["title"] == "all of flat"
+    part = evaluate(trained.best, data=split, split="val", output=tmp_path / "part", resamples=5)
+    assert part.metrics["report"]["title"] == "val of parts"
+    assert part.metrics["report"]["facts"]["Images"].startswith("val of parts: ")
+
+
+def test_a_class_that_the_model_does_not_know(trained: Trained, tmp_path: Path) -> None:
+    draw_classes(tmp_path / "other", 3, ("amber", "violet", "white"))
+    with pytest.raises(DataError, match="does not know class violet, white") as error:
+        judge(trained, tmp_path, data=tmp_path / "other")
+    assert "amber, blue, green" in str(error.value) and not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_path: Path, split: str) -> None:
+    other = draw_classes(tmp_path / "other", 3, CLASSES, seed=50)
+    shutil.copy(trained.data / split / "blue" / "blue_1.png", other / "blue" / "renamed.png")
+    with pytest.raises(DataError, match=r"1 of 10 images was used to make this model.*renamed\.png"):
+        judge(trained, tmp_path, data=other)
+    ui = Recorder()
+    found = judge(trained, tmp_path, ui, data=other, allow_leakage=True)
+    assert len(found.predictions) == 10 and any("Leakage: 1 of 10" in text for text in ui.warned)
+    assert any("Leakage" in text for text in found.metrics["notes"])
+
+
+def test_a_report_is_never_overwritten(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.data.parent, tmp_path / "moved")
+    best = tmp_path / "moved" / "runs" / "tiny" / "best.pt"
+    folders = [evaluate(best, resamples=20, ui=Recorder()).folder.name for _ in range(2)]
+    assert folders == ["test-2", "test-3"]
+    with pytest.raises(UsageError, match="not empty"):
+        evaluate(best, output=best.parent / "test", ui=Recorder())
+
+
+def test_the_report_comes_again_from_the_csv_alone(trained: Trained, tmp_path: Path) -> None:
+    shutil.copy(trained.folder / "test" / "predictions.csv", tmp_path / "p.csv")
+    found = evaluate(tmp_path / "p.csv", resamples=2000, ui=Recorder())
+    assert found.metrics["overall"] == trained.result.test.metrics["overall"]
+    assert (found.folder / "report.html").is_file()
+
+
+def test_gates(trained: Trained, tmp_path: Path) -> None:
+    judge(trained, tmp_path / "a", fail_under=["auroc=0.5", "log_loss=50"])
+    with pytest.raises(GateError, match=r"accuracy .*, asked for 1.5") as error:
+        judge(trained, tmp_path / "b", fail_under=["accuracy=1.5", "auroc=0.1"])
+    assert error.value.exit_code == 6 and "auroc" not in error.value.problem
+    assert (tmp_path / "b" / "report" / "report.html").is_file()  # the report is there to look at
+    with pytest.raises(GateError, match="log_loss"):  # smaller is better
+        judge(trained, tmp_path / "c", fail_under=["log_loss=0.0"])
+    for text, told in (
+        ("aurok=0.9", "did you mean 'auroc'"),
+        ("auroc=high", "metric=value"),
+        ("auroc", "metric=value"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            judge(trained, tmp_path / "d", fail_under=[text])
+
+
+def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    found = evaluate(trained.folder, output=tmp_path / "report", resamples=20, ui=Recorder())
+    assert found.predictions.logits.tobytes() == trained.result.test.predictions.logits.tobytes()
+
+
+def test_a_folder_without_a_test_part(trained: Trained, tmp_path: Path) -> None:
+    draw_splits(tmp_path / "other", train=2, val=2, test=0, classes=CLASSES, seed=9)
+    with pytest.raises(DataError, match="has train, val but no test folder") as error:
+        judge(trained, tmp_path, data=tmp_path / "other")
+    assert "--split" in error.value.fix
+
+
+def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path: Path) -> None:
+    """From predictions.csv: with the metrics.json beside it, without, and with one that is none."""
+    for name in ("predictions.csv", "metrics.json", "baseline_colour_and_size.csv"):
+        shutil.copy(trained.folder / "test" / name, tmp_path / name)
+    before = json.loads((tmp_path / "metrics.json").read_text())
+    again = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics
+    assert again == before and before["report"]["title"] == "test of data" and "Seed" in before["report"]["facts"]
+    assert any("Patients are unknown" in note for note in again["report"]["notes"])
+    for other in ("{}", json.dumps(before | {"positive_class": "violet"})):
+        (tmp_path / "metrics.json").write_text(other)
+        with pytest.raises(DataError, match=r"metrics\.json: not the metrics\.json of a report"):
+            evaluate(tmp_path / "predictions.csv", ui=Recorder())
+    (tmp_path / "metrics.json").unlink()
+    alone = evaluate(tmp_path / "predictions.csv", resamples=20, ui=Recorder()).metrics
+    assert any("table alone" in note for note in alone["notes"])
+
+
+def test_an_unknown_split(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="train, val, test"):
+        judge(trained, tmp_path, split="tests")
+
+
+def test_a_test_image_that_became_unreadable(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.data, tmp_path / "data")
+    victim = tmp_path / "data" / "test" / "green" / "green_2.png"
+    victim.write_bytes(b"")
+    with pytest.raises(DataError, match=r"green_2\.png"):
+        judge(trained, tmp_path, data=tmp_path / "data")
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_command_line(trained: Trained, tmp_path: Path, vitmed: Callable[..., Any]) -> None:
+    answer = vitmed("evaluate", trained.best, "-o", tmp_path / "r", "--json", "--fail-under", "auroc=0.5")
+    assert answer.code == 0, answer.err
+    given = json.loads(answer.out)
+    assert given["folder"] == str(tmp_path / "r") and given["overall"]["auroc"]["value"] is not None
+    answer = vitmed("evaluate", trained.best, "-o", tmp_path / "s", "--fail-under", "accuracy=1.01", "--json")
+    assert answer.code == 6 and "gate is not met" in answer.err and "Traceback" not in answer.err
+    assert json.loads(answer.out)["overall"]

@@ -1,0 +1,163 @@
+"""`vitmed explain`, and what a report says of maps: private, whole, and honest about what was not checked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, Answer, Recorder, Trained, draw_splits
+from PIL import Image
+
+import vitmed as package
+from vitmed.commands.explain import gallery, known_verdicts
+from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.explanation.maps import Maps
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.plots import drawing, pictures
+from vitmed.report.plots.attention import attention_maps
+from vitmed.training.checkpoint import load_checkpoint
+
+RUN = Callable[..., Answer]
+METHODS = ["rollout", "gradient_rollout", "grad_cam"]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "DPI", 30)
+    monkeypatch.setattr(pictures, "PICTURES", 4)
+
+
+def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
+    folder, images = tmp_path / "maps", tmp_path / "MUELLER"
+    shutil.copytree(trained.data / "test" / "amber", images)
+    (images / "broken.png").write_bytes(b"no image")
+    answer = vitmed("explain", images, "--checkpoint", trained.best, "-o", folder, "--json")
+    assert answer.code == 3 and "broken.png" in answer.err and "Traceback" not in answer.err
+    given = json.loads(answer.out)
+    assert given.pop("folder") == str(folder)
+    assert json.loads((folder / "explain.json").read_text()) == given
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == sorted(["explain.json", *(f"row-{i}.png" for i in range(1, 7))])
+    assert not any(b"MUELLER" in (folder / name).read_bytes() for name in names if name.endswith(".png"))
+    assert given["checkpoint"] == "best.pt" and "not a medical device" in given["notice"]
+    assert list(given["methods"]) == METHODS
+    assert [len(given["images"]), len(given["errors"])] == [6, 1]
+    predicted = package.predict(images, checkpoint=trained.best, ui=Recorder())
+    for row, path in enumerate(predicted.paths):
+        told = given["images"][row]
+        assert told["path"] == path and told["picture"] == f"row-{row + 1}.png"
+        assert told["prediction"] == told["explained"] == predicted.classes[predicted.predicted[row]]
+        assert told["probability"] == pytest.approx(predicted.confidence[row], abs=1e-5)
+        assert all(np.shape(grid) == (2, 2) for grid in told["maps"].values())
+    assert "rollout:" in answer.err.lower()
+
+
+def test_a_method_and_a_class_can_be_named(trained: Trained, tmp_path: Path) -> None:
+    image = trained.data / "test" / "blue" / "blue_0.png"
+    found = package.explain(
+        image, checkpoint=trained.folder, methods=["grad_cam"], target="green", output=tmp_path / "x", ui=Recorder()
+    )
+    assert list(found.maps) == ["grad_cam"] and found.maps["grad_cam"].shape == (1, 2, 2)
+    assert found.targets.tolist() == [found.predictions.classes.index("green")]
+    with pytest.raises(UsageError, match="did you mean 'grad_cam'"):
+        package.explain(image, checkpoint=trained.best, methods=["gradcam"], output=tmp_path / "y")
+    with pytest.raises(UsageError, match="unknown class 'violet'"):
+        package.explain(image, checkpoint=trained.best, target="violet", output=tmp_path / "y")
+    with pytest.raises(UsageError, match="not empty"):
+        package.explain(image, checkpoint=trained.best, output=tmp_path / "x")
+    with pytest.raises(UsageError, match="lies in the data folder"):
+        package.explain(trained.data, checkpoint=trained.best, output=trained.data / "maps")
+    assert not (tmp_path / "y").exists()
+
+
+def test_what_cannot_be_used(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"a\.png"):
+        package.explain("a.png", checkpoint=trained.best, ui=Recorder())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png"]  # no empty folder is left
+    with pytest.raises(CheckpointError, match=r"none\.pt"):
+        package.explain("a.png", checkpoint="none.pt")
+
+
+def test_the_default_folder_is_never_overwritten(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image = trained.data / "test" / "blue" / "blue_0.png"
+    for _ in range(2):
+        package.explain(image, checkpoint=trained.best, ui=Recorder())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["explain", "explain-2"]
+
+
+def test_the_report_says_what_maps_are_worth(trained: Trained) -> None:
+    found = trained.result.test.metrics["attention"]
+    assert found["n"] == 18 and found["reason"] is None and list(found["methods"]) == METHODS
+    html = (trained.folder / "test" / "report.html").read_text()
+    section = html.partition('id="attention"')[2].partition("<h2")[2].partition("<h2")[0]
+    for part in found["methods"].values():
+        assert part["title"] in section and part["verdict"] in section
+        assert part["gain"]["low"] < part["gain"]["value"] < part["gain"]["high"]
+    assert section.index("<ul>") < section.index("<table>")  # the verdict first
+    assert (trained.folder / "test" / "attention_maps.png").is_file()
+    known = known_verdicts(trained.folder)
+    assert known == {name: f"{part['verdict']}. {part['text']}" for name, part in found["methods"].items()}
+
+
+def test_a_report_of_a_table_keeps_the_verdict_and_not_the_maps(trained: Trained, tmp_path: Path) -> None:
+    again = package.evaluate(trained.folder / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    assert again.metrics["attention"] == trained.result.test.metrics["attention"]
+    assert not (again.folder / "attention_maps.png").exists()
+
+
+def test_maps_can_be_left_out_and_few_images_say_why(trained: Trained, tmp_path: Path) -> None:
+    none = package.evaluate(trained.best, output=tmp_path / "a", map_images=0, resamples=5, ui=Recorder())
+    assert "attention" not in none.metrics and 'id="attention"' not in (none.folder / "report.html").read_text()
+    ui = Recorder()
+    few = package.evaluate(trained.best, output=tmp_path / "b", map_images=2, resamples=5, ui=ui)
+    assert "too few" in few.metrics["attention"]["reason"] and any("not checked" in text for text in ui.said)
+    assert "Not checked" in (few.folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("channels", "sets"),
+    [(1, ["model.stem=conv", "model.pool=mean"]), (4, ["model.registers=2", "model.pool=cls"]), (3, [])],
+)
+def test_grey_alpha_registers_stem_and_lora(trained: Trained, channels: int, sets: list[str], tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", train=6, val=2, test=3)
+    settings = TINY | {"epochs": 1, "channels": channels, "map_images": 0}
+    network = ["model.width=16", "model.depth=2", "model.heads=2", *sets] if sets else []
+    if not sets:
+        settings |= {"lora": 2, "weights": str(trained.best)}
+    result = package.train(data, output=tmp_path / "runs", sets=network, ui=Recorder(), **settings)
+    found = package.explain(data / "test" / "amber", checkpoint=result.folder, output=tmp_path / "x", ui=Recorder())
+    assert {grid.shape for grid in found.maps.values()} == {(3, 2, 2)}
+    logits = package.predict(data / "test" / "amber", checkpoint=result.folder, ui=Recorder()).logits
+    np.testing.assert_allclose(found.predictions.logits, logits, atol=1e-5)
+    assert Image.open(found.folder / "row-1.png").size[0] > 100
+    assert load_checkpoint(result.folder).preprocessing.channels == channels
+
+
+def test_the_gallery_has_errors_first_and_right_ones_too() -> None:
+    labels = np.array([0] * 20)
+    logits = np.zeros((20, 2), np.float32)
+    logits[:, 0] = 1
+    logits[:6, 1] = np.arange(2, 8)  # six errors, the last of them the surest
+    p = Predictions(("a", "b"), tuple(map(str, range(20))), None, labels, logits)
+    rows = gallery(p)
+    assert rows[:4].tolist() == [5, 4, 3, 2] and len(rows) == 8 and (rows[4:] >= 6).all()
+    assert len(gallery(Predictions(p.classes, p.paths[:7], None, labels[:7], logits[:7]))) == 7
+    maps = Maps(
+        np.zeros((8, 4, 4, 3), np.uint8), p.predicted[rows], logits[rows], {"rollout": np.zeros((8, 2, 2))}, rows
+    )
+    figure = attention_maps(p, maps)
+    assert figure is not None
+    told = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
+    assert told == [f"row {row + 1}" for row in rows]
+    empty = Maps(maps.images[:0], maps.targets[:0], maps.logits[:0], {}, rows[:0])
+    assert attention_maps(p, empty) is None

@@ -1,0 +1,267 @@
+"""The ways to fine-tune and what they are compared with, from end to end on tiny drawn images."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, listing
+
+from vitmed import VitmedError, probe, train
+from vitmed.commands.train import TrainResult
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.headline import verdict
+from vitmed.training.checkpoint import load_checkpoint
+
+RUN = Callable[..., Answer]
+FREE = {key: TINY[key] for key in ("batch_size", "policy", "workers", "device", "precision")}
+FREE["probe_first"] = False  # which the plan would take
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes, so that the head of weights for three is new."""
+    return draw_splits(tmp_path_factory.mktemp("fine") / "data", 8, 4, 5, ("amber", "green"), seed=7)
+
+
+def run(data: Path, output: Path, weights: Path, ui: Recorder | None = None, **flags: Any) -> TrainResult:
+    settings = FREE | {"epochs": 2, "lr": 1e-3, "drop_path": 0.0} | flags
+    return train(data, output=output, name="a", weights=str(weights), ui=ui or Recorder(), **settings)
+
+
+def weights_of(file: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(file).weights
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    """Names of the tensors that are not the same, to the last bit."""
+    assert set(before) == set(after)
+    return {name for name in after if not torch.equal(before[name], after[name])}
+
+
+def test_freeze_keeps_the_network_and_fits_the_head(data: Path, tmp_path: Path, trained: Trained) -> None:
+    ui = Recorder()
+    result = run(data, tmp_path, trained.result.checkpoint, ui, freeze=True)
+    before, after = weights_of(trained.result.checkpoint), weights_of(result.folder / "best.pt")
+    assert changed(before, after) == {"head.weight", "head.bias"}
+    assert set(result.test.metrics["baselines"]) == {"nearest_neighbours", "colour_and_size"}
+    assert not (result.folder / "last.pt").exists() and not (result.folder / "metrics.jsonl").exists()
+    assert "penalty C" in result.test.metrics["report"]["facts"]["Model choice"]
+    assert any("features of the frozen network" in text for text in ui.said)
+
+
+def test_the_frozen_head_reads_back_as_it_was_fitted(data: Path, tmp_path: Path, trained: Trained) -> None:
+    """The logits of the checkpoint are those of scikit-learn's regression on the features."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from vitmed.data.loading import Images
+    from vitmed.training.baselines import frozen_features
+
+    result = run(data, tmp_path, trained.result.checkpoint, freeze=True)
+    saved = load_checkpoint(result.folder / "best.pt")
+    part = {n: Images(saved.data_root(), saved.splits.samples[n], saved.preprocessing) for n in ("train", "test")}
+    x = {n: frozen_features(saved.model(), images, torch.device("cpu")) for n, images in part.items()}
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=saved.record["C"], max_iter=5000))
+    model.fit(x["train"], part["train"].labels)
+    np.testing.assert_allclose(result.test.predictions.probabilities, model.predict_proba(x["test"]), atol=5e-3)
+
+
+def test_training_is_compared_with_the_frozen_features(data: Path, tmp_path: Path, trained: Trained) -> None:
+    ui = Recorder()
+    result = run(data, tmp_path, trained.result.checkpoint, ui)
+    entry = json.loads((result.folder / "test" / "metrics.json").read_text())["baselines"]["frozen_features"]
+    frozen = Predictions.from_csv(result.folder / "test" / "baseline_frozen_features.csv")
+    ours = Predictions.from_csv(result.folder / "test" / "predictions.csv")
+    assert frozen.paths == ours.paths
+    accuracy = [(p.predicted == p.labels).mean() for p in (ours, frozen)]
+    assert entry["overall"]["accuracy"]["value"] == pytest.approx(accuracy[1])
+    assert entry["difference"]["accuracy"]["value"] == pytest.approx(accuracy[0] - accuracy[1])
+    assert (
+        entry["difference"]["accuracy"]["low"] <= accuracy[0] - accuracy[1] <= entry["difference"]["accuracy"]["high"]
+    )
+    assert sum(text.startswith("baseline, ") and "not fine-tuned" in text for text in ui.said) == 2  # val and test
+    html = (result.folder / "test" / "report.html").read_text()
+    assert "Beside what needs no training" in html
+    before = weights_of(trained.result.checkpoint)
+    assert changed(before, weights_of(result.folder / "baseline.pt")) == {"head.weight", "head.bias"}
+
+
+def test_no_baseline_leaves_it_out(data: Path, tmp_path: Path, trained: Trained) -> None:
+    result = run(data, tmp_path, trained.result.checkpoint, baseline=False)
+    assert result.test.metrics["baselines"] == {}
+    assert not (result.folder / "baseline.pt").exists()
+
+
+def test_probe_first_starts_from_the_fitted_head(data: Path, tmp_path: Path, trained: Trained) -> None:
+    """With a learning rate of nearly nothing the result is the linear probe itself."""
+    still = {"lr": 1e-12, "sets": ["train.min_lr=0"], "freeze_blocks": 0}  # which also holds the stem's batch norm
+    probed = run(data, tmp_path / "1", trained.result.checkpoint, probe_first=True, **still)
+    frozen = run(data, tmp_path / "2", trained.result.checkpoint, freeze=True)
+    fresh = run(data, tmp_path / "3", trained.result.checkpoint, **still)
+    np.testing.assert_allclose(probed.test.predictions.logits, frozen.test.predictions.logits, atol=1e-4)
+    assert np.abs(fresh.test.predictions.logits - frozen.test.predictions.logits).max() > 0.1
+
+
+def test_frozen_blocks_stay_and_the_others_move(tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 6, 3, 3)
+    start = train(data, output=tmp_path, name="s", sets=("model.width=16", "model.depth=3", "model.heads=2"),
+                  ui=Recorder(), **TINY | {"epochs": 1})  # fmt: skip
+    result = run(data, tmp_path, start.folder / "best.pt", freeze_blocks=2)
+    before, after = weights_of(start.folder / "best.pt"), weights_of(result.folder / "best.pt")
+    moved = {re.sub(r"(blocks\.\d+|\w+)\..*", r"\1", name) for name in changed(before, after)}
+    assert moved == {"blocks.2", "fc_norm", "head"}
+
+
+def test_lora_moves_the_blocks_and_leaves_a_plain_checkpoint(data: Path, tmp_path: Path, trained: Trained) -> None:
+    result = run(data, tmp_path, trained.result.checkpoint, lora=2)
+    before, after = weights_of(trained.result.checkpoint), weights_of(result.folder / "best.pt")
+    adapted = {f"blocks.0.{m}.weight" for m in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+    assert changed(before, after) == adapted | {"head.weight", "head.bias"}
+    change = after["blocks.0.attn.qkv.weight"] - before["blocks.0.attn.qkv.weight"]
+    assert torch.linalg.matrix_rank(change, rtol=1e-3) <= 2
+
+
+@pytest.mark.parametrize("way", [{"lora": 2}, {"freeze_blocks": 0}, {"probe_first": True}])
+def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path, trained: Trained, way: dict[str, Any]) -> None:
+    def stop(done: int) -> None:
+        if done == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole = run(data, tmp_path / "whole", trained.result.checkpoint, **way)
+    with pytest.raises(VitmedError, match="interrupted"):
+        run(data, tmp_path / "parts", trained.result.checkpoint, Recorder(stop), **way)
+    parts = train(resume=tmp_path / "parts" / "a", ui=Recorder())
+    assert changed(weights_of(whole.folder / "best.pt"), weights_of(parts.folder / "best.pt")) == set()
+    assert set(parts.test.metrics["baselines"]) == {"frozen_features", "colour_and_size"}
+    assert parts.test.metrics["baselines"] == whole.test.metrics["baselines"]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--freeze"], "--freeze keeps what a network has learned"),
+        (["--lora", 2], "--lora keeps"),
+        (["--probe-first"], "--probe-first keeps"),
+        (["--freeze-blocks", 1], "--freeze-blocks keeps"),
+    ],
+)
+def test_random_weights_are_not_kept(vitmed: RUN, data: Path, tmp_path: Path, args: list[Any], told: str) -> None:
+    answer = vitmed("train", data, "-o", tmp_path / "runs", *TINY_ARGS, *args)
+    assert answer.code == 2 and told in answer.err, answer.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--freeze", "--lora", 2], "goes with no other way"),
+        (["--freeze-blocks", 9], "the network has 1"),
+        (["--lora", 16], "only 16 wide"),
+        (["--lora", 2, "--freeze-blocks", 1], "nothing to say"),
+        (["--lora", 0], "greater than or equal to 1"),
+    ],
+)
+def test_ways_that_make_no_sense(
+    vitmed: RUN, data: Path, tmp_path: Path, trained: Trained, args: list[Any], told: str
+) -> None:
+    answer = vitmed("train", data, "-o", tmp_path / "runs", "--weights", trained.result.checkpoint, *args)
+    assert answer.code == 2 and told in answer.err, answer.err
+
+
+def test_probe_with_weights(vitmed: RUN, data: Path, tmp_path: Path, trained: Trained) -> None:
+    before = listing(data)
+    answer = vitmed("probe", data, "--weights", trained.result.checkpoint, "-o", tmp_path, "--name", "p", "--json",
+                    "--device", "cpu")  # fmt: skip
+    assert answer.code == 0, answer.err
+    said = json.loads(answer.out)
+    assert set(said["test"]["baselines"]) == {"nearest_neighbours", "colour_and_size"}
+    assert load_checkpoint(tmp_path / "p").classes == ("amber", "green")
+    assert listing(data) == before
+
+
+def test_probe_without_weights_tells_what_colour_gives_away(vitmed: RUN, data: Path, tmp_path: Path) -> None:
+    answer = vitmed("probe", data, "-o", tmp_path, "--name", "p", "--image-size", 16, "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["test"]["overall"]["auroc"]["value"] > 0.95  # the classes are colours
+    report = (tmp_path / "p" / "test" / "report.html").read_text()
+    assert "No network" in report
+    with (tmp_path / "p" / "splits.csv").open() as stream:
+        assert {row["split"] for row in csv.DictReader(stream)} == {"train", "val", "test"}
+    assert not (tmp_path / "p" / "best.pt").exists()
+
+
+def test_probe_meets_a_gate_and_refuses_a_wrong_one(vitmed: RUN, data: Path, tmp_path: Path) -> None:
+    args = ["probe", data, "-o", tmp_path, "--image-size", 16]
+    assert vitmed(*args, "--fail-under", "accuracy=1.01").code == 6
+    assert vitmed(*args, "--fail-under", "accurancy=0.9").code == 2
+
+
+def test_a_report_made_again_keeps_its_baselines(vitmed: RUN, data: Path, tmp_path: Path, trained: Trained) -> None:
+    result = run(data, tmp_path, trained.result.checkpoint)
+    answer = vitmed("evaluate", result.folder / "test" / "predictions.csv", "-o", tmp_path / "again")
+    assert answer.code == 0, answer.err
+    again = json.loads((tmp_path / "again" / "metrics.json").read_text())
+    assert again["baselines"] == result.test.metrics["baselines"]
+
+
+def test_python(data: Path, tmp_path: Path) -> None:
+    result = probe(data, output=tmp_path, name="p", image_size=16, ui=Recorder())
+    assert result.checkpoint is None and result.test.metrics["n"] == 10
+
+
+def test_few_patients_give_no_verdict() -> None:
+    entry: dict[str, Any] = {"text": "a baseline", "overall": {"auroc": {"value": 0.5, "low": 0.4, "high": 0.6}}}
+    entry["difference"] = {"auroc": {"value": 0.1, "low": 0.05, "high": 0.2}}
+    assert "the model is better" in verdict(entry, None) and "the model is better" in verdict(entry, 10)
+    assert "9 patients are too few" in verdict(entry, 9) and "better:" not in verdict(entry, 9)
+    entry["difference"] = {"auroc": {"value": -0.1, "low": -0.2, "high": -0.05}}
+    assert "the BASELINE is better" in verdict(entry, 50)
+    entry["difference"] = {"auroc": {"value": 0.1, "low": -0.05, "high": 0.2}}
+    assert "not shown to be better" in verdict(entry, 50)
+
+
+class PressesCtrlC(Recorder):
+    """Interrupts when the baselines are said, before the first step."""
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        if text.startswith("baseline, logistic regression on the pretrained features"):
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_stops_before_its_first_step_goes_on(data: Path, tmp_path: Path, trained: Trained) -> None:
+    whole = run(data, tmp_path / "whole", trained.best, probe_first=True)
+    with pytest.raises(VitmedError, match="stopped at once"):
+        run(data, tmp_path / "parts", trained.best, PressesCtrlC(), probe_first=True)
+    parts = train(resume=tmp_path / "parts" / "a", ui=Recorder())
+    assert changed(weights_of(whole.folder / "best.pt"), weights_of(parts.folder / "best.pt")) == set()
+    assert parts.test.metrics["baselines"] == whole.test.metrics["baselines"]
+
+
+def test_a_frozen_run_has_nothing_to_go_on_from(data: Path, tmp_path: Path, trained: Trained) -> None:
+    with pytest.raises(VitmedError, match="start again: vitmed train --config") as stopped:
+        run(data, tmp_path / "parts", trained.best, PressesCtrlC(), freeze=True)
+    assert stopped.value.exit_code == 130
+    again = train(config=tmp_path / "parts" / "a" / "config.yaml", output=tmp_path / "again", ui=Recorder())
+    with pytest.raises(VitmedError, match="this run is finished"):
+        train(resume=again.folder, ui=Recorder())
+
+
+def test_what_means_nothing_to_a_frozen_network_is_told(data: Path, tmp_path: Path, trained: Trained) -> None:
+    ui = Recorder()
+    run(data, tmp_path, trained.best, ui, freeze=True, mixup=0.2)
+    told = [text for text in ui.warned if "have no effect" in text]
+    assert len(told) == 1 and "train.epochs" in told[0] and "augment.mixup" in told[0]
+    assert not any("calibration" in text for text in ui.warned)

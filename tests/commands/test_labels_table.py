@@ -1,0 +1,148 @@
+"""A run from a table of labels, from end to end: patients, further columns, resuming and judging without the table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
+
+from vitmed import evaluate, train
+from vitmed.commands.train import TrainResult
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data.samples import labelled
+from vitmed.metrics.predictions import Predictions
+from vitmed.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def draw_table(place: Path, seed: int = 0, first: int = 0) -> tuple[Path, Path]:
+    """place/images/<no class>.png and place/labels.csv: 48 images, 12 patients from `first` on, two sites."""
+    draw_classes(place / "drawn", 24, seed=seed)
+    images = place / "images" / "all"
+    images.mkdir(parents=True)
+    rows = ["path;dx;patient;site"]
+    for i, file in enumerate(sorted((place / "drawn").rglob("*.png"))):
+        shutil.move(file, images / f"{i:02}.png")
+        rows.append(f"all/{i:02}.png;{file.parent.name};P{first + i % 12};{'NS'[i % 12 < 4]}")
+    (place / "labels.csv").write_text("\n".join(rows))
+    return place / "images", place / "labels.csv"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    place = tmp_path_factory.mktemp("table")
+    data, table = draw_table(place)
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        options = TINY | {"epochs": 1, "labels": str(table), "folds": 3, "fold": 2}
+        return train(data, output=place / "runs", name="run", sets=TINY_SETS, ui=Recorder(), **options)
+
+
+def test_further_columns_come_through(run: TrainResult) -> None:
+    """splits.csv, predictions.csv, the checkpoint and Python; at the end, as they were."""
+    with (run.folder / "splits.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["path", "sha256", "class", "group", "split", "site"] and len(rows) == 48
+    assert all(row["site"] == "NS"[int(row["group"][1:]) < 4] for row in rows)
+    text = (run.folder / "test" / "predictions.csv").read_text()
+    assert text.splitlines()[0].startswith("path,label,group") and text.splitlines()[0].endswith(",site")
+    said = Predictions.from_csv(run.folder / "test" / "predictions.csv")
+    assert said.columns == run.test.predictions.columns and list(said.columns)[-1] == "site"
+    assert said.groups is not None
+    assert said.columns["site"] == tuple("NS"[int(group[1:]) < 4] for group in said.groups)
+    assert said.to_csv() == Predictions.from_csv(run.folder / "test" / "predictions.csv").to_csv()
+    saved = load_checkpoint(run.folder)
+    assert saved.splits.columns == ("site",) and saved.splits.patients == "by table (--labels)"
+    again = labelled(saved.classes, saved.splits.samples["test"], said.logits, columns=("site",))
+    assert again.columns == {"site": said.columns["site"]}
+
+
+def test_the_proof_is_in_the_report(run: TrainResult) -> None:
+    report = json.loads((run.folder / "test" / "metrics.json").read_text())
+    groups = load_checkpoint(run.folder).splits.groups()
+    told = report["report"]["facts"]["Patients of the run"]
+    counts = ", ".join(f"{len(groups[name])} in {name}" for name in ("train", "val", "test"))
+    assert told == f"{counts}, none in two; known by table (--labels)" and sum(map(len, groups.values())) == 12
+    assert report["resampling"] == "by patient" and all(note.startswith("Data: ") for note in report["report"]["notes"])
+    assert "fold 2 of 3 by patient" in report["report"]["facts"]["Splits of the run"]
+
+
+def test_the_table_is_named_relative_to_the_run_and_not_needed_again(run: TrainResult, tmp_path: Path) -> None:
+    place = run.folder.parents[1]
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["data"]["labels"] == "../../labels.csv"
+    shutil.copytree(place, tmp_path / "moved")
+    (tmp_path / "moved" / "labels.csv").unlink()
+    folder = tmp_path / "moved" / "runs" / "run"
+    again = evaluate(folder, resamples=20, ui=Recorder())
+    assert again.predictions.to_csv() == run.test.predictions.to_csv()
+    resumed = train(resume=folder, epochs=2, ui=Recorder())
+    assert resumed.test.predictions.columns["site"] == run.test.predictions.columns["site"]
+    assert yaml.safe_load((folder / "config.yaml").read_text())["data"]["labels"] == "../../labels.csv"
+
+
+def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Path) -> None:
+    data, table = draw_table(tmp_path, seed=5, first=90)
+    found = evaluate(run.folder, data=data, labels=table, output=tmp_path / "a", resamples=20, ui=Recorder())
+    assert found.metrics["n"] == 48 and found.metrics["resampling"] == "by patient"
+    assert list(found.predictions.columns)[-1] == "site" and found.metrics["report"]["title"] == "all of images"
+    rows = [line.split(";") for line in table.read_text().splitlines()]
+    (tmp_path / "who.csv").write_text("\n".join(["path,who", *(f"{r[0]},{r[3]}" for r in rows[1:])]))
+    found = evaluate(
+        run.folder,
+        data=data,
+        labels=table,
+        groups=tmp_path / "who.csv",
+        output=tmp_path / "b",
+        resamples=20,
+        ui=Recorder(),
+    )
+    assert set(found.predictions.groups or ()) == {"N", "S"} and {"patient", "site"} <= set(found.predictions.columns)
+    table.write_text(table.read_text().replace("blue", "violet"))
+    with pytest.raises(DataError, match="class 'violet' is not one of the classes amber, blue"):
+        evaluate(run.folder, data=data, labels=table, output=tmp_path / "c", ui=Recorder())
+    with pytest.raises(UsageError, match="add --data DIR"):
+        evaluate(run.folder, labels=table, output=tmp_path / "d", ui=Recorder())
+
+
+def test_a_checkpoint_from_before_columns(run: TrainResult, tmp_path: Path) -> None:
+    content = torch.load(run.checkpoint, weights_only=True)
+    for key in ("columns", "patients"):
+        del content["data"][key]
+    for part in content["data"]["splits"].values():
+        del part["columns"]
+    torch.save(content, tmp_path / "old.pt")
+    splits = load_checkpoint(tmp_path / "old.pt").splits
+    assert splits.columns == () and splits.grouped and all(s.columns == () for s in splits.samples["test"])
+
+
+def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:
+    data, ui = draw_splits(tmp_path / "data", 6, 4, 4), Recorder()
+    options = TINY | {"epochs": 1, "group_regex": r"_(\d+)\.png"}  # every split has a patient 0
+    with pytest.raises(DataError, match="in two splits"):
+        train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **options)
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, allow_leakage=True, **options)
+    assert any("in two splits (--allow-leakage)" in text for text in ui.warned)
+    notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
+    leaks = [note for note in notes[:2] if note.startswith("Leakage: 4 patients of this split have images in another")]
+    assert leaks and leaks[0] in (result.folder / "test" / "report.html").read_text()
+    assert "4 OF THEM IN TWO" in result.test.metrics["report"]["facts"]["Patients of the run"]
+
+
+def test_a_run_without_patients_says_so_at_the_head_and_shows_its_guess(tmp_path: Path) -> None:
+    data, ui = draw_classes(tmp_path / "data", 24), Recorder()
+    for file in sorted(data.rglob("*.png")):
+        i = int(file.stem.split("_")[1])
+        file.rename(file.with_name(f"P{i % 6}_{i}.png"))
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
+    assert any("look like 6 patients (P0, P1, P2, ...): confirm with --groups names" in text for text in ui.warned)
+    assert "split by image: likely optimistic" in (result.folder / "test" / "report.html").read_text()
+    metrics = json.loads((result.folder / "test" / "metrics.json").read_text())
+    assert metrics["notes"][0].startswith("Split by image: likely optimistic.") and metrics["n_groups"] is None
+    assert any(text.endswith("likely optimistic") for text in ui.said)

@@ -1,0 +1,274 @@
+"""`vitmed predict`: the same numbers as evaluate, an answer for every image, and nothing else loaded."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Recorder, Trained, draw_classes, python
+from PIL import Image
+
+from vitmed import predict
+from vitmed.core.errors import CheckpointError, DataError
+from vitmed.metrics.predictions import Predictions
+
+ANSWER = Callable[..., Any]
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_predict_on_the_test_folder_is_evaluate_to_the_last_bit(trained: Trained) -> None:
+    judged = Predictions.from_csv(trained.folder / "test" / "predictions.csv")
+    said = predict(trained.data / "test", checkpoint=trained.best, ui=Recorder())
+    assert said.classes == judged.classes
+    assert [Path(p).relative_to(trained.data).as_posix() for p in said.paths] == list(judged.paths)
+    assert said.logits.tobytes() == judged.logits.tobytes()
+    assert said.probabilities.tobytes() == judged.probabilities.tobytes()
+
+
+def test_the_same_at_the_command_line(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    answer = vitmed("predict", trained.data / "test", "--checkpoint", trained.best, "--csv", tmp_path / "p.csv")
+    assert answer.code == 0, answer.err
+    judged, said = table(trained.folder / "test" / "predictions.csv"), table(tmp_path / "p.csv")
+    assert list(said[0]) == [*judged[0], "error"]
+    for one, other in zip(said, judged, strict=True):
+        assert one["path"].endswith(other["path"]) and one["label"] == one["error"] == ""
+        assert all(one[key] == other[key] for key in other if key not in ("path", "label"))
+
+
+def test_preprocessing_is_the_checkpoints(trained: Trained, tmp_path: Path) -> None:
+    """An image far from square, in another mode: padded, resized and normalised as when it was trained."""
+    import torch
+
+    from vitmed.training.checkpoint import load_checkpoint
+
+    image = Image.new("RGBA", (64, 32), (230, 160, 30, 255))
+    image.save(tmp_path / "wide.png")
+    said = predict(tmp_path / "wide.png", checkpoint=trained.best, ui=Recorder())
+    pixels = np.zeros((16, 16, 3))
+    pixels[4:12] = np.array([230, 160, 30]) / 255  # black above and below
+    x = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    with torch.no_grad():
+        expected = load_checkpoint(trained.best).model()(torch.tensor(x).permute(2, 0, 1)[None].float())
+    assert said.logits[0] == pytest.approx(expected[0].numpy(), abs=1e-4)
+
+
+def test_raw_probabilities_are_warned_of_once(trained: Trained) -> None:
+    image = next(trained.data.rglob("*.png"))
+    for file, told in ((trained.best, 0), (trained.best.with_name("last.pt"), 1)):
+        ui = Recorder()
+        predict([image], checkpoint=file, ui=ui)
+        assert sum("probabilities are raw" in text and "best.pt" in text for text in ui.warned) == told
+
+
+def test_files_folders_and_patterns_in_their_order(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.data / "test")
+    names = ["green/green_0.png", "amber", "blue/blue_[12].png"]
+    said = predict(names, checkpoint=trained.best, ui=Recorder())
+    assert list(said.paths) == [
+        "green/green_0.png", *(f"amber/amber_{i}.png" for i in range(6)), "blue/blue_1.png", "blue/blue_2.png",
+    ]  # fmt: skip
+    assert len(predict("**/*.png", checkpoint=trained.best, ui=Recorder())) == 18
+    assert len(predict(Path("amber/amber_0.png"), checkpoint=trained.best, ui=Recorder())) == 1
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_file_first(trained: Trained, tmp_path: Path) -> None:
+    shutil.copy(trained.data / "test" / "amber" / "amber_0.png", tmp_path / "scan[1].png")
+    assert len(predict(tmp_path / "scan[1].png", checkpoint=trained.best, ui=Recorder())) == 1
+
+
+def test_the_newest_run_is_taken_and_named(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vitmed: ANSWER
+) -> None:
+    for i, name in enumerate(("old", "newest", "older")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        shutil.copy(trained.best, tmp_path / "runs" / name)
+        when = [100, 300, 200][i]
+        os.utime(tmp_path / "runs" / name / "best.pt", (when, when))
+    monkeypatch.chdir(tmp_path)
+    answer = vitmed("predict", trained.data / "test" / "amber" / "amber_0.png")
+    assert answer.code == 0 and "newest" in answer.err and "old/" not in answer.err
+    folder = vitmed("predict", trained.data / "test" / "amber", "--checkpoint", tmp_path / "runs" / "old")
+    assert folder.code == 0  # a run folder stands for its best checkpoint
+
+
+def test_no_run_to_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vitmed: ANSWER) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = vitmed("predict", "image.png")
+    assert answer.code == 4 and "no run with a best.pt" in answer.err and "vitmed train" in answer.err
+    with pytest.raises(CheckpointError, match=r"none\.pt"):
+        predict("image.png", checkpoint="none.pt", ui=Recorder())
+
+
+def test_nothing_to_predict(trained: Trained, tmp_path: Path) -> None:
+    for names, told in (
+        ([], "no image is named"),
+        ([tmp_path], "no images in this folder"),
+        (["x*.png"], "no file matches"),
+    ):
+        with pytest.raises(DataError, match=told):
+            predict(names, checkpoint=trained.best, ui=Recorder())
+
+
+@pytest.fixture
+def mixed(trained: Trained, tmp_path: Path) -> Path:
+    """Three good images among five that cannot be read."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for i, name in enumerate(("amber", "blue", "green")):
+        shutil.copy(trained.data / "test" / name / f"{name}_0.png", folder / f"{2 * i}_{name}.png")
+    (folder / "1_empty.png").write_bytes(b"")
+    (folder / "3_text.jpg").write_text("hello")
+    (folder / "5_cut.png").write_bytes((folder / "0_amber.png").read_bytes()[:100])
+    (folder / "7_link.png").symlink_to(folder / "gone.png")
+    (folder / "8_scan.dcm").write_bytes(bytes(128) + b"DICM")
+    return folder
+
+
+def test_unreadable_images_are_rows_and_the_rest_is_answered(
+    trained: Trained, mixed: Path, tmp_path: Path, vitmed: ANSWER
+) -> None:
+    missing = tmp_path / "missing.png"
+    answer = vitmed("predict", mixed, missing, "--checkpoint", trained.best, "--csv", tmp_path / "p.csv")
+    assert answer.code == 3 and "6 of 9 images not read" in answer.err and "Traceback" not in answer.err
+    rows = {Path(row["path"]).name: row for row in table(tmp_path / "p.csv")}
+    assert len(rows) == 9
+    bad = {"1_empty.png": "empty", "3_text.jpg": "not an image", "5_cut.png": "cannot be decoded",
+           "7_link.png": "broken link", "8_scan.dcm": "DICOM", "missing.png": "no such file"}  # fmt: skip
+    for name, row in rows.items():
+        if name in bad:
+            assert bad[name] in row["error"] and row["prediction"] == row["logit_amber"] == ""
+            assert bad[name] in answer.err
+        else:
+            assert row["error"] == "" and row["prediction"]
+    alone = predict(mixed / "4_green.png", checkpoint=trained.best, ui=Recorder())
+    assert float(rows["4_green.png"]["logit_green"]) == pytest.approx(float(alone.logits[0, 2]), abs=1e-5)
+
+
+def test_json_is_one_object_and_nothing_else(trained: Trained, mixed: Path, vitmed: ANSWER) -> None:
+    answer = vitmed("predict", mixed, "--checkpoint", trained.best, "--json", "--top-k", 2)
+    assert answer.code == 3
+    given = json.loads(answer.out)
+    assert answer.out.count("\n") == 1
+    assert given["classes"] == ["amber", "blue", "green"] and "not a medical device" in given["notice"]
+    assert [Path(image["path"]).name for image in given["images"]] == ["0_amber.png", "2_blue.png", "4_green.png"]
+    for image in given["images"]:
+        first, second = image["top"]
+        assert first == {"class": image["prediction"], "probability": image["confidence"]}
+        assert first["probability"] >= second["probability"]
+    assert len(given["errors"]) == 5 and all(error["error"] for error in given["errors"])
+
+
+def test_the_table_shows_class_probability_and_runners_up(trained: Trained, vitmed: ANSWER) -> None:
+    file = trained.data / "test" / "amber" / "amber_0.png"
+    said = predict(file, checkpoint=trained.best, ui=Recorder())
+    answer = vitmed("predict", file, "--checkpoint", trained.best, "--top-k", 3)
+    order = np.argsort(-said.probabilities[0])
+    flat = " ".join(answer.out.split())
+    assert said.classes[order[0]] in flat and f"{said.probabilities[0, order[0]]:.3f}" in flat
+    assert all(said.classes[k] in flat for k in order) and "Research use only" in flat
+
+
+def test_plot_is_a_picture(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    file = trained.data / "test" / "amber" / "amber_0.png"
+    answer = vitmed("predict", file, "--checkpoint", trained.best, "--plot", tmp_path / "p.png")
+    assert answer.code == 0
+    with Image.open(tmp_path / "p.png") as image:
+        assert image.format == "PNG" and min(image.size) > 50
+
+
+def test_an_output_that_cannot_be_written(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    file = trained.data / "test" / "amber" / "amber_0.png"
+    answer = vitmed("predict", file, "--checkpoint", trained.best, "--csv", tmp_path)  # a folder is there
+    assert answer.code == 2 and f"{tmp_path}: cannot be written" in answer.err and "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_a_folder_that_is_not_there_is_told_before_predicting(vitmed: ANSWER, tmp_path: Path, option: str) -> None:
+    answer = vitmed("predict", "x.png", "--checkpoint", "none.pt", option, tmp_path / "none" / "p.out")
+    assert answer.code == 2 and "p.out: its folder is not there" in answer.err and "none.pt" not in answer.err
+
+
+def test_a_picture_is_a_png(vitmed: ANSWER, tmp_path: Path) -> None:
+    answer = vitmed("predict", "x.png", "--checkpoint", "none.pt", "--plot", tmp_path / "p.jpg")
+    assert answer.code == 2 and "PNG" in answer.err and "none.pt" not in answer.err
+
+
+def test_off_a_terminal_a_path_stays_on_one_line(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    long = tmp_path / f"{'a' * 120}.png"
+    shutil.copy(trained.data / "test" / "amber" / "amber_0.png", long)
+    assert str(long) in vitmed("predict", long, "--checkpoint", trained.best).out
+
+
+def test_names_of_every_kind(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    names = [
+        "with space.png",
+        "naïve 細胞.png",
+        "[red]markup[bold].png",
+        "comma,quote'\".png",
+        "new\nline.png",
+        "n" * 251 + ".png",
+    ]
+    if os.name == "posix":
+        names.append(os.fsdecode(b"latin-1 caf\xe9.png"))  # from an old disk: no valid UTF-8
+    folder = tmp_path / "names"
+    folder.mkdir()
+    for name in names:
+        shutil.copy(trained.data / "test" / "amber" / "amber_0.png", folder / name)
+    answer = vitmed("predict", folder, "--checkpoint", trained.best, "--csv", tmp_path / "p.csv", "--json")
+    assert answer.code == 0, answer.err
+    given = [image["path"] for image in json.loads(answer.out)["images"]]
+    assert {f"{folder}/{name}" for name in names[:6]} <= set(given) and len(given) == len(names)
+    rows = {row["path"] for row in table(tmp_path / "p.csv")}
+    assert {f"{folder}/{name}" for name in names[:6]} <= rows and len(rows) == len(names)
+    assert vitmed("predict", folder, "--checkpoint", trained.best).code == 0
+
+
+def test_predict_loads_only_what_it_needs(trained: Trained, tmp_path: Path) -> None:
+    """It starts as fast as torch does: nothing that only training or drawing needs."""
+    code = f"""
+import sys
+from vitmed.cli import main
+try:
+    main(["predict", {str(trained.data / "test" / "amber")!r}, "--checkpoint", {str(trained.best)!r}, "--json"])
+except SystemExit as end:
+    assert end.code == 0
+heavy = ("albumentations", "torchvision", "sklearn", "scipy", "matplotlib", "cv2", "jinja2")
+found = [module for module in heavy if module in sys.modules]
+sys.exit(f"loaded {{found}}" if found else 0)
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_images(trained: Trained, tmp_path: Path) -> None:
+    """3,000 images take as much as 300 do, but for the few bytes of a row each."""
+    few = draw_classes(tmp_path / "few", 300, ("amber",), side=200) / "amber"
+    many = tmp_path / "many"
+    many.mkdir()
+    for i in range(3000):
+        os.link(few / f"amber_{i % 300}.png", many / f"{i}.png")
+    code = """
+import resource, sys
+from vitmed import predict
+from vitmed.core.ui import Silent
+assert len(predict(sys.argv[1], checkpoint=sys.argv[2], ui=Silent())) == int(sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    peaks = []
+    for folder, count in ((few, 300), (many, 3000)):
+        done = python("-c", code, str(folder), str(trained.best), str(count), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stdout))
+    assert peaks[1] - peaks[0] < 20, f"MiB: {peaks}"

@@ -1,0 +1,327 @@
+"""`vitmed pretrain`: which images it may see, what it leaves behind, and that training takes it over."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY, TINY_NETWORK, Answer, Recorder, draw_classes, draw_nothing, draw_splits
+from PIL import Image
+from test_evaluation_images import draw_patients
+from test_resume import interrupt_at, same
+
+from vitmed import build_model, evaluate, pretrain, train
+from vitmed.commands.pretrain import FLAGS, PretrainResult
+from vitmed.core.config import PretrainConfig, load_config
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.data.splits import make_splits
+from vitmed.models.pretrained import read_weights
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.pretraining import reconstruction_figure
+from vitmed.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+RUN = Callable[..., Answer]
+SMALL = {k: v for k, v in TINY.items() if k != "policy"} | {"patch_size": 4}
+# What the encoder decides is left out.
+AFTER = {k: v for k, v in TINY.items() if k not in ("image_size", "patch_size")} | {"epochs": 1}
+SETS = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
+
+
+def start(
+    data: Path, output: Path, ui: Recorder | None = None, sets: tuple[str, ...] = (), **flags: Any
+) -> PretrainResult:
+    return pretrain(data, output=output, name="mae", ui=ui or Recorder(), sets=(*SETS, *sets), **SMALL | flags)
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "splits.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_splits(tmp_path_factory.mktemp("pretrain") / "data")
+
+
+@pytest.fixture(scope="module")
+def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> PretrainResult:
+    """A finished run. Change nothing in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        return start(data, tmp_path_factory.mktemp("made"), epochs=8, normalize="half", policy="none")
+
+
+def test_the_loss_falls_and_all_is_written(made: PretrainResult) -> None:
+    losses = [record["val_loss"] for record in made.records]
+    assert losses[-1] < losses[0] and made.records[-1]["train_loss"] < made.records[0]["train_loss"]
+    files = {path.name for path in made.folder.iterdir()}
+    assert files == {"config.yaml", "environment.json", "splits.csv", "metrics.jsonl", "encoder.pt", "last.pt",
+                     "training_curves.png", "reconstructions.png"}  # fmt: skip
+    lines = [json.loads(line) for line in (made.folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines == made.records and [line["epoch"] for line in lines] == list(range(1, 9))
+
+
+def test_the_config_of_a_run_repeats_it(data: Path, made: PretrainResult, tmp_path: Path) -> None:
+    again = pretrain(config=made.folder / "config.yaml", output=tmp_path, name="again", ui=Recorder())
+    one, other = (torch.load(run.encoder, weights_only=True) for run in (made, again))
+    same(one["weights"], other["weights"])
+
+
+def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tmp_path: Path) -> None:
+    """Nothing fresh but the head; network, size, normalisation and the mean come from the file."""
+    weights = read_weights(made.encoder)
+    assert weights.normalize[0] == "half" and "head.weight" not in weights.state
+    model = build_model(weights=str(made.encoder), num_classes=3)
+    assert model.pool == "mean" and torch.equal(model.fc_norm.weight, weights.state["norm.weight"])
+    assert torch.equal(model.blocks[0].mlp.fc1.weight, weights.state["blocks.0.mlp.fc1.weight"])
+    result = train(data, weights=made.encoder, output=tmp_path, name="run", ui=Recorder(), **AFTER)
+    report = json.loads((result.folder / "weights.json").read_text())
+    assert sorted(report["fresh"]) == ["head.bias", "head.weight"] and report["unused"] == report["resized"] == []
+    config = load_checkpoint(result.checkpoint).config
+    assert (config.data.normalize, config.model.image_size, config.model.patch_size) == ("half", 16, 4)
+    assert not any("Leakage" in note for note in result.test.metrics["report"]["notes"])
+
+
+def test_in_bf16(data: Path, tmp_path: Path) -> None:
+    records = start(data, tmp_path, precision="bf16", epochs=1).records
+    assert 0 < records[0]["train_loss"] < 10 and 0 < records[0]["val_loss"] < 10
+
+
+# --- which images
+
+
+def test_split_folders_leave_the_test_out(data: Path, made: PretrainResult) -> None:
+    used = rows(made.folder)
+    assert {row["split"] for row in used} == {"train", "val"} and len(used) == 2 * (12 + 4)
+    assert not any(row["path"].startswith("test/") for row in used)
+    seen = torch.load(made.encoder, weights_only=True)["seen"]
+    assert sorted(seen) == sorted(row["sha256"] for row in used)
+
+
+def test_class_folders_split_as_training_splits_them(tmp_path: Path) -> None:
+    data = draw_patients(tmp_path / "data", 0, seed=3)
+    draw_patients(tmp_path / "more", 3, seed=4)
+    for file in (tmp_path / "more").rglob("*.png"):
+        shutil.move(file, data / file.parent.name / file.name)
+    ui = Recorder()
+    flags = {"group_regex": r"(P\d+)_", "epochs": 1}
+    result = start(data, tmp_path / "runs", ui, ("data.val_fraction=0.2", "data.test_fraction=0.2"), **flags)
+    asked = load_config(None, {"data.root": str(data), "data.group_regex": r"(P\d+)_", "data.val_fraction": 0.2,
+                               "data.test_fraction": 0.2})  # fmt: skip
+    splits = make_splits(asked.data)
+    for name in ("train", "val"):
+        used = [row["path"] for row in rows(result.folder) if row["split"] == name]
+        assert used == [sample.path for sample in splits.samples[name]]
+    assert any(f"{len(splits.samples['test'])} images, left out" in text for text in ui.said)
+
+
+def test_loose_images_are_all_taken_but_5_percent(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "all", 20) / "amber"  # a folder of images, no class below
+    for file in (tmp_path / "all" / "blue").iterdir():
+        shutil.move(file, data / file.name)
+    ui = Recorder()
+    result = start(data, tmp_path / "runs", ui, epochs=1)
+    used = rows(result.folder)
+    assert len(used) == 40 and sum(row["split"] == "val" for row in used) == 2
+    assert any("no test images were left out" in text for text in ui.warned)
+    draw_splits(data, train=0, val=0, test=3)  # a test folder beside loose images
+    ui = Recorder()
+    again = start(data, tmp_path / "runs", ui, epochs=1)
+    assert {row["path"] for row in rows(again.folder)} == {row["path"] for row in used}
+    assert any("6 images, left out" in text for text in ui.said)
+
+
+def test_unlabelled_folders_are_taken_whole_by_patient(tmp_path: Path) -> None:
+    """Folders that are no classes, of one image each some: training would refuse them, and says what to do."""
+    for i in range(12):
+        draw_classes(tmp_path / "data" / f"study{i}", 1 + i % 2, ("scan",), seed=i)
+    with pytest.raises(DataError, match="--unlabelled"):
+        start(tmp_path / "data", tmp_path / "runs", epochs=1)
+    sets = ("data.val_fraction=0.25",)
+    flags = {"unlabelled": True, "epochs": 1, "group_regex": r"(study\d+)/"}
+    used = rows(start(tmp_path / "data", tmp_path / "runs", sets=sets, **flags).folder)
+    groups = {name: {row["group"] for row in used if row["split"] == name} for name in ("train", "val")}
+    assert len(used) == 18 and groups["val"] and not groups["train"] & groups["val"]
+    assert len(groups["train"]) + len(groups["val"]) == 12
+
+
+def test_a_patient_of_the_test_folder_is_refused(tmp_path: Path) -> None:
+    data = draw_patients(tmp_path / "data" / "test", 0, seed=1).parent
+    draw_patients(data / "images", 2, seed=2)
+    with pytest.raises(DataError, match="'P2' in train and test"):
+        start(data, tmp_path / "runs", epochs=1, group_regex=r"(P\d+)_")
+
+
+def test_a_test_image_that_was_seen_is_told(tmp_path: Path, made: PretrainResult, data: Path) -> None:
+    """Before training, in the report, in a report made later, and by a run that starts from that run."""
+    other = draw_splits(tmp_path / "other", seed=5)
+    shutil.copy(data / "train" / "amber" / "amber_0.png", other / "test" / "amber" / "copy.png")
+    ui = Recorder()
+    result = train(other, weights=made.encoder, output=tmp_path, name="one", ui=ui, **AFTER)
+    assert any("1 images of test were used to make the weights" in text for text in ui.warned)
+    for metrics in (result.test.metrics, evaluate(result.folder, output=tmp_path / "r", ui=Recorder()).metrics):
+        assert any("Leakage: 1 of these images was used to make the weights" in n for n in metrics["report"]["notes"])
+    assert not any("Leakage" in note for note in result.val.metrics["report"]["notes"])
+    later = train(other, weights=result.checkpoint, output=tmp_path, name="two", ui=Recorder(), **AFTER)
+    assert any("Leakage: 1 of" in note for note in later.test.metrics["report"]["notes"])
+    with pytest.raises(DataError, match="pretraining"):
+        evaluate(later.folder, data=data / "train", ui=Recorder())
+
+
+# --- stop and go on
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path) -> None:
+    """24 images in batches of 8 and 2 batches a step: stopped at an epoch's end, within one, and twice."""
+    flags = {"epochs": 3, "batch_size": 4, "accumulate": 2, "policy": "mae"}
+    sets = ("model.dropout=0.1", "model.drop_path=0.1", "model.depth=2")
+    whole = start(data, tmp_path / "whole", sets=sets, **flags).folder
+    for presses in ([6], [9], [3, 13]):
+        run = tmp_path / str(presses) / "mae"
+        for i, press in enumerate(presses):
+            with pytest.raises(Interrupted, match=r"last\.pt is saved") as stopped:
+                if i == 0:
+                    start(data, run.parent, interrupt_at(press), sets=sets, **flags)
+                else:
+                    pretrain(resume=run, ui=interrupt_at(press))
+            assert f"vitmed pretrain --resume {run}" in stopped.value.fix
+        pretrain(resume=run, ui=Recorder())
+        one, other = (torch.load(folder / "last.pt", weights_only=True) for folder in (whole, run))
+        same(one["training"], other["training"])
+        one, other = (torch.load(folder / "encoder.pt", weights_only=True) for folder in (whole, run))
+        same(one["weights"], other["weights"])
+
+
+def test_stopped_at_once(data: Path, tmp_path: Path) -> None:
+    def press(done: int) -> None:
+        if done == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="stopped at once"):
+        start(data, tmp_path, Recorder(press))
+
+
+def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="finished"):
+        pretrain(resume=made.folder, ui=Recorder())
+    with pytest.raises(UsageError, match="own configuration"):
+        pretrain(resume=made.folder, epochs=9, ui=Recorder())
+    with pytest.raises(UsageError, match="own folder"):
+        pretrain(resume=made.folder, name="other", ui=Recorder())
+    with pytest.raises(CheckpointError, match=r"no last\.pt"):
+        pretrain(resume=tmp_path, ui=Recorder())
+    with pytest.raises(CheckpointError, match="not a vitmed checkpoint"):
+        train(resume=made.folder, ui=Recorder())
+    with pytest.raises(Interrupted):
+        start(data, tmp_path, interrupt_at(1))
+    other = draw_splits(tmp_path / "data", seed=3)
+    with pytest.raises(DataError, match="have changed"):
+        pretrain(other, resume=tmp_path / "mae", ui=Recorder())
+    file = tmp_path / "mae" / "last.pt"
+    saved = torch.load(file, weights_only=True)
+    del saved["data"]["splits"]
+    torch.save(saved, file)
+    with pytest.raises(CheckpointError, match="damaged"):
+        pretrain(resume=tmp_path / "mae", ui=Recorder())
+
+
+# --- bad input
+
+
+def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN) -> None:
+    data, runs = draw_splits(tmp_path / "data"), tmp_path / "runs"
+    flags = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", v)]
+    sets = [part for text in SETS for part in ("--set", text)]
+    for code, told, where, more in (
+        (3, "no such folder", tmp_path / "nowhere", ()),
+        (2, "there are: none", data, ("--policy", "nothing")),
+        (2, "plain stem", data, ("--set", "model.stem=conv")),
+        (2, "random weights", data, ("--set", "model.weights=x.pt")),
+        (2, "mask_ratio", data, ("--mask-ratio", "1.5")),
+        (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),
+        (2, "did you mean 'epochs'", data, ("--set", "train.epoch=3")),
+        (2, "not divisible", data, ("--patch-size", "5")),
+        (2, "lies in the data folder", data, ("-o", data / "runs")),
+    ):
+        answer = vitmed("pretrain", where, "-o", runs, *flags, *sets, *more)
+        assert answer.code == code and told in answer.err and "Traceback" not in answer.err, answer.err
+        assert not runs.exists() or not list(runs.iterdir())
+    (data / "train" / "amber" / "amber_0.png").write_bytes(b"no image")
+    answer = vitmed("pretrain", data, "-o", runs, *flags, *sets)
+    assert answer.code == 3 and "amber_0.png" in answer.err and "Traceback" not in answer.err
+    assert not runs.exists() or not list(runs.iterdir())
+
+
+def test_an_encoder_that_is_damaged_is_refused(made: PretrainResult, tmp_path: Path) -> None:
+    saved = torch.load(made.encoder, weights_only=True)
+    for key in ("weights", "config", "seen"):
+        torch.save({k: v for k, v in saved.items() if k != key}, tmp_path / "e.pt")
+        with pytest.raises(CheckpointError, match="damaged"):
+            read_weights(tmp_path / "e.pt")
+
+
+def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitmed.commands import pretrain
+
+    values: dict[str, object] = {
+        "unlabelled": True, "model": "vit_small", "image_size": 48, "patch_size": 6, "channels": 1, "resize": "crop",
+        "normalize": "image", "max_train": 99, "group_regex": "(P.)", "policy": "oct", "mask_ratio": 0.6, "epochs": 3,
+        "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "warmup_epochs": 1.5, "seed": 9,
+        "device": "cpu", "precision": "bf16", "workers": 1,
+    }  # fmt: skip
+    flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True}
+    values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5}
+    del values["group_regex"]  # one way of knowing patients at a time
+    assert {*values, "group_regex"} == set(FLAGS)
+    seen: list[PretrainConfig] = []
+    monkeypatch.setattr(pretrain, "_fresh", lambda config, *_: seen.append(config) or 1 / 0)
+    args: list[object] = []
+    for flag, value in values.items():
+        option = f"--{flag.replace('_', '-')}"
+        args += ["--no-cache"] if value is False else [option] if value is True else [option, value]
+    vitmed("pretrain", "somewhere", *args)
+    told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()
+    for flag in values:
+        section, field = FLAGS[flag].split(".")
+        assert told[section][field] == values[flag] != defaults[section][field], flag
+    assert told["data"]["root"] == "somewhere"
+
+
+def test_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:
+    flags = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", v)]
+    sets = [part for text in SETS for part in ("--set", text)]
+    answer = vitmed("pretrain", data, "-o", tmp_path, "--name", "a", "--json", *flags, *sets)
+    assert answer.code == 0, answer.err
+    given = json.loads(answer.out)
+    assert given["encoder"] == str(tmp_path / "a" / "encoder.pt") and given["last"]["epoch"] == 2
+    assert "vitmed train DIR --weights" in answer.err
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_the_reconstructions_are_drawn(
+    data: Path, tmp_path: Path, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitmed.commands import pretrain
+
+    drawn: list[Any] = []
+    real = pretrain.reconstructions
+    monkeypatch.setattr(pretrain, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
+    start(data, tmp_path, channels=channels, epochs=1)
+    pictures = drawn[0]
+    assert pictures.shape == (8, 3, 16, 16, channels) and pictures.dtype == "uint8"
+    kept = (pictures[:, 0] == pictures[:, 1]).all(axis=-1).reshape(8, 4, 4, 4, 4).all(axis=(2, 4)).sum()
+    assert kept == 8 * 4  # 4 of 16 patches are visible
+    file = tmp_path / "sheet.png"
+    file.write_bytes(png(reconstruction_figure(pictures)))
+    with Image.open(file) as image:
+        assert min(image.size) > 300

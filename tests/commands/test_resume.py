@@ -1,0 +1,263 @@
+"""A run that was stopped, or killed, goes on to the same weights, to the last bit, as one that never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import TINY, TINY_SETS, Recorder, Trained, draw_splits, python
+
+from vitmed import train
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+# All that has a state: an average, batch norm (the conv stem), dropout, drop path, mixing, augmentation, sums of
+# several batches. 24 training images, batches of 4: 6 batches and 3 optimiser steps an epoch.
+FULL = TINY | {
+    "epochs": 3,
+    "batch_size": 4,
+    "accumulate": 2,
+    "policy": "blood_smear",
+    "mixup": 0.4,
+    "cutmix": 0.5,
+    "stem": "conv",
+    "drop_path": 0.2,
+    "layer_decay": 0.8,
+}
+FULL_SETS = (*TINY_SETS, "model.dropout=0.2", "model.attention_dropout=0.1", "model.depth=2")
+TIMED = ("images_per_second", "wait_share", "seconds")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_splits(tmp_path_factory.mktemp("resume") / "data")
+
+
+def interrupt_at(*batches: int) -> Recorder:
+    """A user who presses Ctrl-C after so many batches."""
+
+    def press(done: int) -> None:
+        if done in batches:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return Recorder(press)
+
+
+def training(run: Path) -> dict[str, Any]:
+    return torch.load(run / "last.pt", weights_only=True)
+
+
+def same(a: Any, b: Any, where: str = "") -> None:
+    """Equal to the last bit, but for what a clock says."""
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert list(a) == list(b), where
+        for key in a:
+            if key not in TIMED and key != "waited":
+                same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{where}[{i}]")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    else:
+        assert a == b, where
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    for name in ("last.pt", "best.pt"):
+        a, b = (torch.load(run / name, weights_only=True) for run in (one, other))
+        same(a["weights"], b["weights"], f"{name} weights")
+        same(a["record"], b["record"], f"{name} record")
+        same(a["training"], b["training"], f"{name} training")
+    lines = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, other)]
+    same(lines[0], lines[1], "metrics.jsonl")
+    assert (one / "test" / "predictions.csv").read_bytes() == (other / "test" / "predictions.csv").read_bytes()
+
+
+def start(data: Path, output: Path, ui: Recorder | None = None, **flags: Any) -> Path:
+    return train(data, output=output, name="run", ui=ui or Recorder(), sets=FULL_SETS, **FULL | flags).folder
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "sampler": {"balance": "sampler", "ema": False, "smoothing": 0.1},
+    "worker": {"workers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def never_stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The uninterrupted run of a variant; made once. With no worker, also for the variant that has one."""
+    made: dict[str, Path] = {}
+
+    def get(variant: str) -> Path:
+        variant = "all" if variant == "worker" else variant
+        if variant not in made:
+            made[variant] = start(data, tmp_path_factory.mktemp(variant), **VARIANTS[variant])
+        return made[variant]
+
+    return get
+
+
+# 18 batches in all. After 6 an epoch is complete; odd ones lie between two halves of an optimiser step; the last
+# list presses Ctrl-C in the run, and again in the run that goes on.
+@pytest.mark.parametrize(
+    ("variant", "presses"),
+    [("all", [1]), ("all", [6]), ("all", [9]), ("all", [10]), ("all", [17]), ("all", [3, 8, 13]),
+     ("sampler", [8]), ("worker", [9])],
+)  # fmt: skip
+def test_a_stopped_run_goes_on_bit_for_bit(
+    data: Path, tmp_path: Path, never_stopped: Callable[[str], Path], variant: str, presses: list[int]
+) -> None:
+    run = tmp_path / "run"
+    for i, press in enumerate(presses):
+        with pytest.raises(Interrupted) as stopped:
+            if i == 0:
+                start(data, tmp_path, interrupt_at(press), **VARIANTS[variant])
+            else:
+                train(resume=run, ui=interrupt_at(press))
+        assert "last.pt is saved" in str(stopped.value) and f"--resume {run}" in stopped.value.fix
+        position = training(run)["training"]
+        assert position["epoch"] * 6 + position["batch"] in (press, press + 1)  # at a whole optimiser step
+        assert position["batch"] % 2 == 0 and not (run / "test").exists()
+    train(resume=run, ui=Recorder())
+    assert_same_run(never_stopped(variant), run)
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from conftest import Recorder
+from test_resume import FULL, FULL_SETS
+from vitmed import train
+kill = lambda done: os.kill(os.getpid(), signal.SIGKILL) if done == 9 else None
+train({data!r}, output={output!r}, name="run", ui=Recorder(kill), sets=FULL_SETS, **FULL)
+"""
+
+
+def test_a_killed_run_goes_on_from_its_last_epoch(
+    data: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
+) -> None:
+    """kill -9 in the middle of epoch 2: no chance to save anything."""
+    here = str(Path(__file__).parents[1])
+    done = python("-c", KILLED.format(tests=here, data=str(data), output=str(tmp_path)))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    run = tmp_path / "run"
+    assert training(run)["training"]["epoch"] == 1 and not list(run.glob("*.part"))
+    train(resume=run, ui=Recorder())
+    assert_same_run(never_stopped("all"), run)
+
+
+def test_ctrl_c_at_the_command_line(data: Path, tmp_path: Path, vitmed: Callable[..., Any]) -> None:
+    """Exit 130 with last.pt there, the way to go on is told, and the way works."""
+    flags = [
+        part
+        for k, v in (TINY | {"epochs": 2000, "patience": 2000}).items()
+        for part in (f"--{k.replace('_', '-')}", str(v))
+    ]
+    sets = [part for text in TINY_SETS for part in ("--set", text)]
+    command = [sys.executable, "-m", "vitmed", "train", str(data), "-o", str(tmp_path), "--name", "run", *flags, *sets]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = ""
+        for line in process.stderr:
+            told += line
+            if line.startswith("epoch   2"):
+                process.send_signal(signal.SIGINT)
+                break
+        out, rest = process.communicate(timeout=60)
+    assert process.returncode == 130, told + rest
+    assert (
+        "Traceback" not in rest and "stopped: interrupted in epoch" in rest and f"--resume {tmp_path / 'run'}" in rest
+    )
+    assert out == "" and not list((tmp_path / "run").glob("*.part"))
+    done = training(tmp_path / "run")["training"]["epoch"]
+    answer = vitmed("train", "--resume", tmp_path / "run", "--epochs", done + 1, "--json")
+    assert answer.code == 0, answer.err
+    assert "epochs instead of 2000" in answer.err and "new schedule" in answer.err
+    assert json.loads(answer.out)["run"] == str(tmp_path / "run")
+
+
+def test_the_best_checkpoint_outlives_a_resume(trained: Trained, tmp_path: Path) -> None:
+    """Weights made useless after the best epoch do not replace it."""
+    shutil.copytree(trained.folder.parent, tmp_path / "runs")
+    shutil.copytree(trained.data, tmp_path / "data")
+    run = tmp_path / "runs" / "tiny"
+    state = training(run)
+    for part in (state["training"]["model"], state["training"]["ema"]):
+        for tensor in part.values():
+            if tensor.is_floating_point():
+                tensor.zero_()
+    torch.save(state, run / "last.pt")
+    best = torch.load(run / "best.pt", weights_only=True)
+    shutil.rmtree(run / "test")
+    result = train(resume=run, epochs=8, ui=Recorder())
+    after = torch.load(run / "best.pt", weights_only=True)
+    assert after["record"]["epoch"] == best["record"]["epoch"]
+    assert all(torch.equal(after["weights"][name], tensor) for name, tensor in best["weights"].items())
+    assert result.test.metrics["overall"]["auroc"]["value"] > 0.9
+
+
+def test_more_epochs_are_allowed_and_told(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.data.parent, tmp_path / "moved")
+    ui = Recorder()
+    result = train(resume=tmp_path / "moved" / "runs" / "tiny", epochs=7, ui=ui)
+    assert any("7 epochs instead of 6" in text for text in ui.warned)
+    records = (result.folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in records] == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted(p.name for p in result.folder.glob("test*")) == ["test", "test-2"]  # the first is not overwritten
+    before, after = (yaml.safe_load((run / "config.yaml").read_text()) for run in (trained.folder, result.folder))
+    assert after == before | {"train": before["train"] | {"epochs": 7}}  # it says what was done
+
+
+def test_a_finished_run_is_not_evaluated_again(trained: Trained) -> None:
+    with pytest.raises(UsageError, match="finished and evaluated"):
+        train(resume=trained.folder, ui=Recorder())
+
+
+def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no last\.pt"):
+        train(resume=tmp_path, ui=Recorder())
+    with pytest.raises(CheckpointError):
+        train(resume=tmp_path / "none", ui=Recorder())
+    with pytest.raises(UsageError, match="own folder"):
+        train(resume=trained.folder, name="other", epochs=9, ui=Recorder())
+    with pytest.raises(UsageError, match="own configuration"):
+        train(resume=trained.folder, lr=1.0, ui=Recorder())
+    with pytest.raises(UsageError, match="own configuration"):
+        train(resume=trained.folder, sets=["train.lr=1"], ui=Recorder())
+    (tmp_path / "best-as-last").mkdir()
+    shutil.copy(trained.best, tmp_path / "best-as-last" / "last.pt")
+    with pytest.raises(CheckpointError, match="no training state"):
+        train(resume=tmp_path / "best-as-last", ui=Recorder())
+
+
+def test_images_that_have_changed_are_told(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.data.parent, tmp_path / "moved")
+    images = sorted((tmp_path / "moved" / "data" / "train" / "amber").iterdir())
+    shutil.copy(images[1], images[0])
+    with pytest.raises(DataError, match="images of train have changed"):
+        train(resume=tmp_path / "moved" / "runs" / "tiny", epochs=9, ui=Recorder())
+
+
+def test_the_data_may_have_moved(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "a" / "data")
+    with pytest.raises(Interrupted):
+        start(tmp_path / "a" / "data", tmp_path / "runs", interrupt_at(4), epochs=1)
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(DataError, match="--data"):
+        train(resume=tmp_path / "runs" / "run", ui=Recorder())
+    assert train(tmp_path / "b" / "data", resume=tmp_path / "runs" / "run", ui=Recorder()).checkpoint.is_file()

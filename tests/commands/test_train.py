@@ -1,0 +1,88 @@
+"""`vitmed train` from end to end: every number of channels, the finding, what a run says of where it was made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_splits
+from PIL import Image
+
+from vitmed import predict, train
+from vitmed.core.environment import without_folders
+from vitmed.report.plots import drawing, pictures
+
+RUN = Callable[..., Answer]
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA")])
+def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: int, mode: str) -> None:
+    """With all pictures drawn: a contact sheet of two or four channels is one too."""
+    monkeypatch.setattr(drawing, "DPI", 20)
+    monkeypatch.setattr(pictures, "PICTURES", 2)
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    for file in data.rglob("*.png"):
+        with Image.open(file) as image:
+            converted = image.convert(mode)
+        if mode.endswith("A"):
+            converted.putalpha(200)
+        converted.save(file)
+    settings = TINY | {"epochs": 1, "channels": channels, "policy": "medical"}
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **settings)
+    with Image.open(result.folder / "contact_sheet.png") as sheet:
+        sheet.verify()
+    said = predict(data / "test", checkpoint=result.folder, ui=Recorder())
+    assert said.logits.tobytes() == result.test.predictions.logits.tobytes() and len(said) == 4
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_positive_class(vitmed: RUN, tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    args = ["train", data, "-o", tmp_path / "runs", "--name", "a", *TINY_ARGS, "--epochs", 1]
+    answer = vitmed(*args, "--positive", "amber")
+    assert answer.code == 0 and "positive class: amber" in answer.err, answer.err
+    for part in ("val", "test"):
+        metrics = json.loads((tmp_path / "runs" / "a" / part / "metrics.json").read_text())
+        assert metrics["positive_class"] == "amber"  # without the flag it is blue, the last
+    answer = vitmed(*args, "--positive", "ambre")
+    assert answer.code == 2 and "did you mean 'amber'" in answer.err
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["a"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_environment_tells_no_folder(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "anna" / "secret"
+    data = draw_splits(place / "cells", 4, 2, 2)
+    args = ["train", str(data), "-o", str(place / "runs"), "--name", "a", *TINY_ARGS, "--epochs", "1"]
+    monkeypatch.setattr(sys, "argv", [str(place / "bin" / "vitmed"), *args])
+    answer = vitmed(*args)
+    assert answer.code == 0, answer.err
+    text = (place / "runs" / "a" / "environment.json").read_text()
+    assert "anna" not in text and "secret" not in text and str(Path.home()) + "/" not in text
+    assert json.loads(text)["command"] == ["vitmed", "train", "cells", "-o", "runs", *args[4:]]
+
+
+def test_paths_of_a_command_lose_their_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "a=b" / "cells"
+    folder.mkdir(parents=True)
+    assert without_folders(str(folder)) == "cells"
+    assert without_folders(f"-o{folder}") == "-ocells"
+    assert without_folders(f"--output={tmp_path}") == f"--output={tmp_path.name}"
+    assert without_folders(f"data.root={folder}") == "data.root=cells"
+    for kept in ("train", "--lr=0.1", "cells/small", "/p[0-9]+/"):
+        assert without_folders(kept) == kept
+
+
+def test_what_a_notebook_was_started_with_is_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+
+    from vitmed.core.config import Config
+    from vitmed.core.environment import environment
+    from vitmed.core.hardware import pick_precision
+
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", str(tmp_path / "kernel.json")])
+    assert environment(Config(), cpu, pick_precision("fp32", cpu), {})["command"] is None

@@ -1,0 +1,143 @@
+"""The configuration: strict, ordered, told in words when it is wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from vitmed.core.config import Config, build_config, check_names, find_config, load_config, recipes
+from vitmed.core.errors import UsageError
+
+
+def told(**given: object) -> str:
+    with pytest.raises(UsageError) as error:
+        load_config(**given)  # type: ignore[arg-type]
+    assert error.value.exit_code == 2
+    return str(error.value)
+
+
+def test_defaults_file_sets_flags_in_that_order(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("train:\n  lr: 0.1\n  epochs: 7\n  seed: 1\n")
+    config = load_config(file, {"train.lr": 0.3, "train.seed": None}, ["train.lr=0.2", "train.epochs=8"])
+    assert (config.train.lr, config.train.epochs, config.train.seed) == (0.3, 8, 1)
+    assert config.train.batch_size == Config().train.batch_size
+
+
+def test_a_written_config_reads_back_the_same(tmp_path: Path) -> None:
+    config = load_config(None, {"model.width": 20, "train.patience": 3, "data.root": str(tmp_path)}, ["train.lr=1e-4"])
+    file = tmp_path / "config.yaml"
+    file.write_text(config.to_yaml())
+    assert load_config(file) == config
+
+
+def test_the_root_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "sub" / "a.yaml"
+    file.write_text("data:\n  root: ../images\n")
+    assert load_config(file).data.root == str(tmp_path / "sub" / ".." / "images")
+    file.write_text(f"data:\n  root: {tmp_path}\n")
+    assert load_config(file).data.root == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("train.lr=1e-4", "lr", 1e-4),
+        ("train.lr=1", "lr", 1.0),
+        ("train.ema=false", "ema", False),
+        ("train.patience=null", "patience", None),
+        ("train.warmup_epochs=0", "warmup_epochs", 0.0),
+        (" train.seed = 5", "seed", 5),
+    ],
+)
+def test_set_reads_values_as_yaml(text: str, field: str, value: object) -> None:
+    found = getattr(load_config(sets=[text]).train, field)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("train.leraning_rate=1", ["leraning_rate", "'train'", "warmup_epochs", "batch_size"]),
+        ("train.epoch=1", ["did you mean 'epochs'"]),
+        ("trian.lr=1", ["trian", "data, model, augment, train", "did you mean 'train'"]),
+        ("train.lr=fast", ["train.lr", "fast", "number"]),
+        ("train.lr=-1", ["train.lr", "-1", "greater than 0"]),
+        ("train.lr=.inf", ["train.lr", "finite"]),
+        ("train.lr=.nan", ["train.lr"]),
+        ("train.epochs=1.5", ["train.epochs", "1.5"]),
+        ("train.epochs='3'", ["train.epochs"]),
+        ("train.ema=1", ["train.ema"]),
+        ("model.channels=5", ["model.channels", "4"]),
+        ("data.resize=stretch", ["data.resize", "'pad', 'squash' or 'crop'"]),
+        ("train.min_lr=1", ["min_lr", "lr"]),
+        ("train=1", ["section.field"]),
+        ("train.lr", ["section.field=value"]),
+        ("train.lr=[", ["not valid YAML"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_accepted(text: str, names: list[str]) -> None:
+    message = told(sets=[text])
+    assert all(name in message for name in names), message
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("- a\n", "list"), ("train: 5\n", "train"), ("a: [\n", "YAML"), ("\x00", "YAML"), ("5: {a: 1}\n", "section '5'")],
+)
+def test_a_file_that_is_no_configuration(tmp_path: Path, text: str, name: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    message = told(file=file)
+    assert name in message and ("bad.yaml" in message or "section" in message), message
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert load_config(tmp_path / "empty.yaml") == Config()
+
+
+def test_a_config_that_is_not_there(tmp_path: Path) -> None:
+    assert "no such config file" in told(file=tmp_path / "none.yaml")
+    message = told(file="malari")
+    assert "did you mean 'malaria'" in message and "mnist" in message
+    assert find_config("malaria") == recipes()["malaria"]
+
+
+def test_a_name_that_stands_in_no_table() -> None:
+    tables = ({"vit_tiny": 1}, {"medical": 1, "light": 1}, {"auroc": 1})
+    check_names(Config(), *tables)
+    for key, value in (("model.name", "vgg"), ("augment.policy", "lihgt"), ("train.monitor", "auroc_macro")):
+        with pytest.raises(UsageError, match=value):
+            check_names(load_config(None, {key: value}), *tables)
+
+
+def test_a_config_never_changes() -> None:
+    config = Config()
+    with pytest.raises(ValidationError):
+        config.train.lr = 1.0  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        config.train = config.train  # type: ignore[misc]
+
+
+def test_every_field_is_described() -> None:
+    for name, section in Config.model_fields.items():
+        for field, info in section.annotation.model_fields.items():  # type: ignore[union-attr]
+            assert info.description and info.description.strip()[-1] in ".", f"{name}.{field}"
+
+
+def test_the_yaml_holds_every_field_as_plain_values() -> None:
+    tree = yaml.safe_load(Config().to_yaml())
+    assert list(tree) == list(Config.model_fields)
+    assert build_config(tree) == Config()
+    numbers = [v for fields in tree.values() for v in fields.values() if isinstance(v, float)]
+    assert all(math.isfinite(v) for v in numbers)
+
+
+def test_one_set_may_be_a_text() -> None:
+    assert load_config(None, sets="train.lr=1e-5").train.lr == 1e-5

@@ -1,0 +1,679 @@
+"""Weight files come whole and right or not at all, from a server that is good, slow, cut off, changed or wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, Answer, Recorder, Trained, python
+from timm.models.vision_transformer import VisionTransformer
+
+from vitmed import build_model
+from vitmed.core import downloads
+from vitmed.core.cache_folder import cache_folder
+from vitmed.core.downloads import is_offline
+from vitmed.core.errors import CheckpointError, UsageError, VitmedError
+from vitmed.models.catalogue import CATALOGUE, DISTILLED, Entry
+from vitmed.models.public_weights import fetch, where
+
+RUN = Callable[..., Answer]
+CONTENT = np.random.default_rng(0).bytes(900_000)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@dataclass
+class Server:
+    """A local web server that serves `content` at every path, and misbehaves as it is told, one request at a time."""
+
+    content: bytes = CONTENT
+    etag: str | None = '"first"'
+    changed: float | None = None  # Last-Modified, seconds
+    ranges: bool = True
+    status: list[int] = field(default_factory=list)  # of the next requests; 200 when used up
+    cut: list[int] = field(default_factory=list)  # bytes after which the next answers end; whole when used up
+    stall: list[float] = field(default_factory=list)  # seconds of silence in the middle of the next answers
+    elsewhere: str | None = None  # redirect to
+    tells_length: bool = True
+    asked: list[dict[str, str]] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/model.pth"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    about = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            about.asked.append(dict(self.headers.items()))
+            status = about.status.pop(0) if about.status else 200
+            if about.elsewhere:
+                self.send_response(302)
+                self.send_header("Location", about.elsewhere)
+                self.end_headers()
+                return
+            if status >= 400:
+                self.send_error(status)
+                return
+            body, begin = about.content, 0
+            wanted = self.headers.get("Range")
+            validator = about.etag or (formatdate(about.changed, usegmt=True) if about.changed else None)
+            if wanted and about.ranges and self.headers.get("If-Range") == validator:
+                begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+                if begin >= len(body):
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(body)}")
+                    self.end_headers()
+                    return
+            self.send_response(206 if begin else 200)
+            if begin:
+                self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
+            if about.tells_length:
+                self.send_header("Content-Length", str(len(body) - begin))
+            if about.etag:
+                self.send_header("ETag", about.etag)
+            if about.changed:
+                self.send_header("Last-Modified", formatdate(about.changed, usegmt=True))
+            self.end_headers()
+            body = body[begin:]
+            end = about.cut.pop(0) if about.cut else len(body)
+            pause = about.stall.pop(0) if about.stall else 0
+            self.wfile.write(body[: end // 2])
+            self.wfile.flush()
+            time.sleep(pause)
+            try:
+                self.wfile.write(body[end // 2 : end])
+            except OSError:  # the other side lost patience
+                self.close_connection = True
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    about.port = web.server_address[1]
+    thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield about
+    web.shutdown()
+    web.server_close()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(downloads, "PAUSE", 0.01)
+    monkeypatch.setattr(downloads, "TIMEOUT", 5.0)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def listed(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts the server's file into the catalogue as `toy`."""
+
+    def put(**changes: Any) -> None:
+        entry = Entry(server.url, len(server.content), "ViT-Ti/8", DISTILLED, "a test", SHA256)
+        monkeypatch.setitem(CATALOGUE, "toy", entry._replace(**changes))
+
+    put()
+    return put
+
+
+def left(cache: Path) -> set[str]:
+    folder = cache / "weights" / "toy"
+    return {file.name for file in folder.iterdir()} - {"model.pth.lock"} if folder.is_dir() else set()
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_file_is_fetched_once(server: Server, cache: Path, ui: Recorder) -> None:
+    path = fetch("toy", ui)
+    assert path == where("toy") == cache / "weights" / "toy" / "model.pth"
+    assert path.read_bytes() == CONTENT and left(cache) == {"model.pth", "model.pth.sha256"}
+    assert "licence Apache-2.0" in ui.said[0] and server.url in ui.said[0] and "1 MB" in ui.said[0]
+    assert fetch("toy", ui) == path and len(server.asked) == 1  # the second time it is there
+
+
+def test_a_first_part_of_the_hash_is_enough(listed: Callable[..., None], server: Server) -> None:
+    listed(sha256=SHA256[:8])
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_cut_connection_is_taken_up_where_it_broke(server: Server, cache: Path, ui: Recorder) -> None:
+    server.cut = [300_000, 100_000]
+    assert fetch("toy", ui).read_bytes() == CONTENT
+    assert [ask.get("Range") for ask in server.asked] == [None, "bytes=300000-", "bytes=400000-"]
+    assert server.asked[1]["If-Range"] == '"first"' and any("trying again" in line for line in ui.said)
+    assert left(cache) == {"model.pth", "model.pth.sha256"}
+
+
+@pytest.mark.usefixtures("listed")
+def test_the_time_of_change_serves_where_there_is_no_etag(server: Server) -> None:
+    server.etag, server.changed, server.cut = None, 1_700_000_000, [300_000]
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+    assert server.asked[1]["If-Range"] == formatdate(1_700_000_000, usegmt=True)
+
+
+@pytest.mark.usefixtures("listed")
+@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
+def test_without_a_proof_of_sameness_it_starts_anew(server: Server, etag: str | None) -> None:
+    server.etag, server.cut = etag, [300_000]
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+    assert [ask.get("Range") for ask in server.asked] == [None, None]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_server_that_ignores_ranges_starts_anew(server: Server) -> None:
+    server.ranges, server.cut = False, [300_000]
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+    assert server.asked[1]["Range"] == "bytes=300000-"
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_file_that_changed_between_two_tries_is_not_glued_together(server: Server) -> None:
+    other = np.random.default_rng(1).bytes(len(CONTENT))
+    server.content, server.etag, server.cut = other, '"old"', [300_000] * 5 + [0] * 5
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(downloads, "TRIES", 1)
+    with pytest.raises(CheckpointError):
+        fetch("toy", Recorder())
+    monkey.undo()
+    server.content, server.etag, server.cut = CONTENT, '"new"', []
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT  # it began with 300,000 bytes of the other
+    assert server.asked[-1]["Range"] == "bytes=300000-"
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_part_that_is_already_complete(server: Server, cache: Path) -> None:
+    folder = cache / "weights" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "model.pth.part").write_bytes(CONTENT)
+    (folder / "model.pth.part.json").write_text(json.dumps({"url": server.url, "validator": '"first"'}))
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT and len(server.asked) == 1
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_part_of_another_address_or_with_broken_notes_is_not_gone_on_with(server: Server, cache: Path) -> None:
+    folder = cache / "weights" / "toy"
+    folder.mkdir(parents=True)
+    for notes in (json.dumps({"url": "https://elsewhere/model.pth", "validator": '"first"'}), "{", "[]"):
+        (folder / "model.pth.part").write_bytes(b"other")
+        (folder / "model.pth.part.json").write_text(notes)
+        path = fetch("toy", Recorder())
+        assert path.read_bytes() == CONTENT and "Range" not in server.asked[-1]
+        path.unlink()
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_slow_server_is_asked_again(server: Server, monkeypatch: pytest.MonkeyPatch, ui: Recorder) -> None:
+    monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
+    server.stall = [1.0]
+    assert fetch("toy", ui).read_bytes() == CONTENT
+    assert any("no byte came for 0.2 s" in line for line in ui.said) and "Range" in server.asked[1]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_passing_fault_of_the_server(server: Server) -> None:
+    server.status = [503, 429]
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT and len(server.asked) == 3
+
+
+@pytest.mark.usefixtures("listed")
+def test_after_some_tries_in_vain_it_gives_up_and_keeps_what_came(server: Server, cache: Path, ui: Recorder) -> None:
+    server.cut = [400_000, 0, 0, 0, 0, 0, 0, 0, 0]
+    with pytest.raises(CheckpointError) as error:
+        fetch("toy", ui)
+    assert "tried 5 times in vain, 0.4 MB are here" in str(error.value) and str(where("toy")) in str(error.value)
+    assert len(server.asked) == 6 - 1 and left(cache) == {"model.pth.part", "model.pth.part.json"}
+    server.cut = []
+    assert fetch("toy", ui).read_bytes() == CONTENT and server.asked[-1]["Range"] == "bytes=400000-"
+
+
+@pytest.mark.usefixtures("listed")
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+def test_a_refusal_is_told_at_once(server: Server, cache: Path, status: int) -> None:
+    server.status = [status]
+    with pytest.raises(CheckpointError, match=f"the server says {status}"):
+        fetch("toy", Recorder())
+    assert len(server.asked) == 1 and left(cache) == set()
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_wrong_hash_leaves_no_file(server: Server, cache: Path) -> None:
+    server.content = CONTENT[:-1] + b"x"
+    with pytest.raises(CheckpointError) as error:
+        fetch("toy", Recorder())
+    found = hashlib.sha256(server.content).hexdigest()
+    for text in ("model.pth", found, SHA256, "removed", "do not use it"):
+        assert text in str(error.value)
+    assert "model.pth" not in left(cache) and "model.pth.part" not in left(cache)
+    server.content = CONTENT
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_page_instead_of_the_file_is_seen_by_its_size(server: Server, cache: Path) -> None:
+    server.content = b"<html>please log in</html>"
+    with pytest.raises(CheckpointError, match="offers 26 bytes, expected about 900,000"):
+        fetch("toy", Recorder())
+    assert left(cache) == set()
+
+
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_a_server_that_tells_no_length(
+    listed: Callable[..., None], server: Server, cache: Path, sha256: str | None
+) -> None:
+    listed(sha256=sha256)
+    server.tells_length, server.cut = False, [300_000]
+    with pytest.raises(CheckpointError, match="300,000 bytes, expected about 900,000; what came was removed"):
+        fetch("toy", Recorder())
+    assert not {"model.pth", "model.pth.part"} & left(cache)
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("bad", [CONTENT[:-1] + b"x", CONTENT[:1000], b""])
+def test_a_copied_file_is_checked_too_and_left_as_it_is(
+    listed: Callable[..., None], server: Server, cache: Path, bad: bytes
+) -> None:
+    path = where("toy")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bad)
+    with pytest.raises(CheckpointError, match="expected") as error:
+        fetch("toy", Recorder(), offline=True)
+    assert str(path) in str(error.value) and "remove it" in str(error.value)
+    assert path.read_bytes() == bad and server.asked == []
+
+
+def test_where_no_hash_is_published_a_copy_is_proven_by_the_one_noted_when_fetching(
+    listed: Callable[..., None], server: Server, tmp_path: Path, ui: Recorder
+) -> None:
+    listed(sha256=None)
+    path = fetch("toy", ui, folder=tmp_path / "stick")
+    assert path == tmp_path / "stick" / "weights" / "toy" / "model.pth" and "only its size" in ui.said[0]
+    assert path.with_name("model.pth.sha256").read_text() == f"{SHA256}  model.pth\n"
+    path.write_bytes(CONTENT[:-1] + b"x")
+    with pytest.raises(CheckpointError, match=SHA256):
+        fetch("toy", ui, folder=tmp_path / "stick")
+
+
+def test_a_licence_that_forbids_commercial_use_is_warned_about(listed: Callable[..., None], ui: Recorder) -> None:
+    listed(licence="CC-BY-NC-4.0")
+    fetch("toy", ui)
+    assert "CC-BY-NC-4.0" in ui.warned[0] and "commercial" in ui.warned[0]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch, server: Server, cache: Path) -> None:
+    usage = downloads.shutil.disk_usage(cache.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(downloads.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+        with pytest.raises(UsageError, match="1 MB are needed, 0 MB are free"):
+            fetch("toy", Recorder())
+    assert left(cache) == set()
+    if Path("/dev/full").exists():  # and one that is full against all promises
+        (cache / "weights" / "toy" / "model.pth.part").symlink_to("/dev/full")
+        with pytest.raises(UsageError, match="cannot be written"):
+            fetch("toy", Recorder())
+        assert "model.pth" not in left(cache)
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_cache_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UsageError, match="VITMED_CACHE"):
+        fetch("toy", Recorder())
+
+
+@pytest.mark.parametrize("url", ["http://example.org/model.pth", "ftp://example.org/model.pth", "file:///etc/passwd"])
+def test_only_protected_connections(listed: Callable[..., None], server: Server, url: str) -> None:
+    listed(url=url)
+    with pytest.raises(CheckpointError, match="not https"):
+        fetch("toy", Recorder())
+    listed()
+    server.elsewhere = url
+    with pytest.raises(VitmedError, match=r"not https|not allowed"):
+        fetch("toy", Recorder())
+
+
+def test_nobody_answers(listed: Callable[..., None], ui: Recorder) -> None:
+    listed(url="http://127.0.0.1:9/model.pth")
+    with pytest.raises(CheckpointError, match=r"127.0.0.1 cannot be reached"):
+        fetch("toy", ui)
+    assert len([line for line in ui.said if "trying again" in line]) == downloads.TRIES - 1
+
+
+@pytest.mark.usefixtures("listed")
+def test_two_at_once(server: Server, cache: Path) -> None:
+    server.stall = [0.3]
+    uis = [Recorder(), Recorder()]
+    paths: list[Path] = []
+    threads = [threading.Thread(target=lambda u=u: paths.append(fetch("toy", u))) for u in uis]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.read_bytes() == CONTENT for path in paths] == [True, True] and len(server.asked) == 1
+    assert sum("another process" in line for u in uis for line in u.said) == 1
+
+
+CHILD = """
+import sys
+from vitmed.models.catalogue import CATALOGUE, Entry
+from vitmed.models import public_weights
+url, size, sha256 = sys.argv[1:4]
+CATALOGUE["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)
+{}
+"""
+
+
+def child(server: Server, code: str) -> list[str]:
+    return [sys.executable, "-c", CHILD.format(code), server.url, str(len(server.content)), SHA256]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_killed_process_leaves_nothing_usable_and_the_next_goes_on(server: Server, cache: Path) -> None:
+    server.stall = [20.0]
+    process = subprocess.Popen(child(server, "public_weights.fetch('toy')"), stderr=subprocess.DEVNULL)
+    part = cache / "weights" / "toy" / "model.pth.part"
+    deadline = time.monotonic() + 30
+    while not (part.is_file() and part.stat().st_size == 450_000) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert left(cache) == {"model.pth.part", "model.pth.part.json"}
+    assert fetch("toy", Recorder()).read_bytes() == CONTENT  # its lock died with it
+    assert server.asked[-1]["Range"] == "bytes=450000-"
+
+
+# --- offline
+
+
+def test_offline_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_offline() and is_offline(True)
+    for name in ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        for value, meant in {"1": True, "true": True, "YES": True, " on ": True, "0": False, "": False}.items():
+            monkeypatch.setenv(name, value)
+            assert is_offline() is meant, (name, value)
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("listed")
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_offline_a_missing_file_is_told_with_all_that_helps(
+    monkeypatch: pytest.MonkeyPatch, server: Server, cache: Path, by: str
+) -> None:
+    if by == "environment":
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CheckpointError) as error:
+        fetch("toy", Recorder(), offline=by == "flag")
+    for text in ("toy", str(where("toy")), server.url, SHA256, "Apache-2.0"):
+        assert text in str(error.value)
+    assert server.asked == [] and not cache.exists()
+
+
+# Ends the process where a socket would be made, or a name looked up.
+NO_NETWORK = """
+import os, sys
+os.environ.pop("NO_ALBUMENTATIONS_UPDATE", None)
+def guard(event, args):
+    if event.startswith("socket.") and event != "socket.gethostname":
+        os.write(2, f"NETWORK {event}".encode())
+        os._exit(99)
+sys.addaudithook(guard)
+"""
+
+
+NO_FIGURES = """
+from vitmed.commands import train
+from vitmed.report import write
+from vitmed.report.plots.drawing import Drawn
+write.PLOTS = {}
+write.drawn = lambda figure, pictures=False: Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
+for module in (write, train):
+    module.training_curves = lambda records: None
+train.png = lambda figure: b"a figure"
+train.contact_sheet = lambda images: None
+"""
+
+
+OFFLINE_RUNS = """
+import shutil
+from pathlib import Path
+from vitmed.models.catalogue import CATALOGUE, Entry
+from vitmed.cli import main
+from vitmed.models.public_weights import where
+def run(*args, folder=("-o", OUTPUT, "--name", "a")):
+    try:
+        main(["train", "--offline", *folder, *args])
+    except SystemExit as end:
+        print(end.code)
+CATALOGUE["toy"] = Entry(*ENTRY)
+run(DATA, "--weights", "toy", *SETTINGS)
+print(Path(OUTPUT).exists())
+where("toy").parent.mkdir(parents=True)
+shutil.copy(FILE, where("toy"))
+run(DATA, "--weights", "toy", *SETTINGS)
+run("-c", OUTPUT + "/a/config.yaml")
+where("toy").unlink()  # its last.pt holds the weights
+run("--resume", OUTPUT + "/a-2", "--epochs", "2", folder=())
+"""
+
+
+@pytest.fixture
+def toy_vit(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    state = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=1, num_heads=1, num_classes=5).state_dict()
+    torch.save(state, tmp_path / "toy.pth")
+    return tmp_path / "toy.pth"
+
+
+def entry_for(file: Path) -> Entry:
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    half = (0.5, 0.5, 0.5)
+    url = "https://weights.invalid/model.pth"
+    return Entry(url, file.stat().st_size, "ViT", DISTILLED, "a test", digest, mean=half, std=half)
+
+
+def put(file: Path, name: str = "toy") -> None:
+    where(name).parent.mkdir(parents=True)
+    where(name).write_bytes(file.read_bytes())
+
+
+def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit: Path) -> None:
+    """The file absent, then present, the run repeated by its config, and resumed; in a process that a socket ends."""
+    entry, runs = entry_for(toy_vit), tmp_path / "runs"
+    settings = [part for key in TINY for part in (f"--{key.replace('_', '-')}", str(TINY[key]))]
+    settings += ["--policy", "medical", "--epochs", "1"]  # with the library of augmentations
+    values = {"OUTPUT": str(runs), "DATA": str(trained.data), "FILE": str(toy_vit), "ENTRY": tuple(entry)}
+    said = "".join(f"{name} = {value!r}\n" for name, value in {**values, "SETTINGS": settings}.items())
+    done = python("-c", NO_NETWORK + NO_FIGURES + said + OFFLINE_RUNS)
+    assert "NETWORK" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.stdout.split() == ["4", "False", "0", "0", "0"], done.stderr
+    refusal, _, rest = done.stderr.partition("vitmed is for research use only")
+    path = tmp_path / "cache" / "weights" / "toy" / "model.pth"
+    for text in (str(path), entry.url, str(entry.sha256), "licence Apache-2.0"):
+        assert text in refusal
+    assert "images normalised by half" in rest
+    for told in ((runs / name / "config.yaml").read_text() for name in ("a", "a-2")):
+        assert "weights: toy\n" in told and str(tmp_path) not in told
+    first, second = (runs / name / "test" / "predictions.csv" for name in ("a", "a-2"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_guard_of_these_tests_sees_a_connection() -> None:
+    done = python("-c", f"{NO_NETWORK}\nimport urllib.request\nurllib.request.urlopen('http://127.0.0.1:9')")
+    assert done.returncode == 99 and "NETWORK socket" in done.stderr
+
+
+def test_build_model_by_name(toy_vit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "toy", entry_for(toy_vit))
+    with pytest.raises(CheckpointError, match="are not on this machine"):
+        build_model(weights="toy", offline=True)
+    put(toy_vit)
+    ui = Recorder()
+    model = build_model(weights="toy", offline=True, ui=ui)
+    assert model.head.out_features == 5 and "licence Apache-2.0" in ui.said[0]
+
+
+# --- the command line
+
+
+@pytest.mark.usefixtures("listed")
+def test_weights_commands(vitmed: RUN, server: Server, cache: Path, tmp_path: Path) -> None:
+    answer = vitmed("weights", "list")
+    assert answer.code == 0 and "toy" in answer.out and "dinov2_vits14_reg4" in answer.out
+    assert "CC-BY-NC-ND-4.0 (token)" in answer.out and "no" in answer.out
+    answer = vitmed("weights", "where", "toy")
+    assert answer.code == 4 and answer.out == "" and str(where("toy")) in answer.err
+    answer = vitmed("weights", "fetch", "toy", "--offline")
+    assert answer.code == 4 and answer.out == "" and server.asked == []
+    answer = vitmed("weights", "fetch", "toy")
+    assert answer.code == 0 and answer.out == f"{where('toy')}\n", answer.err
+    answer = vitmed("weights", "where", "toy")
+    assert answer.code == 0 and answer.out == f"{where('toy')}\n"
+    answer = vitmed("weights", "fetch", "toy", "--to", tmp_path / "stick", "--json")
+    path = tmp_path / "stick" / "weights" / "toy" / "model.pth"
+    assert json.loads(answer.out) == {"paths": {"toy": str(path)}} and path.is_file()
+    rows = {row["name"]: row for row in json.loads(vitmed("weights", "list", "--json").out)["weights"]}
+    assert rows["toy"]["here"] is True and rows["toy"]["sha256"] == SHA256 and rows["phikon"]["here"] is False
+    assert rows["phikon"]["non_commercial"] and rows["uni"]["gated"] and rows["rad_dino"]["mean"] == [0.5307] * 3
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_wrong_name_ends_before_anything_is_fetched(vitmed: RUN, server: Server, trained: Trained) -> None:
+    for args in (["weights", "fetch", "toy", "dino_vit16"], ["weights", "where", "dino_vit16"],
+                 ["train", str(trained.data), "--weights", "dino_vit16"]):  # fmt: skip
+        answer = vitmed(*args)
+        assert answer.code == 2 and "dino_vits16" in answer.err and "dino_vitb16" in answer.err
+        assert "vitmed weights list" in answer.err
+    assert server.asked == []
+    answer = vitmed("train", trained.data, "--weights", "folder/dino_vits16")  # that can only be a file
+    assert answer.code == 4 and "no such file" in answer.err
+
+
+def test_the_list_loads_no_torch(cache: Path) -> None:
+    done = python("-c", "import sys\nfrom vitmed.cli import main\ntry: main(['weights', 'list'])\n"
+                  "except SystemExit: pass\nsys.exit('torch' in sys.modules)")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("VITMED_CACHE")
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        assert cache_folder() == tmp_path / "xdg" / "vitmed"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert cache_folder() == tmp_path / ".cache" / "vitmed"
+
+
+# --- the Hugging Face hub, played by a local server
+
+
+@pytest.fixture
+def hub() -> Iterator[Server]:
+    """What of the hub's interface a download uses: a HEAD with the hash as ETag, then the bytes."""
+    about = Server(etag=f'"{SHA256}"')
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer(b"")
+
+        def do_GET(self) -> None:
+            self.answer(about.content)
+
+        def answer(self, body: bytes) -> None:
+            about.asked.append({"path": self.path, **dict(self.headers.items())})
+            status = about.status[0] if about.status else 200
+            self.send_response(status)
+            if status == 403:
+                self.send_header("X-Error-Code", "GatedRepo")
+            self.send_header("X-Repo-Commit", "0123456789abcdef0123456789abcdef01234567")
+            self.send_header("ETag", str(about.etag))
+            self.send_header("Content-Length", str(len(about.content) if status == 200 else 0))
+            self.end_headers()
+            if status == 200:
+                self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    about.port = web.server_address[1]
+    threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield about
+    web.shutdown()
+    web.server_close()
+
+
+def from_hub(server: Server, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`vitmed weights fetch toy`, of the hub; in a process of its own, as huggingface_hub reads HF_ENDPOINT once."""
+    code = CHILD.format(
+        "CATALOGUE['toy'] = CATALOGUE['toy']._replace(hub='lab/toy', sha256=None, licence='MIT')\n"
+        f"from vitmed.cli import main\nmain(['weights', 'fetch', 'toy', *{list(args)!r}])"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.port}", **environment}
+    command = [sys.executable, "-c", code, server.url, str(len(server.content)), SHA256]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def test_a_file_of_the_hub(hub: Server, cache: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    done = from_hub(hub, HF_TOKEN="hf_secret")
+    path = cache / "weights" / "toy" / "model.pth"
+    assert done.returncode == 0 and done.stdout == f"{path}\n", done.stderr
+    assert path.read_bytes() == CONTENT and left(cache) == {"model.pth", "model.pth.sha256"}
+    asked = [ask for ask in hub.asked if ask["path"] == "/lab/toy/resolve/main/model.pth"]
+    assert asked and all("Bearer hf_secret" in ask.values() for ask in asked)
+    before = len(hub.asked)
+    assert from_hub(hub, HF_HUB_OFFLINE="1").returncode == 0 and len(hub.asked) == before  # it is here
+
+
+def test_the_hash_of_the_hub_is_checked(hub: Server, cache: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    hub.content = CONTENT[:-1] + b"x"
+    done = from_hub(hub)
+    assert done.returncode == 4 and SHA256 in done.stderr and "removed" in done.stderr
+    assert "model.pth" not in left(cache)
+
+
+def test_a_gated_repository(hub: Server, cache: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    hub.status = [403]
+    done = from_hub(hub)
+    assert done.returncode == 4 and "accept" in done.stderr and "HF_TOKEN" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_hub_offline_or_unreachable_or_not_installed(hub: Server, cache: Path, tmp_path: Path) -> None:
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VITMED_OFFLINE"):
+        done = from_hub(hub, **{name: "1"})
+        assert done.returncode == 4 and str(where("phikon").parents[1]) in done.stderr and hub.asked == []
+    hub.status = [404]
+    done = from_hub(hub)
+    assert done.returncode == 4 and "Traceback" not in done.stderr
+    (tmp_path / "none" / "huggingface_hub").mkdir(parents=True)
+    (tmp_path / "none" / "huggingface_hub" / "__init__.py").write_text("raise ImportError('not installed')")
+    search = os.pathsep.join([str(tmp_path / "none"), str(Path(downloads.__file__).parents[2])])
+    done = from_hub(hub, PYTHONPATH=search)
+    assert done.returncode == 2 and "pip install 'vitmed[hub]'" in done.stderr, done.stderr

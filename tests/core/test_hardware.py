@@ -1,0 +1,74 @@
+"""Device and arithmetic: as asked where they exist, else told what there is."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from vitmed.core.errors import UsageError
+from vitmed.core.hardware import describe, pick_device, pick_precision
+from vitmed.core.process import cores
+
+CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(("cuda", "mps", "kind"), [(1, 1, "cuda"), (0, 1, "mps"), (0, 0, "cpu"), (1, 0, "cuda")])
+def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: int, kind: str) -> None:
+    machine(monkeypatch, bool(cuda), bool(mps))
+    assert pick_device().type == kind and pick_device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps", "tpu"])
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    machine(monkeypatch, False, False)
+    with pytest.raises(UsageError, match=f"--device {name}: this machine has cpu"):
+        pick_device(name)
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [({}, "fp32"), ({"amx_bf16": True}, "bf16"), ({"avx512_bf16": True}, "bf16"), ({"avx2": True}, "fp32")],
+)
+def test_a_cpu_takes_bf16_only_where_it_computes_in_it(
+    monkeypatch: pytest.MonkeyPatch, features: dict[str, bool], name: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    precision = pick_precision("auto", CPU)
+    assert precision.name == name and precision.mixed == (name == "bf16") and precision.reason
+
+
+@pytest.mark.parametrize(("has_bf16", "name"), [(True, "bf16"), (False, "fp16")])
+def test_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool, name: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: has_bf16)
+    assert pick_precision("auto", CUDA).name == name
+
+
+def test_as_asked() -> None:
+    assert pick_precision("fp32", CUDA).dtype is torch.float32
+    assert pick_precision("bf16", CPU).dtype is torch.bfloat16
+    assert pick_precision("auto", MPS).name == "fp32"
+    with pytest.raises(UsageError, match="fp16 on the CPU"):
+        pick_precision("fp16", CPU)
+
+
+def test_the_description_is_no_host_name() -> None:
+    assert describe(CPU) == f"cpu ({torch.get_num_threads()} threads)"
+    assert os.uname().nodename not in describe(CPU)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
+def test_cores_are_those_of_this_process() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert cores() == len(before)

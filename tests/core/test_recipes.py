@@ -1,0 +1,60 @@
+"""The recipes: each loads, says what it is for, holds only what differs, and builds its network."""
+
+import re
+
+import pytest
+import yaml
+
+from vitmed.core.config import Config, load_config, recipes
+
+RECIPES = recipes()
+# From outside: counted by hand from the shapes for MNIST; timm's count for ViT-Base at 224 px and 1000 classes.
+PARAMETERS = {"mnist": (10, 139_018), "vit_base_224": (1000, 86_567_656)}
+
+
+def test_all_recipes_are_there() -> None:
+    networks = {"cifar10_patch4", "cifar10_patch8", "mnist", "sincos_224", "vit_base_224"}
+    assert set(RECIPES) == networks | {"demo", "malaria", "malaria_gray50"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_opens_with_its_header(name: str) -> None:
+    lines = RECIPES[name].read_text(encoding="utf-8").splitlines()
+    header = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+    found = re.findall(r"^# (Data|Cost|Command|This should give): \S", "\n".join(header), re.M)
+    assert found == ["Data", "Cost", "Command", "This should give"]
+    command = next(line for line in header if line.startswith("# Command: "))
+    assert re.search(rf"vitmed train .*--config {name}\b", command)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_holds_only_what_differs_from_the_defaults(name: str) -> None:
+    defaults = Config().model_dump()
+    given = yaml.safe_load(RECIPES[name].read_text(encoding="utf-8"))
+    same = [f"{s}.{key}" for s, fields in given.items() for key, value in fields.items() if defaults[s][key] == value]
+    assert same == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_names_in_a_recipe_exist(name: str) -> None:
+    from vitmed.core.config import check_names
+    from vitmed.imaging.augmentation import POLICIES
+    from vitmed.metrics.table import METRICS
+    from vitmed.models.vit import SIZES
+
+    check_names(load_config(name), SIZES, POLICIES, METRICS)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_builds_its_network(name: str) -> None:
+    import torch
+
+    from vitmed.models.vit import build_vit
+
+    config = load_config(name).model
+    classes, parameters = PARAMETERS.get(name, (10, None))
+    model = build_vit(config, classes).eval()
+    assert parameters in (None, sum(p.numel() for p in model.parameters()))
+    with torch.inference_mode():
+        logits = model(torch.zeros(1, config.channels, config.image_size, config.image_size))
+    assert logits.shape == (1, classes)

@@ -1,0 +1,154 @@
+"""Run folders are never overwritten; files are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from vitmed.core.errors import UsageError
+from vitmed.core.files import free_name, read_json_lines, whole_file, write_bytes, write_json, write_text
+from vitmed.core.run_folder import RunFolder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"old")
+    with whole_file(file) as stream:
+        stream.write(b"new")
+        stream.flush()
+        assert file.read_bytes() == b"old"
+    assert file.read_bytes() == b"new" and names(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("half way"), KeyboardInterrupt()])
+def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: BaseException) -> None:
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"old")
+    with pytest.raises(type(error)), whole_file(file) as stream:
+        stream.write(b"half")
+        raise error
+    assert file.read_bytes() == b"old" and names(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_is_told_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os if call == "fsync" else Path, call, full)
+    with pytest.raises(UsageError, match=r"a\.bin: cannot be written \(No space left"):
+        write_bytes(file, b"new")
+    monkeypatch.undo()
+    assert file.read_bytes() == b"old" and names(tmp_path) == ["a.bin"]
+
+
+def test_the_data_is_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (order.append("fsync"), fsync(handle))[1])
+    monkeypatch.setattr(Path, "replace", lambda a, b: (order.append("rename"), replace(a, b))[1])
+    write_text(tmp_path / "a", "x")
+    assert order[:2] == ["fsync", "rename"]
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none/a\.txt: cannot be written"):
+        write_text(tmp_path / "none" / "a.txt", "x")
+
+
+def test_others_may_read_what_is_written_as_the_umask_says(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a", "x")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_names_as_long_as_the_system_allows(tmp_path: Path) -> None:
+    write_text(tmp_path / ("n" * 255), "x")
+    assert names(tmp_path) == ["n" * 255]
+
+
+def test_json_is_strict(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"é": 1})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"é": 1}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "b.json", float("nan"))
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    made = [RunFolder.create(tmp_path / "runs", "a").path.name for _ in range(3)]
+    assert made == ["a", "a-2", "a-3"]
+    (tmp_path / "runs" / "b").write_text("a file")
+    (tmp_path / "runs" / "c").symlink_to(tmp_path / "gone")
+    assert RunFolder.create(tmp_path / "runs", "b").path.name == "b-2"
+    assert RunFolder.create(tmp_path / "runs", "c").path.name == "c-2"
+
+
+def test_two_runs_at_once_get_two_folders(tmp_path: Path) -> None:
+    made: list[Path] = []
+    threads = [threading.Thread(target=lambda: made.append(RunFolder.create(tmp_path, "a").path)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 8 and all(path.is_dir() for path in made)
+
+
+def test_an_output_folder_that_is_a_run_or_cannot_be_made(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "a")
+    run.config.write_text("x")
+    with pytest.raises(UsageError, match="holds a run") as error:
+        RunFolder.create(run.path, "b")
+    assert f"--output {tmp_path}" in error.value.fix and "--resume" in error.value.fix
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(UsageError, match="file"):
+            RunFolder.probe(place)
+        with pytest.raises(UsageError, match="cannot be made"):
+            RunFolder.create(place, "a")
+    RunFolder.probe(tmp_path / "new")
+    assert names(tmp_path / "new") == []
+
+
+def test_the_newest_run_is_the_one_whose_best_was_written_last(tmp_path: Path) -> None:
+    assert RunFolder.newest(tmp_path / "none") is None
+    for i, name in enumerate(("z", "a", "m")):
+        run = RunFolder.create(tmp_path, name)
+        run.best.write_bytes(b"x")
+        os.utime(run.best, (1000 + i, 1000 + i))
+    RunFolder.create(tmp_path, "without-best")
+    newest = RunFolder.newest(tmp_path)
+    assert newest is not None and newest.path.name == "m"
+
+
+def test_names_that_are_taken_get_a_number(tmp_path: Path) -> None:
+    for expected in ("test", "test-2", "test-3"):
+        assert free_name(tmp_path / "test").name == expected
+        (tmp_path / expected).mkdir()
+    assert free_name(tmp_path / "x.y") == tmp_path / "x.y"
+    assert RunFolder(tmp_path).epoch(7).name == "epoch_0007.pt"
+
+
+def test_records_are_read_but_for_a_torn_line(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    assert read_json_lines(file) == []
+    file.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')
+    assert read_json_lines(file) == [{"epoch": 1}, {"epoch": 2}]

@@ -1,0 +1,282 @@
+"""Archives: what is honest comes out byte for byte; nothing leaves the folder, fills the disk, or stays half done."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data import archives
+from vitmed.data.archives import new_folder, unpack
+
+FILES = {
+    "set/a/1.png": b"one" * 1000,
+    "set/b/2.png": b"two",
+    "set/b/empty.png": b"",
+    "set/sub/inner.zip": b"PK\5\6" + bytes(18),
+}
+NAMES = ["set.zip", "set.tar", "set.tar.gz", "set.tgz", "set.tar.bz2", "set.tar.xz"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+def pack(path: Path, files: dict[str, bytes] = FILES) -> Path:
+    """A zip or tar of files; those whose name ends in a slash are folders."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        return path
+    with tarfile.open(path, f"w:{path.suffix[1:].replace('tgz', 'gz').replace('tar', '')}") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.type = len(content), tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def tar_of(path: Path, *members: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for info in members:
+            archive.addfile(info)
+    return path
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_honest_archive_comes_out_as_it_was(tmp_path: Path, place: Path, name: str) -> None:
+    unpack(pack(tmp_path / name, {"set/": b"", **FILES, "./set/c/3.png": b"three"}), place)
+    assert below(place) == {**FILES, "set/c/3.png": b"three"}  # and what is packed inside stays packed
+    assert not any(p.stat().st_mode & (stat.S_ISUID | stat.S_IXUSR) for p in place.rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("../out.png", "outside"),
+        ("a/../../out.png", "outside"),
+        ("a/..", "outside"),
+        ("/etc/out.png", "outside"),
+        ("..\\out.png", "outside"),
+        ("C:/out.png", "outside"),
+        ("C:\\out.png", "outside"),
+        ("\\\\host\\share\\out.png", "outside"),
+    ],
+)
+def test_names_that_lead_out(tmp_path: Path, place: Path, suffix: str, name: str, told: str) -> None:
+    archive = pack(tmp_path / f"bad{suffix}", {"a/fine.png": b"x", name: b"out"})
+    with pytest.raises(DataError, match=told) as error:
+        unpack(archive, place)
+    assert f"bad{suffix}" in str(error.value) and "do not use" in error.value.fix
+    assert list(place.iterdir()) == [] and not (tmp_path / "out.png").exists()  # checked before anything is written
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [link("a/x.png", "/etc/passwd")],
+        [link("a", ".."), tarfile.TarInfo("a/out.png")],
+        [link("a/x.png", "a/y.png", tarfile.LNKTYPE)],
+        [link("a/fifo", "", tarfile.FIFOTYPE)],
+        [link("a/null", "", tarfile.CHRTYPE)],
+        [link("a/disk", "", tarfile.BLKTYPE)],
+    ],
+)
+def test_links_and_devices_of_a_tar(tmp_path: Path, place: Path, members: list[tarfile.TarInfo]) -> None:
+    with pytest.raises(DataError, match="link or a device"):
+        unpack(tar_of(tmp_path / "bad.tar", *members), place)
+    assert list(place.iterdir()) == []
+
+
+def test_a_link_of_a_zip(tmp_path: Path, place: Path) -> None:
+    info = zipfile.ZipInfo("a/x.png")
+    info.create_system, info.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(DataError, match="link or a device"):
+        unpack(tmp_path / "bad.zip", place)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["a/X.png", "a/x.png"], "one name on other systems"),
+        (["A/1.png", "a/2.png"], "one name on other systems"),
+        (["a/\u00e9.png", "a/e\u0301.png"], "one name on other systems"),
+        (["a/x.png", "a/x.png"], "two members"),
+        (["a", "a/x.png"], "a file and a folder"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_that_clash(tmp_path: Path, place: Path, suffix: str, names: list[str], told: str) -> None:
+    path = tmp_path / f"bad{suffix}"
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(name, b"x")
+    else:
+        tar_of(path, *map(tarfile.TarInfo, names))
+    with pytest.raises(DataError, match=told):
+        unpack(path, place)
+    assert list(place.iterdir()) == []
+
+
+def test_bombs(tmp_path: Path, place: Path) -> None:
+    zeros = bytes(17_000_000)
+    for name in ("bomb.zip", "bomb.tar.gz"):
+        with pytest.raises(DataError, match="over 100 times its size"):
+            unpack(pack(tmp_path / name, {"a/x.png": zeros}), place)
+    # a tar whose header says more than it has, and one that claims a name of a gigabyte
+    info = tarfile.TarInfo("a/x.png")
+    info.size = 2**40
+    (tmp_path / "claims.tar").write_bytes(info.tobuf() + bytes(1024))
+    with pytest.raises(DataError, match="over 100 times"):
+        unpack(tmp_path / "claims.tar", place)
+    info = tarfile.TarInfo("././@LongLink")
+    info.size, info.type = 2**30, tarfile.GNUTYPE_LONGNAME
+    with gzip.open(tmp_path / "name.tar.gz", "wb") as stream:
+        stream.write(info.tobuf(tarfile.GNU_FORMAT) + zeros)
+    with pytest.raises(DataError, match="over 100 times"):
+        unpack(tmp_path / "name.tar.gz", place)
+    assert list(place.iterdir()) == []
+
+
+def test_a_zip_that_lies_about_a_size_gives_no_more_than_it_states(tmp_path: Path, place: Path) -> None:
+    path = pack(tmp_path / "lie.zip", {"a/x.png": bytes(100_000)})
+    raw = path.read_bytes().replace((100_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match="not a whole archive"):  # the CRC is of all of it
+        unpack(path, place)
+    assert sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) <= 10
+
+
+def test_no_room(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    for name in NAMES[:3]:
+        with pytest.raises(UsageError, match="are needed"):
+            unpack(pack(tmp_path / name), place)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_archives(tmp_path: Path, place: Path, name: str) -> None:
+    path = pack(tmp_path / name, {f"a/{k}.png": os.urandom(3000) for k in range(10)})
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"no archive"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=name):
+            unpack(path, place)
+        shutil.rmtree(place)
+        place.mkdir()
+    with pytest.raises(DataError, match="cannot be read"):
+        unpack(tmp_path / "none.zip", place)
+
+
+# --- a folder is there whole or not at all
+
+
+def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "data" / "set"
+    with new_folder(target) as part:
+        (part / "x").write_text("x")
+        assert not target.exists() and part.parent == target.parent
+    assert below(tmp_path / "data") == {"set/x": b"x"}
+    (tmp_path / "empty").mkdir()
+    with new_folder(tmp_path / "empty") as part:
+        (part / "x").write_text("x")
+    assert below(tmp_path / "empty") == {"x": b"x"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_failure_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), new_folder(tmp_path / "set") as part:
+        (part / "x").write_text("x")
+        raise error
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cache"]
+
+
+def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("full", "file", "link"):
+        with pytest.raises(UsageError, match="is there already"), new_folder(tmp_path / name):
+            pass
+    assert below(tmp_path / "full") == {"mine": b"mine"} and (tmp_path / "file").read_text() == "mine"
+    with pytest.raises(UsageError, match="cannot be written"), new_folder(tmp_path / "file" / "set"):
+        pass
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No space left"), new_folder(tmp_path / "set") as part:
+        (part / "x").write_text("x")
+        raise OSError(28, "No space left on device")
+    assert not (tmp_path / "set").exists() and not list(tmp_path.glob(".set*"))
+
+
+def child(folder: Path, body: str) -> subprocess.Popen[bytes]:
+    code = (
+        f"import sys, time\nfrom vitmed.archives import new_folder\nwith new_folder(sys.argv[1]) as part:\n    {body}"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, str(folder)])
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not there() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_killed_process_leaves_a_part_that_the_next_removes(tmp_path: Path) -> None:
+    process = child(tmp_path / "set", "(part / 'half').write_text('x'); time.sleep(60)")
+    part = tmp_path / ".set.vitmed.part"
+    wait_for((part / "half").is_file)
+    process.kill()
+    process.wait()
+    assert part.is_dir() and not (tmp_path / "set").exists()
+    with new_folder(tmp_path / "set") as part:  # the lock died with it
+        (part / "whole").write_text("x")
+    assert below(tmp_path / "set") == {"whole": b"x"} and not part.exists()
+
+
+def test_the_second_of_two_finds_it_done(tmp_path: Path) -> None:
+    process = child(tmp_path / "set", "(part / 'first').write_text('x'); time.sleep(1)")
+    wait_for((tmp_path / ".set.vitmed.part" / "first").is_file)
+    with pytest.raises(UsageError, match="is there already and not empty"), new_folder(tmp_path / "set"):
+        pass
+    assert process.wait() == 0 and below(tmp_path / "set") == {"first": b"x"}

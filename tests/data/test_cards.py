@@ -1,0 +1,138 @@
+"""The data cards: complete, consistent with vitmed's own tables, and their patient patterns find the patients."""
+
+import csv
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vitmed.core.errors import DataError
+from vitmed.data.cards import read_card
+
+ROOT = Path(__file__).parents[2]
+CARDS = sorted((ROOT / "datasets").glob("*.yaml"))
+FIELDS = [
+    "name",
+    "title",
+    "modality",
+    "task",
+    "source",
+    "citation",
+    "licence",
+    "images",
+    "classes",
+    "size_px",
+    "checksum",
+    "checksum_note",
+    "download",
+    "by_hand",
+    "layout",
+    "group_regex",
+    "group_note",
+    "examples",
+    "augmentation",
+    "pitfalls",
+    "published",
+]
+MAY_BE_EMPTY = {"checksum", "download", "by_hand", "group_regex", "examples"}
+
+
+def read(card: Path) -> dict[str, Any]:
+    return yaml.safe_load(card.read_text(encoding="utf-8"))
+
+
+def group(pattern: str, path: str) -> str | None:
+    """The patient as the config field data.group_regex promises: the first bracket, or the whole match."""
+    match = re.search(pattern, path)
+    return match and (match[1] if match.re.groups else match[0])
+
+
+def test_all_cards_are_there() -> None:
+    names = {card.stem for card in CARDS}
+    assert names == {"cifar10", "ham10000", "kermany_chest_xray", "medmnist_plus", "mnist", "nih_malaria"}
+    assert not (ROOT / "datasets" / "__init__.py").exists(), "it would shadow Hugging Face's `datasets`"
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_a_card_has_every_field(card: Path) -> None:
+    tree = read(card)
+    assert list(tree) == FIELDS
+    assert tree["name"] == card.stem
+    assert [field for field in FIELDS if not tree[field] and field not in MAY_BE_EMPTY] == []
+    assert tree["source"].startswith("http")
+    for row in tree["published"]:
+        assert set(row) == {"figure", "split", "source"}
+    lengths = {"md5": 32, "sha256": 64}
+    for file, checksum in (tree["checksum"] or {}).items():
+        kind, _, digest = checksum.partition(":")
+        assert re.fullmatch(r"[0-9a-f]+", digest) and len(digest) == lengths[kind], file
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_a_card_is_what_the_model_allows(card: Path, tmp_path: Path) -> None:
+    found = read_card(card)
+    assert bool(found.download) != bool(found.by_hand)
+    if found.download is not None:
+        files = [file for part in found.sets.values() for file in part]
+        assert set(files) | set(found.download.bytes) <= set(found.checksum or {})
+    for name, changes in {
+        "sise_px": {"sise_px": 3},
+        "images": {"images": "many"},
+        "download.url": {"download": {"url": "http://x/{file}", "layout": "folders"}},
+        "title": {"title": None},
+    }.items():
+        (tmp_path / "card.yaml").write_text(yaml.safe_dump(read(card) | changes))
+        with pytest.raises(DataError, match=re.escape(f"card.yaml: {name}")):
+            read_card(tmp_path / "card.yaml")
+    (tmp_path / "card.yaml").write_text("a: [")
+    with pytest.raises(DataError, match="not a readable card"):
+        read_card(tmp_path / "card.yaml")
+
+
+def test_the_collection_names_every_class_of_its_sets() -> None:
+    card = read_card(ROOT / "datasets" / "medmnist_plus.yaml")
+    assert isinstance(card.classes, dict) and isinstance(card.images, dict)
+    assert list(card.classes) == list(card.images)
+    counts = {"PathMNIST": 9, "ChestMNIST": 14, "DermaMNIST": 7, "OCTMNIST": 4, "PneumoniaMNIST": 2, "RetinaMNIST": 5}
+    counts |= {"BreastMNIST": 2, "BloodMNIST": 8, "TissueMNIST": 8} | {f"Organ{x}MNIST": 11 for x in "ACS"}
+    assert {name: len(set(names)) for name, names in card.classes.items()} == counts
+    sizes = ("", "_64", "_128", "_224")
+    assert sorted(card.sets) == sorted(f"{name.lower()}{size}" for name in counts for size in sizes)
+    assert len(set((card.checksum or {}).values())) == 48
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_the_suggested_policy_exists(card: Path) -> None:
+    from vitmed.imaging.augmentation import POLICIES
+
+    suggested = read(card)["augmentation"]
+    assert set(suggested.values() if isinstance(suggested, dict) else [suggested]) <= set(POLICIES)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_the_regex_finds_the_patients_of_the_examples(card: Path) -> None:
+    tree = read(card)
+    assert bool(tree["examples"]) == (tree["group_regex"] is not None)
+    for path, patient in tree["examples"].items():
+        assert group(tree["group_regex"], path) == patient, path
+
+
+def test_the_readme_explains_every_field() -> None:
+    text = (ROOT / "datasets" / "README.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert re.findall(r"`(\w+)`", " ".join(rows)) == FIELDS
+
+
+def test_the_malaria_regex_finds_the_200_patients_of_the_whole_set() -> None:
+    table = Path(os.environ.get("VITMED_DATA", ROOT.parent / "shared" / "data")) / "malaria_gray50_patients.csv"
+    if not table.is_file():
+        pytest.skip(f"no {table.name}: set VITMED_DATA to the folder that holds it")
+    pattern = read(ROOT / "datasets" / "nih_malaria.yaml")["group_regex"]
+    with table.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row for row in rows if group(pattern, row["path"]) != row["patient"]] == []
+    assert len(rows) == 27_558
+    assert len({row["patient"] for row in rows}) == 200

@@ -1,0 +1,194 @@
+"""Folds, patients in two splits, and the speed of dividing many patients."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.model_selection import StratifiedGroupKFold
+
+from vitmed.core.config import DataConfig, build_config
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data.copies import first_copies
+from vitmed.data.folders import image_names
+from vitmed.data.samples import Splits
+from vitmed.data.splits import _levelled, make_splits
+
+
+def files(root: Path, names: list[str]) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def split(root: Path, **fields: object) -> Splits:
+    return make_splits(DataConfig(root=str(root), **fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Path:
+    """20 patients; most with both classes, some with one."""
+    rng = np.random.default_rng(0)
+    names = [
+        f"{'ab'[int(rng.random() < share)]}/P{i:02}_{j}.png"
+        for i, share in enumerate([0, 0, 1, 1, *rng.random(16)])
+        for j in range(rng.integers(5, 30))
+    ]
+    return files(tmp_path / "cells", names)
+
+
+@pytest.mark.parametrize("regex", [None, r"(P\d+)_"])
+@pytest.mark.parametrize("folds", [2, 5])
+def test_every_image_is_in_the_test_of_one_fold(cells: Path, regex: str | None, folds: int) -> None:
+    runs = [split(cells, folds=folds, fold=i + 1, group_regex=regex, split_seed=3) for i in range(folds)]
+    tests = [s.path for run in runs for s in run.samples["test"]]
+    assert sorted(tests) == sorted(image_names(cells))
+    for i, run in enumerate(runs):
+        every = [s.path for part in run.samples.values() for s in part]
+        assert sorted(every) == sorted(tests) and min(run.counts("test")) > 0 and min(run.counts("val")) > 0
+        assert run.made["test"].startswith(f"fold {i + 1} of {folds} by {'patient' if regex else 'image'}, seed 3")
+        assert run.shared() == {}
+        assert run.samples == split(cells, folds=folds, fold=i + 1, group_regex=regex, split_seed=3).samples
+    if regex is None:  # images are dealt out evenly, each class and all
+        for k in range(2):
+            sizes = [run.counts("test")[k] for run in runs]
+            assert max(sizes) - min(sizes) <= 1
+        assert runs[0].samples != split(cells, folds=folds, fold=1, split_seed=4).samples
+        assert max(sizes := [len(run.samples["test"]) for run in runs]) - min(sizes) <= 1
+
+
+def test_folds_by_patient_are_those_of_scikit_learn(cells: Path) -> None:
+    paths = image_names(cells)
+    labels = [path[0] for path in paths]
+    groups = [path[2:5] for path in paths]
+    reference = StratifiedGroupKFold(5, shuffle=True, random_state=7).split(paths, labels, groups)
+    for i, (_, test) in enumerate(reference):
+        found = split(cells, folds=5, fold=i + 1, group_regex=r"(P\d+)_", split_seed=7).samples["test"]
+        assert [s.path for s in found] == [paths[j] for j in test]
+
+
+def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
+    brought = files(
+        tmp_path / "brought", [f"{s}/{c}/{i}.png" for s in ("train", "test") for c in "ab" for i in range(9)]
+    )
+    with pytest.raises(UsageError, match="brings its own test"):
+        split(brought, folds=3)
+    with pytest.raises(DataError, match="20 patients make no 21 folds"):
+        split(cells, folds=21, group_regex=r"(P\d+)_")
+    few = files(tmp_path / "few", [f"a/{i}.png" for i in range(20)] + ["b/0.png", "b/1.png"])
+    with pytest.raises(DataError, match="class 'b' has too few images for fold 2 of 3"):
+        split(few, folds=3, fold=2)
+    for data in ({"folds": 3, "fold": 4}, {"fold": 2}):
+        with pytest.raises(UsageError, match="there is no such fold"):
+            build_config({"data": data})
+    with pytest.raises(UsageError, match="leave nothing to train on"):
+        build_config({"data": {"folds": 2, "val_fraction": 0.5}})
+
+
+def test_many_patients_are_divided_evenly_and_fast() -> None:
+    """Whole patients; sizes and classes of the folds within 1 % of each other; the seed decides."""
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(20_000), rng.geometric(1 / 5, 20_000))
+    shares = rng.dirichlet([0.1, 0.2, 0.5], 20_000).cumsum(axis=1)
+    labels = (rng.random(len(codes))[:, None] > shares[codes]).sum(axis=1)
+    begin = time.process_time()
+    number = _levelled(labels, codes, 5, seed=0)
+    assert time.process_time() - begin < 3  # StratifiedGroupKFold needs a minute
+    assert len(np.unique(codes * 5 + number)) == 20_000
+    counts = np.array([np.bincount(labels[number == fold]) for fold in range(5)])
+    assert (counts.max(axis=0) / counts.min(axis=0)).max() < 1.01
+    assert np.array_equal(number, _levelled(labels, codes, 5, seed=0))
+    assert not np.array_equal(number, _levelled(labels, codes, 5, seed=1))
+
+
+def test_patients_in_two_splits_are_named_or_allowed(tmp_path: Path) -> None:
+    parts = {"train": range(20), "val": range(18, 26), "test": range(12, 30)}
+    names = [f"{s}/{c}/P{i:02}_0.png" for s, numbers in parts.items() for c in "ab" for i in numbers]
+    root = files(tmp_path / "data", names)
+    with pytest.raises(DataError, match="14 patients are in two splits") as error:
+        split(root, group_regex=r"(P\d+)_")
+    message = str(error.value)
+    assert "'P12' in train and test" in message and "'P18' in train and val and test" in message
+    assert "'P21' in val and test" in message and "'P22'" not in message and "and 4 more" in message
+    assert "--allow-leakage" in error.value.fix
+    splits = split(root, group_regex=r"(P\d+)_", allow_leakage=True)
+    assert splits.shared()["P18"] == ["train", "val", "test"] and len(splits.shared()) == 14
+    assert any("14 patients" in text and "flattered" in text for text in splits.told)
+
+
+def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path) -> None:
+    splits = split(cells)
+    assert splits.guess is not None and splits.guess.patients == 20 and not splits.grouped
+    named = split(cells, groups="names")
+    assert named.patients == "by file name (--groups names)" and named.guess is None
+    assert named.samples == split(cells, group_regex=r"(P\d+)_").samples
+
+
+def test_names_that_tell_nothing_cannot_be_confirmed(tmp_path: Path) -> None:
+    root = files(tmp_path / "data", [f"{c}/{i}.png" for c in "ab" for i in range(9)])
+    with pytest.raises(DataError, match="do not tell patients"):
+        split(root, groups="names")
+
+
+def test_patients_of_dicom_files(tmp_path: Path) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    from pydicom.dataset import FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+
+    for i in range(24):
+        head = pydicom.Dataset()
+        head.PatientID, head.PatientName = f"ID {i % 8}", "Nobody^At all"
+        head.file_meta = FileMetaDataset()
+        head.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        head.file_meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
+        head.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+        file = tmp_path / "data" / "ab"[i % 2] / f"{i}.dcm"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        head.save_as(file, enforce_file_format=True)
+    splits = split(tmp_path / "data", groups="dicom", val_fraction=0.25, test_fraction=0.25)
+    groups = {s.path: s.group for part in splits.samples.values() for s in part}
+    assert groups == {f"{'ab'[i % 2]}/{i}.dcm": f"ID {i % 8}" for i in range(24)} and splits.shared() == {}
+    head.PatientID = ""
+    head.save_as(tmp_path / "data" / "a" / "nobody.dcm", enforce_file_format=True)
+    (tmp_path / "data" / "b" / "text.dcm").write_text("no image")
+    with pytest.raises(DataError, match="no PatientID in 2 of 26 files") as error:
+        split(tmp_path / "data", groups="dicom")
+    assert "a/nobody.dcm: PatientID is missing" in str(error.value) and "b/text.dcm: not a DICOM" in str(error.value)
+
+
+def test_links_in_a_circle_of_two_end(tmp_path: Path) -> None:
+    root = files(tmp_path / "data", ["a/0.png", "b/1.png"])
+    (root / "a" / "x").symlink_to(root / "b", target_is_directory=True)
+    (root / "b" / "y").symlink_to(root / "a", target_is_directory=True)
+    found = image_names(root)
+    assert {"a/0.png", "a/x/1.png", "b/1.png", "b/y/0.png"} <= set(found) and len(found) < 20
+
+
+def test_copies_stay_in_one_split_where_patients_are_unknown(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(40):  # every content three times, under names that do not tell
+            (tmp_path / name / f"{i:02}.png").write_text(f"{name}{i % 20 if i < 30 else i} {'x' * 20_000} {i % 20}")
+    splits = split(tmp_path)
+    content = {
+        name: {(tmp_path / sample.path).read_text() for sample in samples} for name, samples in splits.samples.items()
+    }
+    assert not content["train"] & content["test"] and not content["train"] & content["val"]
+    assert not content["val"] & content["test"]
+    assert sum(map(len, splits.samples.values())) == 80
+    assert any("byte for byte copies" in told for told in splits.told)
+    folds = [split(tmp_path, folds=4, fold=k + 1) for k in range(4)]
+    tests = [{(tmp_path / s.path).read_text() for s in fold.samples["test"]} for fold in folds]
+    assert sum(map(len, tests)) == len(set().union(*tests))  # no content in two folds
+
+
+def test_copies_are_found_by_content_alone(tmp_path: Path) -> None:
+    long = "x" * 50_000
+    contents = ["one", "two", "one", "", "", f"{long}A{long}", f"{long}B{long}", f"{long}A{long}"]
+    for i, text in enumerate(contents):
+        (tmp_path / f"{i}.png").write_text(text)
+    names = [f"{i}.png" for i in range(len(contents))] + ["gone.png"]
+    assert first_copies(tmp_path, names).tolist() == [0, 1, 0, 3, 4, 5, 6, 5, 8]

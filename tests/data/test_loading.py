@@ -1,0 +1,149 @@
+"""Batches: every draw is a function of (seed, epoch, index), whoever loads it and wherever a run goes on."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import draw_classes
+
+from vitmed.core.errors import DataError
+from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader, unusable
+from vitmed.data.samples import Sample
+from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.preprocessing import Preprocessing
+
+PREPROCESSING = Preprocessing(16, 3, "pad", "imagenet")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    draw_classes(tmp_path, 8)
+    names = [(f"{name}/{name}_{i}.png", k) for k, name in enumerate(("amber", "blue")) for i in range(8)]
+    return Images(tmp_path, [Sample(path, label, None) for path, label in names], PREPROCESSING)
+
+
+def batches(count: int = 16, size: int = 4, seed: int = 0, balanced: bool = False) -> EpochBatches:
+    return EpochBatches(np.arange(count) % 2, size, seed, balanced)
+
+
+def indices(sampler: EpochBatches, epoch: int = 0, start: int = 0) -> list[list[int]]:
+    sampler.epoch, sampler.start = epoch, start
+    found = list(sampler)
+    assert len(found) == len(sampler)
+    assert all(key[0] == epoch for batch in found for key in batch)
+    return [[index for _, index in batch] for batch in found]
+
+
+def test_every_image_once_an_epoch() -> None:
+    found = indices(batches())
+    assert [len(batch) for batch in found] == [4] * 4
+    assert sorted(index for batch in found for index in batch) == list(range(16))
+
+
+def test_the_order_is_a_function_of_seed_and_epoch() -> None:
+    first = indices(batches(), epoch=3)
+    assert indices(batches(), epoch=3) == first
+    assert indices(batches(), epoch=4) != first and indices(batches(seed=1), epoch=3) != first
+    sampler = batches()
+    indices(sampler, epoch=7)
+    assert indices(sampler, epoch=3) == first  # what was drawn before makes no difference
+
+
+def test_an_epoch_goes_on_where_it_was_left() -> None:
+    whole = indices(batches(), epoch=2)
+    for start in range(5):
+        assert indices(batches(), epoch=2, start=start) == whole[start:]
+
+
+def test_a_last_batch_that_is_not_full_is_left_out() -> None:
+    assert [len(batch) for batch in indices(batches(19))] == [4] * 4
+    assert [len(batch) for batch in indices(batches(3))] == [3]  # unless it is the only one
+    seen = {index for epoch in range(30) for batch in indices(batches(19), epoch) for index in batch}
+    assert seen == set(range(19))
+
+
+def test_the_balanced_sampler_draws_classes_alike() -> None:
+    labels = np.array([0] * 900 + [1] * 90 + [2] * 10)
+    sampler = EpochBatches(labels, 10, 0, balanced=True)
+    drawn = np.concatenate([labels[sampler.order(epoch)] for epoch in range(10)])
+    share = np.bincount(drawn) / len(drawn)
+    assert share == pytest.approx([1 / 3] * 3, abs=4 * np.sqrt(2 / 9 / len(drawn)))
+    assert np.array_equal(sampler.order(1), sampler.order(1)) and not np.array_equal(sampler.order(1), sampler.order(2))
+
+
+def test_seeds_are_mixed() -> None:
+    seeds = {seed_of(a, b, c) for a in range(8) for b in range(8) for c in range(8)}
+    assert len(seeds) == 512 and all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_of(1, 2) == seed_of(1, 2) != seed_of(2, 1)
+
+
+def test_checking_hashes_every_file_and_keeps_what_it_shall(images: Images) -> None:
+    files = [images.root / sample.path for sample in images.samples]
+    fresh = [images.read(i).copy() for i in range(len(images))]
+    steps: list[tuple[int, int]] = []
+    hashes, problems = images.check(True, lambda done, total: steps.append((done, total)))
+    assert hashes == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files] and problems == []
+    assert steps[-1] == (16, 16) and images.cache is not None
+    for file in files:
+        file.unlink()
+    assert all(np.array_equal(images.read(i), image) for i, image in enumerate(fresh))
+    assert images.megabytes == pytest.approx(16 * 16 * 16 * 3 / 2**20)
+
+
+def test_images_that_do_not_fit_are_read_again(images: Images) -> None:
+    images.check(False)
+    assert images.cache is None
+    (images.root / images.samples[0].path).unlink()
+    with pytest.raises(DataError, match=r"amber_0\.png"):
+        images.read(0)
+
+
+def test_all_that_cannot_be_read_is_told_at_once(images: Images) -> None:
+    bad = [images.root / images.samples[i].path for i in range(12)]
+    for file in bad:
+        file.write_bytes(b"")
+    hashes, problems = images.check(True)
+    assert hashes[:12] == [""] * 12 and all(hashes[12:]) and len(problems) == 12
+    assert all(any(str(file) in problem for problem in problems) for file in bad)
+    told = str(unusable(problems, 16))
+    assert sum(str(file) in told for file in bad) == 10 and "12 of 16" in told and "2 more" in told
+    assert "1 of" not in str(unusable(problems[:1], 16)) and problems[0] in str(unusable(problems[:1], 16))
+
+
+@pytest.mark.parametrize("policy", ["none", "blood_smear"])
+def test_workers_and_memory_change_nothing(images: Images, policy: str) -> None:
+    dataset = TrainImages(images, Augmenter(policy, 16, 3), seed=5)
+    sampler = batches()
+
+    def epoch(number: int, workers: int) -> list[tuple[torch.Tensor, ...]]:
+        sampler.epoch, sampler.start = number, 0
+        return [tuple(batch) for batch in train_loader(dataset, sampler, workers, pin=False)]
+
+    read = epoch(1, 0)
+    assert [b[0].shape for b in read] == [(4, 16, 16, 3)] * 4 and read[0][0].dtype == torch.uint8
+    assert all(torch.equal(labels, torch.from_numpy(images.labels[index])) for _, labels, index in read)
+    images.check(True)
+    for other in (epoch(1, 0), epoch(1, 2)):
+        assert all(torch.equal(x, y) for a, b in zip(read, other, strict=True) for x, y in zip(a, b, strict=True))
+    one, two = ({int(i): x for b in part for x, i in zip(b[0], b[2], strict=True)} for part in (read, epoch(2, 0)))
+    same = sum(torch.equal(one[i], two[i]) for i in range(16))
+    assert same == 16 if policy == "none" else same <= 4  # another epoch, other draws
+
+
+def test_the_loader_draws_nothing_from_the_global_generator(images: Images) -> None:
+    dataset = TrainImages(images, Augmenter("medical", 16, 3), seed=0)
+    state = torch.get_rng_state()
+    list(train_loader(dataset, batches(), 0, pin=False))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_number_of_workers() -> None:
+    assert pick_workers(3, False, True, CPU) == 3 and pick_workers(0, True, False, CUDA) == 0
+    assert pick_workers(None, augments=False, in_memory=True, device=CPU) == 0
+    assert pick_workers(None, augments=True, in_memory=True, device=CPU) >= 1
+    assert pick_workers(None, augments=True, in_memory=True, device=CUDA) >= 1

@@ -1,0 +1,127 @@
+"""What file names say of patients: right, or nothing."""
+
+from __future__ import annotations
+
+import csv
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from vitmed.data.patient_names import Guess, guess_patients
+from vitmed.data.patients import group_of
+
+
+def ids(paths: list[str], **options: bool) -> list[str | None] | None:
+    """The patient of every path by the guess, or None for no guess."""
+    guess = guess_patients(paths, **options)
+    if guess.expression is None:
+        assert guess == Guess()
+        return None
+    found = [group_of(path, re.compile(guess.expression)) for path in paths]
+    assert guess.patients == len(set(found)) and list(guess.examples) == sorted(set(map(str, found)))[:3]
+    return found
+
+
+def names(shape: str, first: range, second: range = range(1), folders: tuple[str, ...] = ("a", "b")) -> list[str]:
+    """`shape` with {i}, {j} of both ranges, in the folders in turn."""
+    return [f"{folders[i % len(folders)]}/{shape.format(i=i, j=j)}" for i, j in product(first, second)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "patient"),
+    [
+        ("patient_{i:04}/scan_{j}.png", "patient_{i:04}"),
+        ("Patient {i}/{j}.png", "Patient {i}"),
+        ("person{i}_bacteria_{j}.jpeg", "person{i}"),
+        ("P{i:03}_c{j:03}.png", "P{i:03}"),
+        ("P{i:03}/c{j:03}.png", "P{i:03}"),
+        ("{i:07}/c{j:03}.png", "{i:07}"),
+        ("C{i}P61ThinF_IMG_20150918_144104_cell_{j}.png", "C{i}"),
+        ("sub-{i:02}_ses-{j:02}.png", "sub-{i:02}"),
+        ("sub-ctrl{i:02}/anat/T1w_{j:02}.png", "sub-ctrl{i:02}"),
+        ("TCGA-3C-AA{i:02}-01Z-00-DX{j}.png", "TCGA-3C-AA{i:02}"),
+        ("ADNI_002_S_{i:04}_slice_{j}.png", "002_S_{i:04}"),
+        ("{i:08}_{j:03}.png", "{i:08}"),
+        ("images/study_3_subject-{i}_{j}.png", "subject-{i}"),
+    ],
+)
+def test_names_that_tell_a_patient(shape: str, patient: str) -> None:
+    paths = names(shape, range(1, 13), range(4))
+    assert ids(paths) == [patient.format(i=i) for i in range(1, 13) for _ in range(4)]
+    assert ids([f"train/{path}" for path in paths[:24]] + [f"test/{path}" for path in paths[24:]]) == ids(paths)
+
+
+def test_two_eyes_are_one_person() -> None:
+    paths = [f"{grade}/{i}_{eye}.jpeg" for i in range(10, 20) for grade, eye in (("0", "left"), ("2", "right"))]
+    assert ids(paths) == [str(i) for i in range(10, 20) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "ISIC_{i:07}.jpg",
+        "IMG_{i:04}.png",
+        "img ({i}).png",
+        "cell_{i}.png",
+        "{i}.png",
+        "{i:05}.png",
+        "frame{i:03}_crop{j}.png",
+        "ct{i:03}_{j}.png",
+        "t{i:02}_z{j:02}.png",
+        "2015010{j}_{i:03}.png",
+        "patient_{i}.png",  # no two images share it: a running number under another name
+        "P{i:03}.png",
+        "x{j}_{i}.png",
+        "scan{i}.v{j}.png",
+    ],
+)
+def test_names_that_count_images_or_mean_something_else(shape: str) -> None:
+    few = range(4) if "{j}" in shape or "{j:" in shape else range(1)
+    assert ids(names(shape, range(1, 10), few)) is None
+
+
+def test_the_same_numbers_in_every_class_are_no_patients() -> None:
+    """cell_3 of one class and cell_3 of the other are two cells."""
+    assert ids([f"{name}/{shape}_{i}.png" for name in "ab" for i in range(50) for shape in ("cell", "P")]) is None
+    assert ids([f"{name}/P{i}.png" for name in "ab" for i in range(50)]) is None
+
+
+def test_names_that_are_hashes_or_digits_by_class() -> None:
+    hashes = [
+        f"{i % 2}/{hash_}.png" for i, hash_ in enumerate(f"{(i * 2654435761) % 2**32:08x}{i:08x}" for i in range(99))
+    ]
+    assert ids(hashes) is None
+    assert ids([f"{split}/{k}/{i}.png" for split in ("train", "test") for k in range(10) for i in range(20)]) is None
+    assert (
+        ids([f"{split}/{k}/{i:04}.jpg" for split in ("train", "test") for k in ("cat", "dog") for i in range(9)])
+        is None
+    )
+
+
+def test_the_class_under_another_name_is_no_patient() -> None:
+    assert ids([f"class{k}/c{k}_{i}.png" for k in range(9) for i in range(9)]) is None
+    assert ids([f"patient_{k}/{i}.png" for k in range(9) for i in range(9)]) is None
+    assert ids([f"patient_{k}/{i}.png" for k in range(2) for i in range(3)], folders_are_classes=False) == [
+        f"patient_{k}" for k in range(2) for _ in range(3)
+    ]
+
+
+def test_a_shape_that_fits_only_some_images_is_none() -> None:
+    """Kermany's chest X-rays: pneumonia by person, normal ones by another scheme."""
+    pneumonia = names("person{i}_virus_{j}.jpeg", range(9), range(3), ("PNEUMONIA",))
+    assert ids(pneumonia + names("IM-{i:04}-0001.jpeg", range(9), folders=("NORMAL",))) is None
+
+
+def test_too_few_paths() -> None:
+    assert guess_patients([]) == guess_patients(["a/P1_1.png"]) == Guess()
+
+
+def test_the_malaria_cells_are_of_200_patients(data_dir: Path) -> None:
+    """18 shapes of file name, no hint; against a table that somebody else made."""
+    with (data_dir / "malaria_gray50_patients.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    paths = [row["path"] for row in rows]
+    assert len({re.sub(r"\d+", "9", path.partition("/")[2]) for path in paths}) == 18
+    assert ids(paths) == [row["patient"] for row in rows] and guess_patients(paths).patients == 200

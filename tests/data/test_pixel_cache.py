@@ -1,0 +1,488 @@
+"""Decoded images on disk: what is found again, what is not, and what happens when the writing goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, draw_splits, listing
+from PIL import Image
+
+import vitmed
+from vitmed.core.config import DataConfig
+from vitmed.core.errors import DataError
+from vitmed.data import pixel_cache, read_images
+from vitmed.data.loading import Images
+from vitmed.data.pixel_cache import PixelCache, Squares, digests_of, pixel_folder
+from vitmed.data.samples import Sample
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.training.checkpoint import load_checkpoint
+
+PREPROCESSING = Preprocessing(16, 3, "pad", "imagenet")
+ON = DataConfig()
+ENTRY = 6 * 16 * 16 * 3  # bytes of squares of one entry of `images`
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of its own; nothing counts as quick, so everything goes to disk."""
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(read_images, "QUICK", 0)
+    return tmp_path / "cache" / "pixels"
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are decoded."""
+    names: list[str] = []
+    real = Preprocessing.read
+
+    def read(self: Preprocessing, path: str | Path) -> np.ndarray:
+        names.append(Path(path).name)
+        return real(self, path)
+
+    monkeypatch.setattr(Preprocessing, "read", read)
+    monkeypatch.setattr(read_images, "_quick", lambda images: False)  # it decodes some files to see how long that takes
+    return names
+
+
+def draw(root: Path, count: int = 6, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    root.mkdir(exist_ok=True)
+    for i in range(count):
+        Image.fromarray(draw_image(rng, COLOURS["blue"])).save(root / f"{seed}_{i}.png")
+    return root
+
+
+def images(root: Path, preprocessing: Preprocessing = PREPROCESSING, **parts: slice) -> dict[str, Images]:
+    """Splits of the files of a folder, in the order of their names."""
+    samples = [Sample(path.name, 0, None) for path in sorted(root.iterdir())]
+    return {n: Images(root, samples[part], preprocessing) for n, part in (parts or {"train": slice(None)}).items()}
+
+
+def fresh(part: Images) -> list[np.ndarray]:
+    return [part.preprocessing.read(path) for path in part.paths]
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+
+def same(part: Images) -> bool:
+    return all(np.array_equal(part.read(i), image) for i, image in enumerate(fresh(part)))
+
+
+def test_a_second_run_decodes_nothing(tmp_path: Path, decoded: list[str], ui: Recorder, cache: Path) -> None:
+    root = draw(tmp_path / "a")
+    first = images(root)
+    hashes = read_images.read_all(first, ON, ui)
+    assert sorted(decoded) == sorted(path.name for path in root.iterdir())
+    decoded.clear()
+    again = images(root)
+    assert read_images.read_all(again, ON, ui) == hashes and decoded == []
+    assert isinstance(again["train"].cache, Squares) and not again["train"].in_memory
+    assert same(again["train"]) and len(entries(cache)) == 1
+    assert "earlier run" in ui.said[-1] and not ui.warned
+
+
+def test_other_splits_of_the_same_files_are_found(tmp_path: Path, decoded: list[str], ui: Recorder) -> None:
+    """Another --seed, --epochs, model or split_seed changes no square; nor do fewer images, or other names."""
+    root = draw(tmp_path / "a")
+    read_images.read_all(images(root), ON, ui)
+    for old in sorted(root.iterdir()):
+        old.rename(old.with_name(f"renamed_{9 - int(old.stem[-1])}.png"))
+    decoded.clear()
+    parts = images(root, train=slice(4, 6), val=slice(0, 1), test=slice(1, 3))
+    read_images.read_all(parts, ON, ui)
+    assert decoded == []
+    assert all(same(part) for part in parts.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "hit"),
+    [
+        ({"normalize": "half"}, True),
+        ({"normalize": "given", "mean": (0.5,), "std": (0.5,)}, True),
+        ({"image_size": 24}, False),
+        ({"channels": 1}, False),
+        ({"resize": "crop"}, False),
+        ({"interpolation": "bicubic"}, False),
+    ],
+)
+def test_what_changes_pixels_is_another_entry(
+    tmp_path: Path, decoded: list[str], ui: Recorder, change: dict[str, Any], hit: bool
+) -> None:
+    root = draw(tmp_path / "a")
+    read_images.read_all(images(root), ON, ui)
+    decoded.clear()
+    other = images(root, Preprocessing(**(PREPROCESSING.to_dict() | change)))
+    read_images.read_all(other, ON, ui)
+    assert len(decoded) == (0 if hit else 6) and same(other["train"])
+
+
+def test_another_way_of_decoding_is_another_entry(
+    tmp_path: Path, decoded: list[str], ui: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pixel_cache.decoding_version() == pixel_cache.decoding_version()
+    root = draw(tmp_path / "a")
+    read_images.read_all(images(root), ON, ui)
+    monkeypatch.setattr("PIL.__version__", "99.0")
+    decoded.clear()
+    read_images.read_all(images(root), ON, ui)
+    assert len(decoded) == 6
+
+
+def test_only_a_changed_file_is_decoded_anew(tmp_path: Path, decoded: list[str], ui: Recorder) -> None:
+    root = draw(tmp_path / "a")
+    before = read_images.read_all(images(root), ON, ui)["train"]
+    changed = sorted(root.iterdir())[2]
+    stat = changed.stat()
+    Image.fromarray(draw_image(np.random.default_rng(9), COLOURS["green"])).save(changed)
+    os.utime(changed, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # an old time does not hide it
+    decoded.clear()
+    again = images(root)
+    after = read_images.read_all(again, ON, ui)["train"]
+    assert decoded == [changed.name] and same(again["train"])
+    assert [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b] == [2]
+
+
+def test_copies_share_what_is_decoded_but_a_suffix_picks_a_reader(tmp_path: Path) -> None:
+    digests = digests_of(["aa", "aa", "aa", ""], [Path("x.png"), Path("y.PNG"), Path("z.tif"), Path("gone.png")])
+    assert np.array_equal(digests[0], digests[1]) and not np.array_equal(digests[0], digests[2])
+    assert not np.array_equal(digests[3], digests_of([""], [Path("gone.png")])[0])
+
+
+def test_files_that_cannot_be_used_are_all_told_and_nothing_is_kept(tmp_path: Path, ui: Recorder, cache: Path) -> None:
+    root = draw(tmp_path / "a")
+    names = sorted(path.name for path in root.iterdir())
+    (root / names[1]).write_bytes(b"")
+    (root / names[4]).write_bytes(b"\x89PNG\r\n\x1a\n but not really")
+    for _ in range(2):
+        with pytest.raises(DataError, match="2 of 6") as error:
+            read_images.read_all(images(root), ON, ui)
+        assert names[1] in str(error.value) and names[4] in str(error.value)
+        assert entries(cache) == []
+
+
+def test_the_squares_are_those_that_were_decoded_by_any_policy(tmp_path: Path, ui: Recorder) -> None:
+    from vitmed.imaging.augmentation import POLICIES, Augmenter
+
+    part = images(draw(tmp_path / "a", 1))["train"]
+    plain = part.read(0)
+    read_images.read_all({"train": part}, ON, ui)
+    assert not part.read(0).flags.writeable
+    for policy in POLICIES:
+        augmenter = Augmenter(policy, 16, 3)
+        for draw_number in range(4):
+            assert np.array_equal(augmenter(part.read(0), (1, draw_number)), augmenter(plain, (1, draw_number)))
+    assert np.array_equal(part.read(0), plain)
+
+
+RUN = Callable[..., Answer]
+SETTINGS = TINY | {"policy": "medical", "epochs": 1, "baseline": False}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(folder / "last.pt").weights
+
+
+@pytest.fixture
+def no_evaluation(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of a tiny run's time is its evaluation, which reads the files themselves."""
+    from vitmed.commands import train
+
+    monkeypatch.setattr(train, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}))
+
+
+@pytest.mark.usefixtures("no_evaluation")
+def test_the_same_weights_with_and_without(tmp_path: Path, cache: Path, decoded: list[str]) -> None:
+    data = draw_splits(tmp_path / "data", 6, 3, 3)
+    results = {}
+    for name, flags in {"none": {"cache": False}, "cold": {}, "warm": {"workers": 2}}.items():
+        decoded.clear()
+        settings = SETTINGS | flags
+        run = vitmed.train(data, output=tmp_path / "runs", name=name, sets=TINY_SETS, ui=Recorder(), **settings)
+        results[name] = weights(run.folder)
+        assert cache.exists() == (name != "none")
+        assert name != "cold" or len(decoded) == 24
+        assert name != "warm" or not decoded
+    assert all(torch.equal(results["none"][k], other[k]) for other in results.values() for k in other)
+
+
+def test_switched_off_it_writes_nothing_and_keeps_nothing(vitmed: RUN, tmp_path: Path, cache: Path) -> None:
+    root = draw(tmp_path / "a")
+    parts = images(root)
+    read_images.read_all(parts, DataConfig(cache=False), Recorder())
+    assert parts["train"].cache is None and not cache.parent.exists()
+    answer = vitmed("train", tmp_path / "nothing", "--no-cache", "--cache-size", "-1")
+    assert answer.code == 2 and "cache_gb" in answer.err
+
+
+def test_a_quick_set_stays_in_memory(
+    tmp_path: Path, ui: Recorder, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = draw(tmp_path / "a")
+    monkeypatch.setattr(read_images, "QUICK", 10)
+    parts = images(root, train=slice(0, 3), val=slice(3, 4), test=slice(4, 6))
+    read_images.read_all(parts, ON, ui)
+    assert [part.in_memory for part in parts.values()] == [True, True, False] and not cache.exists()
+    monkeypatch.setattr(read_images, "MEMORY_MB", 0)  # quick, but too many
+    parts = images(root, train=slice(0, 3), val=slice(3, 4), test=slice(4, 6))
+    read_images.read_all(parts, ON, ui)
+    assert all(isinstance(part.cache, Squares) for part in parts.values())
+
+
+def test_it_is_private(tmp_path: Path, ui: Recorder, cache: Path) -> None:
+    read_images.read_all(images(draw(tmp_path / "a")), ON, ui)
+    for folder in (cache, cache / entries(cache)[0]):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert pixel_folder() == cache
+
+
+# --- the bound
+
+
+def fill(root: Path, seed: int, ui: Recorder, limit_entries: float, when: float) -> None:
+    """Another set of six images; its entry was last used at that time."""
+    before = set(entries(pixel_folder())) if pixel_folder().exists() else set()
+    limit = limit_entries * (ENTRY + 1000) / 1e9  # headers and digests
+    read_images.read_all(images(draw(root / str(seed), seed=seed)), DataConfig(cache_gb=limit), ui)
+    for name in set(entries(pixel_folder())) - before:
+        os.utime(pixel_folder() / name, (when, when))
+
+
+def test_what_was_not_used_for_longest_goes_first(
+    tmp_path: Path, decoded: list[str], ui: Recorder, cache: Path
+) -> None:
+    day = time.time() - 86_400
+    for seed in range(3):
+        fill(tmp_path, seed, ui, 3, day + seed)
+    assert len(entries(cache)) == 3
+    read_images.read_all(images(tmp_path / "0"), ON, ui)  # used now: it is no longer the oldest
+    fill(tmp_path, 3, ui, 3, day + 3)
+    assert len(entries(cache)) == 3 and not ui.warned
+    assert sum(f.stat().st_size for f in cache.rglob("*.npy")) <= 3 * (ENTRY + 1000)
+    decoded.clear()
+    for seed in (0, 2, 3):
+        read_images.read_all(images(tmp_path / str(seed)), ON, ui)
+    assert decoded == []
+    read_images.read_all(images(tmp_path / "1"), ON, ui)
+    assert len(decoded) == 6
+
+
+def test_what_is_in_use_stays_and_the_newcomer_does_without(tmp_path: Path, ui: Recorder, cache: Path) -> None:
+    fill(tmp_path, 0, ui, 1, time.time())
+    before = listing(cache)
+    parts = images(draw(tmp_path / "1", seed=1))
+    read_images.read_all(parts, DataConfig(cache_gb=1.2 * ENTRY / 1e9), ui)
+    assert "no room" in ui.warned[0] and "--cache-size" in ui.warned[0] and len(ui.warned) == 1
+    assert parts["train"].in_memory and same(parts["train"])
+    assert [row for row in listing(cache) if not row[0].endswith(".lock")] == [
+        row for row in before if not row[0].endswith(".lock")
+    ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed there")
+def test_a_reader_goes_on_when_its_file_is_removed(tmp_path: Path, ui: Recorder, cache: Path) -> None:
+    part = images(draw(tmp_path / "0", seed=0))["train"]
+    read_images.read_all({"train": part}, ON, ui)
+    sent = pickle.dumps(part)
+    day = time.time() - 86_400
+    os.utime(cache / entries(cache)[0], (day, day))
+    fill(tmp_path, 1, ui, 1, day)
+    assert len(entries(cache)) == 1 and same(part)
+    other = pickle.loads(sent)  # a loader process that is started now finds it gone, and decodes
+    assert same(other) and other.cache is None
+
+
+def test_a_process_that_is_started_opens_the_file_anew(tmp_path: Path, ui: Recorder) -> None:
+    part = images(draw(tmp_path / "a"))["train"]
+    read_images.read_all({"train": part}, ON, ui)
+    sent = pickle.dumps(part)
+    assert len(sent) < 3000  # not the pixels
+    other = pickle.loads(sent)
+    assert same(other) and isinstance(other.cache, Squares)
+
+
+def test_a_set_larger_than_the_whole_cache(tmp_path: Path, ui: Recorder, cache: Path) -> None:
+    parts = images(draw(tmp_path / "a"))
+    read_images.read_all(parts, DataConfig(cache_gb=0), ui)
+    assert parts["train"].in_memory and len(ui.warned) == 1 and entries(cache) == []
+
+
+# --- folders that fail
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "file"))
+    parts = images(draw(tmp_path / "a"))
+    read_images.read_all(parts, ON, ui)
+    assert len(ui.warned) == 1 and "VITMED_CACHE" in ui.warned[0]
+    assert parts["train"].in_memory and same(parts["train"])
+
+
+def test_a_disk_that_fills_up(tmp_path: Path, ui: Recorder, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(read_images, "MEMORY_MB", 0)
+    parts = images(draw(tmp_path / "a"))
+    read_images.read_all(parts, ON, ui)
+    assert len(ui.warned) == 1 and "No space left" in ui.warned[0]
+    assert entries(cache) == [] and parts["train"].cache is None and same(parts["train"])
+
+
+def test_a_disk_is_never_filled_to_the_brim(tmp_path: Path, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixel_cache, "RESERVE", 2**60)
+    read_images.read_all(images(draw(tmp_path / "a")), ON, ui)
+    assert "the disk has no room" in ui.warned[0]
+
+
+def test_a_folder_that_cannot_be_mapped(
+    tmp_path: Path, ui: Recorder, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unmappable(*args: Any, **settings: Any) -> np.ndarray:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(np, "load", unmappable)
+    read_images.read_all(images(draw(tmp_path / "a")), ON, ui)
+    assert "No such device" in ui.warned[0] and len(decoded) == 6  # found out before the work
+
+
+@pytest.mark.parametrize("damage", ["squares.npy", "digests.npy"])
+def test_a_damaged_entry_is_made_again(
+    tmp_path: Path, ui: Recorder, decoded: list[str], cache: Path, damage: str
+) -> None:
+    root = draw(tmp_path / "a")
+    read_images.read_all(images(root), ON, ui)
+    file = cache / entries(cache)[0] / damage
+    file.write_bytes(file.read_bytes()[:150])
+    decoded.clear()
+    parts = images(root)
+    read_images.read_all(parts, ON, ui)
+    assert len(decoded) == 6 and same(parts["train"]) and not ui.warned and len(entries(cache)) == 1
+
+
+# --- other processes
+
+forks = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, to start within milliseconds")
+
+
+def child(root: Path, log: Path, go: Path) -> multiprocessing.Process:
+    """A process that reads the folder, each file only when `go` is there; it logs what it decodes and says."""
+
+    def note(text: str) -> None:
+        with log.open("a") as stream:
+            stream.write(text + "\n")
+
+    def work() -> None:
+        real = Preprocessing.read
+
+        def slow(self: Preprocessing, path: str | Path) -> np.ndarray:
+            until(go.exists)
+            note("decoding")
+            return real(self, path)
+
+        Preprocessing.read = slow  # type: ignore[method-assign]
+        ui = Recorder()
+        ui.say = ui.warn = note  # type: ignore[method-assign]
+        parts = images(root)
+        read_images.read_all(parts, ON, ui)
+        note(f"sum {sum(int(parts['train'].read(i).sum()) for i in range(6))}")
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    return process
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return list(folder.glob("*.part"))
+
+
+@forks
+def test_two_processes_at_once_decode_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_images, "_quick", lambda images: False)
+    root, go, logs = draw(tmp_path / "a"), tmp_path / "go", [tmp_path / "0.log", tmp_path / "1.log"]
+    first = child(root, logs[0], go)
+    until(lambda: unfinished(cache))
+    second = child(root, logs[1], go)
+    until(lambda: logs[1].exists() and "waiting for it" in logs[1].read_text())
+    go.touch()
+    for process in (first, second):
+        process.join(60)
+        assert process.exitcode == 0
+    told = [log.read_text() for log in logs]
+    assert [text.count("decoding") for text in told] == [6, 0]
+    assert told[0].splitlines()[-1] == told[1].splitlines()[-1] and "sum" in told[0]
+    assert len(entries(cache)) == 1
+
+
+@forks
+def test_killed_in_the_middle_it_leaves_nothing_for_long(
+    tmp_path: Path, ui: Recorder, cache: Path, decoded: list[str]
+) -> None:
+    root = draw(tmp_path / "a")
+    process = child(root, tmp_path / "log", tmp_path / "never")
+    until(lambda: unfinished(cache))
+    read_images.read_all(images(draw(tmp_path / "b", seed=1)), ON, ui)
+    assert len(unfinished(cache)) == 1  # alive: another run leaves it alone
+    process.kill()
+    process.join()
+    assert len(unfinished(cache)) == 1
+    decoded.clear()
+    parts = images(root)
+    read_images.read_all(parts, ON, ui)
+    assert len(decoded) == 6 and same(parts["train"])
+    assert not unfinished(cache) and len(entries(cache)) == 2
+
+
+def test_rows_are_matched_by_the_whole_digest() -> None:
+    rng = np.random.default_rng(0)
+    have = rng.integers(0, 256, (50, 32), dtype=np.uint8)
+    near = have[7].copy()
+    near[31] ^= 1  # the same first bytes
+    want = np.stack([have[40], near, have[3], rng.integers(0, 256, 32, dtype=np.uint8)])
+    assert pixel_cache._rows(have, want).tolist() == [40, -1, 3, -1]
+    assert pixel_cache._rows(have[:0], want).tolist() == [-1] * 4
+    cache = PixelCache(PREPROCESSING, 0)
+    assert (
+        cache._name(have) == cache._name(have[::-1]) == cache._name(np.concatenate([have, have])) != cache._name(want)
+    )
+
+
+@pytest.mark.usefixtures("no_evaluation")
+def test_a_run_goes_on_without_the_cache_and_from_a_checkpoint_of_an_earlier_vitmed(
+    tmp_path: Path, cache: Path
+) -> None:
+    data, settings = draw_splits(tmp_path / "data", 6, 3, 3), SETTINGS | {"epochs": 2}
+    whole = vitmed.train(data, output=tmp_path, name="whole", sets=TINY_SETS, ui=Recorder(), **settings).folder
+    once = vitmed.train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=Recorder(), **settings | {"epochs": 1})
+    last = once.folder / "last.pt"
+    content = torch.load(last, weights_only=True)
+    content["config"]["data"]["cache_mb"] = 2048  # a field that is gone
+    torch.save(content, last)
+    before = listing(cache)
+    vitmed.train(resume=once.folder, epochs=2, cache=False, ui=Recorder())
+    assert listing(cache) == before
+    assert weights(once.folder).keys() == weights(whole).keys()
+    assert load_checkpoint(last).config.data.cache is False

@@ -1,0 +1,323 @@
+"""CIFAR, MNIST and MedMNIST files as their owners give them: pixel for pixel what torchvision's readers say."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision import datasets as reference
+
+from vitmed.core.errors import DataError
+from vitmed.core.ui import Silent
+from vitmed.data import public_files
+from vitmed.data.cards import cards
+from vitmed.data.public_files import read_idx, read_original, write_folder
+
+CIFAR10 = cards()["cifar10"].classes
+FINE = [f"fine {k:02d}" for k in range(100)]
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def records(count: int, classes: int) -> tuple[np.ndarray, list[int]]:
+    """(N, 3072) planes, and a label each."""
+    return RNG.integers(0, 256, (count, 3072), dtype=np.uint8), [k % classes for k in range(count)]
+
+
+def batches(classes: int) -> dict[str, tuple[np.ndarray, list[int]]]:
+    names = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"] if classes == 10 else ["train", "test"]
+    return {name: records(12, classes) for name in names}
+
+
+def write_python(folder: Path, classes: int, protocol: int = 2) -> dict[str, tuple[np.ndarray, list[int]]]:
+    """The python version: pickled dicts, in the folders that torchvision expects."""
+    made, where = batches(classes), folder / ("cifar-10-batches-py" if classes == 10 else "cifar-100-python")
+    where.mkdir(parents=True)
+    key = "labels" if classes == 10 else "fine_labels"
+    for name, (data, labels) in made.items():
+        content = {"batch_label": name, key: labels, "data": data, "filenames": ["x.png"] * len(labels)}
+        (where / name).write_bytes(pickle.dumps(content, protocol=protocol))
+    meta, names = ("batches.meta", "label_names") if classes == 10 else ("meta", "fine_label_names")
+    (where / meta).write_bytes(pickle.dumps({names: list(CIFAR10) if classes == 10 else FINE}, protocol=protocol))
+    return made
+
+
+def write_binary(folder: Path, classes: int, made: dict[str, tuple[np.ndarray, list[int]]]) -> Path:
+    """The binary version: records of label bytes and planes."""
+    folder.mkdir(parents=True)
+    for name, (data, labels) in made.items():
+        before = [[k] if classes == 10 else [k // 5, k] for k in labels]
+        (folder / f"{name}.bin").write_bytes(np.hstack([np.array(before, dtype=np.uint8), data]).tobytes())
+    meta, names = ("batches.meta.txt", CIFAR10) if classes == 10 else ("fine_label_names.txt", FINE)
+    (folder / meta).write_text("\n".join([*names, "", ""]))
+    return folder
+
+
+def theirs(kind: Any, root: Path, train: bool) -> Any:
+    """torchvision's reader, its check of the files' hashes passed over: ours are not the published ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_check_integrity", "_check_exists"):
+            if hasattr(kind, name):
+                patch.setattr(kind, name, lambda self: True)
+        patch.setattr("torchvision.datasets.cifar.check_integrity", lambda *args: True)
+        return kind(root, train=train)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(("classes", "kind"), [(10, reference.CIFAR10), (100, reference.CIFAR100)])
+def test_cifar_as_torchvision_reads_it(tmp_path: Path, classes: int, kind: Any, protocol: int) -> None:
+    made = write_python(tmp_path, classes, protocol)
+    pickled = read_original(tmp_path / kind.base_folder)
+    binary = read_original(write_binary(tmp_path / "bin", classes, made))
+    assert pickled is not None and binary is not None
+    for name in ("train", "test"):
+        expected = theirs(kind, tmp_path, name == "train")
+        for found in (pickled, binary):
+            images, labels = found.parts[name]
+            assert np.array_equal(images, expected.data) and labels.tolist() == list(expected.targets)
+            assert [found.classes[k] for k in range(classes)] == expected.classes
+    assert len(pickled.parts["train"].labels) == (60 if classes == 10 else 12)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+
+
+def write_mnist(folder: Path, packed: bool, dot: bool = False) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True)
+    made = {}
+    for prefix, count in (("train", 40), ("t10k", 20)):
+        made[prefix] = RNG.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        for kind, array in (("images-idx3", made[prefix]), ("labels-idx1", np.arange(count, dtype=np.uint8) % 10)):
+            name = f"{prefix}-{kind.replace('-', '.') if dot else kind}-ubyte"
+            (folder / name).write_bytes(idx(array))
+            if packed:
+                (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+                (folder / name).unlink()
+    return made
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_mnist_as_torchvision_reads_it(tmp_path: Path, packed: bool) -> None:
+    write_mnist(tmp_path / "ours", packed)
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for file in (tmp_path / "ours").iterdir():
+        content = file.read_bytes()
+        (raw / file.name.removesuffix(".gz")).write_bytes(gzip.decompress(content) if packed else content)
+    found = read_original(tmp_path / "ours")
+    assert found is not None and found.classes == {k: str(k) for k in range(10)}
+    for name in ("train", "test"):
+        expected = theirs(reference.MNIST, tmp_path, name == "train")
+        assert np.array_equal(found.parts[name].images, expected.data.numpy())
+        assert np.array_equal(found.parts[name].labels, expected.targets.numpy())
+
+
+def test_mnist_with_a_dot_in_its_names(tmp_path: Path) -> None:
+    made = write_mnist(tmp_path / "set", packed=False, dot=True)
+    found = read_original(tmp_path / "set")
+    assert found is not None and np.array_equal(found.parts["test"].images, made["t10k"])
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_what_is_written_is_read_back_without_loss(tmp_path: Path, colour: bool) -> None:
+    images = RNG.integers(0, 256, (20, 9, 7, 3) if colour else (20, 9, 7), dtype=np.uint8)
+    labels = (np.arange(20) % 2).astype(np.uint8)[:, None]
+    arrays = {"train_images": images, "train_labels": labels, "test_images": images[:4] + 1, "test_labels": labels[:4]}
+    np.savez_compressed(tmp_path / "pneumoniamnist.npz", **arrays)
+    found = read_original(tmp_path / "pneumoniamnist.npz")
+    assert found is not None and write_folder(found, tmp_path / "out", Silent()) == 24
+    expected = {
+        f"{split}/{('normal', 'pneumonia')[k % 2]}/{k:06d}.png": arrays[f"{split}_images"][k]
+        for split, count in (("train", 20), ("test", 4))
+        for k in range(count)
+    }
+    written = {p.relative_to(tmp_path / "out").as_posix(): p for p in (tmp_path / "out").rglob("*.png")}
+    assert sorted(written) == sorted(expected)
+    assert all(np.array_equal(np.asarray(Image.open(written[name])), expected[name]) for name in expected)
+
+
+def test_other_folders_are_not_taken_for_a_set(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "a" / "x.png")
+    assert read_original(tmp_path) is None and read_original(tmp_path / "a" / "x.png") is None
+
+
+# --- pickles
+
+
+class Runs:
+    def __init__(self, function: Any, *args: Any):
+        self.call = function, args
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+HOSTILE = {
+    "os.mkdir": Runs(os.mkdir, "hacked"),
+    "eval": Runs(eval, "__import__('os').mkdir('hacked')"),
+    "open": Runs(open, "hacked", "w"),
+    "codecs.decode": Runs(codecs.decode, b"x", "hex"),
+    "a codec that is another": Runs(codecs.encode, "x", "rot13"),
+    "objects": np.array([Runs(os.mkdir, "hacked")], dtype=object),
+    "a set type": {1, 2},
+    "a class of numpy": np.float64(1.0),
+    "an array of floats": np.zeros((1, 3072)),
+    "an array of records": np.zeros(2, dtype=[("a", "u1"), ("b", "O")]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_a_hostile_pickle_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_python(tmp_path, 10)
+    folder = tmp_path / "cifar-10-batches-py"
+    (folder / "data_batch_3").write_bytes(pickle.dumps({"data": HOSTILE[name], "labels": [0]}, protocol=protocol))
+    with pytest.raises(DataError, match="data_batch_3"):
+        read_original(folder)
+    assert not Path("hacked").exists()
+
+
+def raw_pickle(module: str, name: str, *args: bytes) -> bytes:
+    """{"data": module.name(*args), "labels": []}, by hand."""
+    return (
+        b"\x80\x02}(X\x04\x00\x00\x00datac" + f"{module}\n{name}\n".encode() + b"(" + b"".join(args)
+        + b"tRX\x06\x00\x00\x00labels]u."
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        raw_pickle("numpy", "ndarray", b"J\xff\xff\xff\x7f"),  # an array of gigabytes
+        raw_pickle("numpy", "load", b"X\x01\x00\x00\x00x"),
+        raw_pickle("vitmed.data.public_files", "Path", b"X\x01\x00\x00\x00x"),
+        raw_pickle("numpy.core.multiarray", "_reconstruct.__globals__", b"K\x01"),
+        raw_pickle("builtins", "getattr", b"K\x01"),
+        b"",
+        b"\x80\x02",
+        b"\x80\xff",
+        b"(" * 100_000,
+        b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f",  # bytes of 8 EB
+        b"K\x01.",
+        pickle.dumps({"data": None, "labels": None}),
+        pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, "os"]}, protocol=2),
+        pickle.dumps({"data": np.zeros((2, 3000), np.uint8), "labels": [0, 1]}, protocol=2),
+    ],
+)
+def test_a_pickle_that_is_no_batch(tmp_path: Path, content: bytes) -> None:
+    write_python(tmp_path, 10)
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
+    with pytest.raises(DataError, match="test_batch"):
+        read_original(tmp_path / "cifar-10-batches-py")
+
+
+def test_no_pickle_is_read_but_by_the_reader_of_arrays() -> None:
+    text = Path(public_files.__file__).read_text()
+    assert "pickle.load" not in text and "allow_pickle" not in text
+
+
+# --- files that are wrong
+
+
+def test_missing_and_damaged_batches(tmp_path: Path) -> None:
+    folder = write_binary(tmp_path / "bin", 10, batches(10))
+    whole = (folder / "data_batch_2.bin").read_bytes()
+    for content, told in (
+        (whole[:-1], "no whole number of records"),
+        (b"", "no whole"),
+        (b"\xff" + whole[1:], "label 255"),
+    ):
+        (folder / "data_batch_2.bin").write_bytes(content)
+        with pytest.raises(DataError, match=told):
+            read_original(folder)
+    (folder / "data_batch_2.bin").unlink()
+    with pytest.raises(DataError, match=r"data_batch_2\.bin is missing"):
+        read_original(folder)
+
+
+@pytest.mark.parametrize(
+    "names", [["a"] * 10, ["../x", *"bcdefghij"], ["a/b", *"bcdefghij"], ["A", "a", *"bcdefghi"], ["a"]]
+)
+def test_class_names_that_cannot_be_folders(tmp_path: Path, names: list[str]) -> None:
+    folder = write_binary(tmp_path / "bin", 10, batches(10))
+    (folder / "batches.meta.txt").write_text("\n".join(names))
+    with pytest.raises(DataError, match=r"class|name"):
+        read_original(folder)
+
+
+def test_without_the_file_of_names(tmp_path: Path) -> None:
+    folder = write_binary(tmp_path / "ten", 10, batches(10))
+    (folder / "batches.meta.txt").unlink()
+    found = read_original(folder)
+    assert found is not None and list(found.classes.values()) == CIFAR10
+    folder = write_binary(tmp_path / "hundred", 100, batches(100))
+    (folder / "fine_label_names.txt").unlink()
+    found = read_original(folder)
+    assert found is not None and found.classes[99] == "99"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\0\x08",
+        idx(np.zeros((2, 3, 3), np.uint8))[:-1],
+        idx(np.zeros((2, 3, 3), np.uint8)) + b"x",
+        idx(np.zeros(18, np.uint8)),
+        b"\0\0\x0d\x03" + idx(np.zeros((2, 3, 3), np.uint8))[4:],  # floats
+        b"\0\0\x08\x03" + b"\xff" * 12 + b"x",
+        gzip.compress(idx(np.zeros((2, 3, 3), np.uint8)))[:-9],
+        b"\x1f\x8b" + b"x" * 50,
+    ],
+)
+def test_idx_files_that_are_wrong(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(DataError, match="file"):
+        read_idx(tmp_path / "file", 3)
+
+
+def test_an_idx_file_that_is_a_bomb(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(
+        gzip.compress(bytes((0, 0, 8, 1)) + (17_000_000).to_bytes(4, "big") + bytes(17_000_000))
+    )
+    with pytest.raises(DataError, match="no such file does"):
+        read_idx(tmp_path / "file", 1)
+
+
+def test_mnist_with_a_file_missing_or_of_another_length(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "set", packed=True)
+    labels = tmp_path / "set" / "t10k-labels-idx1-ubyte.gz"
+    labels.write_bytes(gzip.compress(idx(np.zeros(19, np.uint8))))
+    with pytest.raises(DataError, match="20 images but 19 labels in test"):
+        read_original(tmp_path / "set")
+    labels.unlink()
+    with pytest.raises(DataError, match="t10k-labels is missing"):
+        read_original(tmp_path / "set")
+
+
+def test_a_zip_is_no_original(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("x", "x")
+    (tmp_path / "x.npz").write_bytes(stream.getvalue())
+    with pytest.raises(DataError, match="not a file of MedMNIST"):
+        read_original(tmp_path / "x.npz")

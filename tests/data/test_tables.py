@@ -1,0 +1,219 @@
+"""Tables of patients and labels: matched with the images however they are written, or refused by name and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitmed.core.config import DataConfig, build_config, load_config
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data.samples import Splits
+from vitmed.data.splits import make_splits
+from vitmed.training.checkpoint import placed, portable
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """data/{a,b}/i0.png ... i29.png, and nothing in them."""
+    for name in "ab":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(30):
+            (tmp_path / "data" / name / f"i{i}.png").touch()
+    return tmp_path / "data"
+
+
+def paths(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png"))
+
+
+def patient(path: str) -> str:
+    return f"P{int(path[3:-4]) % 10}"
+
+
+def table(file: Path, rows: list[list[str]], separator: str = ",", encoding: str = "utf-8") -> Path:
+    file.write_bytes("".join(separator.join(row) + "\r\n" for row in rows).encode(encoding))
+    return file
+
+
+def split(root: Path, **fields: object) -> Splits:
+    return make_splits(
+        DataConfig(root=str(root), **{k: str(v) if isinstance(v, Path) else v for k, v in fields.items()})
+    )  # type: ignore[arg-type]
+
+
+def samples(splits: Splits) -> dict[str, tuple[str, str | None, tuple[str, ...]]]:
+    """path -> class, patient, further columns."""
+    return {s.path: (splits.classes[s.label], s.group, s.columns) for part in splits.samples.values() for s in part}
+
+
+def told(root: Path, **fields: object) -> str:
+    with pytest.raises(DataError) as error:
+        split(root, **fields)
+    return str(error.value)
+
+
+# --- patients
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("header", [["path", "patient"], ["Image Index", "Patient ID"], ["file", "who"], ["x", "case"]])
+def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encoding: str, header: list[str]) -> None:
+    rows = [header, *([path, patient(path)] for path in paths(root))]
+    splits = split(root, groups=table(tmp_path / "t.csv", rows, separator, encoding))
+    assert {path: group for path, (_, group, _) in samples(splits).items()} == {p: patient(p) for p in paths(root)}
+    assert splits.grouped and splits.shared() == {} and splits.patients == "by table (--groups)"
+    assert "by patient" in splits.made["test"] and splits.told == ()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda root, path: f"data/{path}",  # relative to the table
+        lambda root, path: f"./{path}",
+        lambda root, path: path.replace("/", "\\"),
+        lambda root, path: f" {path} ",
+        lambda root, path: (root / path).as_posix(),
+    ],
+)
+def test_paths_as_people_write_them(root: Path, tmp_path: Path, written: object) -> None:
+    rows = [["path", "patient"], *([written(root, path), patient(path)] for path in paths(root))]  # type: ignore[operator]
+    assert samples(split(root, groups=table(tmp_path / "t.csv", rows)))["a/i7.png"][1] == "P7"
+
+
+def test_a_bare_name_is_enough_where_it_is_unique(root: Path, tmp_path: Path) -> None:
+    for path in list(root.rglob("*.png")):
+        path.rename(path.with_name(f"{path.parent.name}{path.name}"))
+    rows = [["image_id", "patient"], *([Path(p).stem, f"P{Path(p).stem[2:]}"] for p in paths(root))]
+    assert samples(split(root, groups=table(tmp_path / "t.csv", rows)))["b/bi7.png"][1] == "P7"
+    (root / "a" / "bi7.png").touch()  # now bi7 may be either
+    assert "bi7.png" in told(root, groups=tmp_path / "t.csv")
+
+
+def test_accents_of_a_mac_and_of_a_spreadsheet(root: Path, tmp_path: Path) -> None:
+    (root / "a" / "u\u0308ber.png").touch()
+    rows = [["path", "patient"], *([p, patient(p)] for p in paths(root) if "ber" not in p), ["a/\u00fcber.png", "P1"]]
+    assert samples(split(root, groups=table(tmp_path / "t.csv", rows)))["a/u\u0308ber.png"][1] == "P1"
+
+
+def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> None:
+    rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)[7:]), ["gone/1.png", "P1"]]
+    message = told(root, groups=table(tmp_path / "t.csv", rows))
+    assert "7 of 60 images have no row" in message and "a/i0.png" in message and "and 2 more" in message
+    assert "1 rows match no image" in message and "gone/1.png" in message
+    rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)), ["gone/1.png", "P1"]]
+    (message,) = split(root, groups=table(tmp_path / "t.csv", rows)).told
+    assert "1 rows match no image" in message and "line 62: gone/1.png" in message
+
+
+def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
+    file, rows = tmp_path / "t.csv", [[p, patient(p)] for p in paths(root)]
+    assert "no such file" in told(root, groups=tmp_path / "none.csv").lower()
+    assert "no rows" in told(root, groups=table(file, [["path", "patient"]]))
+    assert "no column for the patient; it has 'path', 'x', 'y'" in told(
+        root, groups=table(file, [["path", "x", "y"], ["", "", ""]])
+    )
+    assert "no column for the path" in told(root, groups=table(file, rows))
+    assert "line 3 has 3 cells" in told(root, groups=table(file, [["path", "patient"], rows[0], [*rows[1], "x"]]))
+    assert "no patient (column 'patient'): line 2, 3" in told(
+        root, groups=table(file, [["path", "patient"], *([p, ""] for p, _ in rows)])
+    )
+    assert "of patient 'P9' here and of 'P0' above" in told(
+        root, groups=table(file, [["path", "patient"], *rows, ["a/i0.png", "P9"]])
+    )
+    assert "twice" in told(root, groups=table(file, [["path", "patient", "patient"], ["a", "b", "c"]]))
+    file.write_bytes("path,patient\na/ü.png,1\n".encode("latin-1"))
+    assert "not UTF-8" in told(root, groups=file)
+
+
+def test_patients_are_known_one_way(root: Path) -> None:
+    with pytest.raises(UsageError, match="both say who the patient is"):
+        build_config({"data": {"root": str(root), "groups": "names", "group_regex": "x"}})
+
+
+# --- labels
+
+
+def labels(file: Path, root: Path, header: str = "path,label", every: int = 1, **columns: object) -> Path:
+    """A table that gives every image its class by the number in its name: 0, 1 or 2 of three."""
+    rows = [[p, str(int(p[3:-4]) % 3), *(str(f(p)) for f in columns.values())] for p in paths(root)[::every]]  # type: ignore[operator]
+    return table(file, [[*header.split(","), *columns], *rows])
+
+
+def test_a_table_of_labels(root: Path, tmp_path: Path) -> None:
+    """Folders mean nothing, numbers are names; what the table knows beyond comes along."""
+    file = labels(tmp_path / "t.csv", root, site=lambda p: p[0].upper(), age=lambda p: p[3:-4])
+    splits = split(root, labels=file)
+    assert splits.classes == ("0", "1", "2") and splits.columns == ("site", "age") and not splits.grouped
+    assert samples(splits) == {p: (str(int(p[3:-4]) % 3), None, (p[0].upper(), p[3:-4])) for p in paths(root)}
+    assert splits.counts("test") == [3, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["label", "Class", "diagnosis", "target", "dx"])
+def test_names_of_the_label_column(root: Path, tmp_path: Path, name: str) -> None:
+    assert split(root, labels=labels(tmp_path / "t.csv", root, f"image,{name}")).classes == ("0", "1", "2")
+
+
+def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
+    part = {0: "Training", 1: "train", 2: "test"}
+    file = labels(tmp_path / "t.csv", root, patient=patient, split=lambda p: part[int(p[3:-4]) % 10 % 3])
+    splits = split(root, labels=file, val_fraction=0.3)
+    assert splits.patients == "by table (--labels)" and splits.made["test"] == "table t.csv"
+    assert splits.groups()["test"] == {"P2", "P5", "P8"} and "by patient" in splits.made["val"]
+    assert splits.groups()["train"] | splits.groups()["val"] == {f"P{i}" for i in (0, 1, 3, 4, 6, 7, 9)}
+    over = split(root, labels=file, group_regex=r"(\d)\.png", allow_leakage=True)
+    assert over.patients.startswith("by expression") and over.columns == ("patient",)
+
+
+def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: Path) -> None:
+    (root / "a").rename(root / "train")
+    (root / "b").rename(root / "test")
+    rows = [["path", "label"], *([p, str(int(p.partition("/i")[2][:-4]) % 2)] for p in paths(root))]
+    splits = split(root, labels=table(tmp_path / "t.csv", rows))
+    assert all(s.path.startswith("test/") for s in splits.samples["test"]) and splits.counts("test") == [15, 15]
+
+
+def test_images_that_the_table_does_not_name_are_left_out_and_counted(root: Path, tmp_path: Path) -> None:
+    splits = split(root, labels=labels(tmp_path / "t.csv", root, every=2))
+    assert len(samples(splits)) == 30
+    assert splits.told == (f"30 of 60 images are not in {tmp_path / 't.csv'} and are left out",)
+
+
+def test_label_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
+    file, rows = tmp_path / "t.csv", [[p, str(i % 2)] for i, p in enumerate(paths(root))]
+    head = ["path", "label"]
+
+    def refused(*rows: list[str]) -> str:
+        return told(root, labels=table(file, list(rows)))
+
+    assert "2 rows match no image" in (text := refused(head, *rows, ["x.png", "0"], ["y.png", "1"]))
+    assert "line 62: x.png" in text
+    assert "no label (column 'label'): line 61" in refused(head, *rows[:-1], [rows[-1][0], " "])
+    assert "a/i0.png is named in line 2 and in line 62" in refused(head, *rows, ["a/i0.png", "1"])
+    assert "all rows are of one class, 'x'" in refused(head, *([p, "x"] for p, _ in rows))
+    assert "no column for the label" in refused(["path", "finding"], *rows)
+    assert "'later' in the column 'split' is no split" in refused([*head, "split"], *([*row, "later"] for row in rows))
+    assert "has test but no train" in refused([*head, "split"], *([*row, "test"] for row in rows))
+    for name in ("prediction", "confidence", "class", "sha256", "prob_0", "logit_x"):
+        assert f"the column {name} has a name that" in refused([*head, name], *([*row, "1"] for row in rows))
+
+
+def test_a_column_without_a_name_is_left_out(root: Path, tmp_path: Path) -> None:
+    """What pandas writes by default."""
+    rows = [["", "path", "label"], *([str(i), p, str(i % 2)] for i, p in enumerate(paths(root)))]
+    assert split(root, labels=table(tmp_path / "t.csv", rows)).columns == ()
+
+
+def test_a_yaml_names_tables_relative_to_itself(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("data: {root: images, labels: l.csv, groups: g.csv}")
+    data = load_config(file).data
+    assert (data.labels, data.groups) == (str(tmp_path / "l.csv"), str(tmp_path / "g.csv"))
+    moved = portable(load_config(file), tmp_path / "runs" / "a").data
+    assert (moved.root, moved.labels, moved.groups) == ("../../images", "../../l.csv", "../../g.csv")
+    tree = placed(portable(load_config(file), tmp_path / "runs" / "a"), tmp_path / "runs" / "a")
+    assert (tree["data"]["root"], tree["data"]["labels"]) == (str(tmp_path / "images"), data.labels)
+    for word in ("names", "dicom"):
+        file.write_text(f"data: {{groups: {word}}}")
+        assert load_config(file).data.groups == portable(load_config(file), tmp_path).data.groups == word

@@ -1,0 +1,276 @@
+"""Calibration against scikit-learn and by hand: what is fitted, what is measured, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.calibration import Calibration, fit_calibration
+from vitmed.decisions.reliability import log_odds, report_calibration
+from vitmed.metrics.bootstrap import Bootstrap, Z
+from vitmed.metrics.intervals import wilson
+from vitmed.metrics.predictions import Predictions
+
+CONFIG = EvaluateConfig(resamples=100)
+
+
+def draw(size: int = 2000, classes: int = 3, seed: int = 0, too_sure: float = 3.0, patients: int = 0) -> Predictions:
+    """Logits whose truth is drawn from their own softmax, and which are then `too_sure` times as large."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(size, classes)) * 1.5
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    labels = (rng.random(size)[:, None] > np.cumsum(p, axis=1)).sum(axis=1).clip(0, classes - 1)
+    groups = tuple(f"p{i % patients}" for i in range(size)) if patients else None
+    names = ("infected", "uninfected") if classes == 2 else tuple(f"c{i}" for i in range(classes))
+    return Predictions(names, tuple(map(str, range(size))), groups, labels, (too_sure * z).astype(np.float32))
+
+
+def log_loss(logits: np.ndarray, labels: np.ndarray) -> float:
+    z = logits.astype(np.float64)
+    z = z - z.max(axis=1, keepdims=True)
+    return float(np.mean(np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), labels]))
+
+
+def fitted(p: Predictions, method: str = "temperature") -> Calibration:
+    assert p.labels is not None
+    return fit_calibration(p.logits, p.labels, method)
+
+
+class TestFit:
+    def test_temperature_is_that_of_scikit_learn(self) -> None:
+        from sklearn.base import BaseEstimator, ClassifierMixin
+        from sklearn.calibration import CalibratedClassifierCV
+        from sklearn.frozen import FrozenEstimator
+
+        class Known(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+            classes_ = np.arange(3)
+
+            def fit(self, x: Any, y: Any) -> Known:
+                return self
+
+            def __sklearn_is_fitted__(self) -> bool:
+                return True
+
+            def predict(self, x: np.ndarray) -> np.ndarray:
+                return x.argmax(axis=1)
+
+            def decision_function(self, x: np.ndarray) -> np.ndarray:
+                return x
+
+        p = draw()
+        x = p.logits.astype(np.float64)
+        theirs = CalibratedClassifierCV(FrozenEstimator(Known()), method="temperature").fit(x, p.labels)
+        ours = fitted(p)
+        q = replace(p, logits=ours.apply(p.logits))
+        assert ours.method == "temperature" and ours.note == ""
+        assert q.probabilities == pytest.approx(theirs.predict_proba(x), abs=2e-4)
+        assert 1 / ours.scale[0] == pytest.approx(3, rel=0.1)  # the temperature that they were drawn with
+
+    def test_no_other_temperature_has_a_lower_log_loss(self) -> None:
+        p = draw(400, 2)
+        assert p.labels is not None
+        ours = fitted(p)
+        losses = {f: log_loss(p.logits * ours.scale[0] * f, p.labels) for f in (0.99, 0.999, 1, 1.001, 1.01)}
+        assert min(losses, key=lambda f: losses[f]) == 1
+
+    def test_vector_scaling_mends_what_temperature_cannot(self) -> None:
+        p = draw(3000)
+        assert p.labels is not None
+        bent = replace(p, logits=p.logits * np.float32([1, 0.5, 2]) + np.float32([0, 2, -1]))
+        loss = {m: log_loss(fitted(bent, m).apply(bent.logits), p.labels) for m in ("none", "temperature", "vector")}
+        best = log_loss(p.logits / 3, p.labels)
+        assert loss["none"] > loss["temperature"] > loss["vector"] and loss["vector"] == pytest.approx(best, abs=5e-3)
+
+    @pytest.mark.parametrize("method", ["none", "temperature", "vector"])
+    def test_it_can_be_undone_and_stored(self, method: str) -> None:
+        p = draw()
+        ours = fitted(p, method)
+        assert ours.method == method
+        assert ours.undo(ours.apply(p.logits)) == pytest.approx(p.logits, abs=1e-4)
+        again = Calibration.of(json.loads(json.dumps(ours.to_dict())))
+        assert again == ours and again.apply(p.logits).dtype == np.float32
+        if method == "none":
+            assert ours.apply(p.logits).tobytes() == p.logits.tobytes()
+
+    def test_temperature_changes_no_class(self) -> None:
+        p = draw()
+        assert (replace(p, logits=fitted(p).apply(p.logits)).predicted == p.predicted).all()
+
+    def test_where_validation_cannot_tell_nothing_is_changed(self) -> None:
+        few, one, flat = draw(49), draw(100), draw(100)
+        one = replace(one, labels=np.zeros(100, np.int64))
+        flat = replace(flat, logits=np.zeros((100, 3), np.float32))
+        for p, why in ((few, "too few"), (one, "one class alone"), (flat, "the same for all classes")):
+            found = fitted(p)
+            assert found.method == "none" and why in found.note
+
+    def test_without_an_error_the_confidence_is_bounded_by_the_rule_of_succession(self) -> None:
+        rng = np.random.default_rng(0)
+        labels = rng.integers(2, size=100)
+        logits = (np.eye(2)[labels] * rng.uniform(0.5, 2, (100, 1))).astype(np.float32)
+        p = Predictions(("a", "b"), ("x",) * 100, None, labels, logits)
+        found = fitted(p)
+        assert "hardly an error" in found.note
+        assert replace(p, logits=found.apply(logits)).confidence.mean() == pytest.approx(101 / 102, abs=1e-6)
+
+    def test_logits_that_say_the_opposite_are_made_flat(self) -> None:
+        p = draw(500, 2)
+        assert p.labels is not None
+        found = fitted(replace(p, labels=1 - p.labels))
+        assert found.scale == (0.05, 0.05) and "nothing of the truth" in found.note
+
+    def test_vector_scaling_of_a_rare_class_is_temperature(self) -> None:
+        p = draw(200)
+        labels = np.minimum(p.labels, 1) if p.labels is not None else None
+        found = fitted(replace(p, labels=labels), "vector")
+        assert found.method == "temperature" and "a class has 0 validation images" in found.note
+
+    def test_a_thousand_classes(self) -> None:
+        p = draw(300, 1000)
+        assert fitted(p).method == "temperature"
+
+    @pytest.mark.parametrize("scale", [[0.0, 1.0], [float("nan"), 1.0], [1.0]])
+    def test_a_damaged_one_is_refused(self, scale: list[float]) -> None:
+        with pytest.raises(ValueError, match="calibration"):
+            Calibration.of({"method": "vector", "scale": scale, "bias": [0.0, 0.0]})
+
+
+class TestMeasures:
+    def test_brier_log_loss_and_the_curve_are_those_of_scikit_learn(self) -> None:
+        from sklearn import metrics
+        from sklearn.calibration import calibration_curve
+
+        p = draw(1500, 2)
+        assert p.labels is not None
+        found = report_calibration(p, None, CONFIG)["after"]
+        y, s = p.labels == 0, p.probabilities[:, 0]  # infected is the finding
+        assert found["brier"]["value"] == pytest.approx(metrics.brier_score_loss(y, s))
+        assert found["log_loss"]["value"] == pytest.approx(metrics.log_loss(y, s))
+        share = y.mean()
+        assert found["brier_skill"]["value"] == pytest.approx(
+            1 - metrics.brier_score_loss(y, s) / (share * (1 - share))
+        )
+        seen, said = calibration_curve(y, s, n_bins=15, strategy="quantile")
+        assert [b["said"] for b in found["curve"]] == pytest.approx(said, abs=1e-3)
+        assert [b["seen"]["value"] for b in found["curve"]] == pytest.approx(seen, abs=0.02)
+        assert sum(b["n"] for b in found["curve"]) == 1500
+
+    def test_slope_and_intercept_are_those_of_a_logistic_regression(self) -> None:
+        from sklearn.linear_model import LogisticRegression
+
+        p = draw(1500, 2)
+        assert p.labels is not None
+        found = report_calibration(p, None, CONFIG)["after"]["per_class"]["infected"]
+        odds = np.diff(p.logits.astype(float), axis=1)[:, 0] * -1
+        theirs = LogisticRegression(C=np.inf, tol=1e-10).fit(odds[:, None], p.labels == 0)
+        assert found["slope"]["value"] == pytest.approx(theirs.coef_[0, 0], rel=1e-4)
+        assert found["slope"]["low"] < 1 / 3 < found["slope"]["high"]  # three times too extreme
+        a = found["intercept"]["value"]  # of the logistic model with the slope held at 1: said and seen add up
+        assert np.sum(1 / (1 + np.exp(-odds - a))) == pytest.approx(np.sum(p.labels == 0))
+        assert found["o_e"]["value"] == pytest.approx(np.mean(p.labels == 0) / p.probabilities[:, 0].mean())
+
+    def test_the_sandwich_is_the_usual_one_of_independent_images(self) -> None:
+        """Without groups and with right probabilities it agrees with the inverse of the information."""
+        p = draw(4000, 2, too_sure=1)
+        found = report_calibration(p, None, CONFIG)["after"]["per_class"]["infected"]["slope"]
+        odds = np.diff(p.logits.astype(float), axis=1)[:, 0]
+        x = np.stack([odds, np.ones(4000)], axis=1)
+        q = 1 / (1 + np.exp(-odds))
+        error = np.sqrt(np.linalg.inv((x * (q * (1 - q))[:, None]).T @ x)[0, 0])
+        assert found["high"] - found["low"] == pytest.approx(2 * 1.96 * error, rel=0.08)
+        assert found["low"] < 1 < found["high"]
+
+    def test_copies_of_patients_widen_the_interval_but_not_by_image(self) -> None:
+        """Each image four times: by patient the interval stays that of the single images."""
+        p = draw(500, 2)
+        assert p.labels is not None
+        four = Predictions(
+            p.classes, p.paths * 4, tuple(map(str, range(500))) * 4, np.tile(p.labels, 4), np.tile(p.logits, (4, 1))
+        )
+
+        def width(q: Predictions) -> float:
+            slope = report_calibration(q, None, CONFIG)["after"]["per_class"]["infected"]["slope"]
+            return float(slope["high"] - slope["low"])
+
+        assert width(four) == pytest.approx(width(p), rel=1e-6)
+        assert width(replace(four, groups=None)) == pytest.approx(width(p) / 2, rel=0.01)
+
+    def test_ece_by_hand(self) -> None:
+        """Two bins of ten: said 0.2 and seen 0.4; said 0.9 and seen 0.5. So (0.2 + 0.4) / 2."""
+        s = np.repeat([0.2, 0.9], 10)
+        y = np.array([1] * 4 + [0] * 6 + [1] * 5 + [0] * 5)
+        logits = np.stack([np.log(s / (1 - s)), np.zeros(20)], axis=1).astype(np.float32)
+        p = Predictions(("infected", "uninfected"), ("x",) * 20, None, 1 - y, logits)
+        found = report_calibration(p, None, CONFIG)["after"]
+        assert [found[name]["value"] for name in ("ece", "ece_classwise")] == pytest.approx([0.3, 0.3])
+        first = found["curve"][0]["seen"]
+        theirs = binomtest(4, 10).proportion_ci(method="wilson")
+        assert (first["low"], first["high"]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+    def test_before_and_after(self) -> None:
+        p = draw(2000, 2)
+        ours = fitted(p)
+        found = report_calibration(replace(p, logits=ours.apply(p.logits)), ours, CONFIG)
+        plain = report_calibration(p, None, CONFIG)
+        assert plain["before"] is None and "no calibration" in plain["note"]
+        assert found["before"]["log_loss"]["value"] == pytest.approx(plain["after"]["log_loss"]["value"], rel=1e-5)
+        assert found["after"]["ece"]["value"] < found["before"]["ece"]["value"] / 3
+        assert found["after"]["per_class"]["infected"]["slope"]["value"] == pytest.approx(1, abs=1e-4)
+        for part in (found["before"], found["after"]):
+            for name in ("log_loss", "brier", "brier_skill", "ece", "ece_classwise"):
+                assert part[name]["low"] <= part[name]["high"]
+
+    @pytest.mark.parametrize(
+        ("change", "measure", "why"),
+        [
+            ("one class", "brier_skill", "all images are of one class"),
+            ("one class", "slope of infected", "all images are of one class"),
+            ("constant", "slope of infected", "the same for all images"),
+            ("perfect", "slope of infected", "without an error"),
+        ],
+    )
+    def test_what_is_undefined_says_why(self, change: str, measure: str, why: str) -> None:
+        p = draw(60, 2)
+        assert p.labels is not None
+        if change == "one class":
+            p = replace(p, labels=np.zeros(60, np.int64))
+        elif change == "constant":
+            p = replace(p, logits=np.ones((60, 2), np.float32))
+        else:
+            p = replace(p, logits=np.eye(2, dtype=np.float32)[p.labels] * 9)
+        found = report_calibration(p, None, CONFIG)
+        assert why in found["after"]["undefined"][measure]
+        json.dumps(found, allow_nan=False)
+
+    @pytest.mark.parametrize(("size", "classes", "patients"), [(0, 2, 0), (1, 2, 0), (10, 3, 1), (40, 1000, 0)])
+    def test_few_images_one_patient_and_many_classes(self, size: int, classes: int, patients: int) -> None:
+        found = report_calibration(draw(size, classes, patients=patients), None, CONFIG)
+        text = json.dumps(found, allow_nan=False)
+        assert len(text) < 200_000
+        if patients == 1:
+            assert found["after"]["log_loss"]["low"] is None
+
+    def test_log_odds_are_exact_where_a_probability_is_all_but_one(self) -> None:
+        z = np.array([[80.0, 0, 0], [1, 2, 3]])
+        assert log_odds(z)[0] == pytest.approx([80 - np.log(2), -80, -80])
+        p = np.exp(z[1]) / np.exp(z[1]).sum()
+        assert log_odds(z)[1] == pytest.approx(np.log(p / (1 - p)))
+
+
+class TestBootstrap:
+    def test_wilson_is_that_of_scipy(self) -> None:
+        for k, n in ((0, 10), (3, 10), (10, 10), (812, 900)):
+            theirs = binomtest(k, n).proportion_ci(method="wilson")
+            assert wilson(k / n, n, Z) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+    def test_sums_by_patient(self) -> None:
+        boot = Bootstrap(np.array([1, 0, 1, 2]), 4000, True)
+        whole, drawn = boot.sums(np.array([[1.0, 1], [2, 1], [3, 1], [4, 1]]))
+        assert whole.tolist() == [10, 4] and set(map(tuple, drawn)) >= {(12.0, 6.0), (6.0, 3.0), (12.0, 3.0)}
+        assert drawn[:, 0].mean() == pytest.approx(10, rel=0.02)

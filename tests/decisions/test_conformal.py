@@ -1,0 +1,183 @@
+"""Prediction sets and answers keep what they promise, in simulations; and say where they promise nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.conformal import fit_sets, least_probability, prediction_sets, report_sets
+from vitmed.decisions.selective_prediction import certainty, choose_answers, design_effect, report_answers, upper_bound
+from vitmed.metrics.predictions import Predictions
+
+CONFIG = EvaluateConfig(resamples=50)
+
+
+def draw(
+    rng: np.random.Generator, patients: int, images: int = 1, classes: int = 2, signal: float = 1.0, spread: float = 1.5
+) -> Predictions:
+    """Images of patients who differ: a patient's own shift of the logits is shared by all of the images."""
+    size = patients * images
+    who = np.repeat(np.arange(patients), images)
+    labels = rng.integers(classes, size=size)
+    logits = rng.normal(size=(size, classes)) + signal * np.eye(classes)[labels]
+    logits += spread * rng.normal(size=(patients, classes))[who] * (images > 1)
+    groups = tuple(f"p{i}" for i in who) if images > 1 else None
+    return Predictions(tuple(f"c{i}" for i in range(classes)), ("x",) * size, groups, labels, logits.astype(np.float32))
+
+
+def coverage(p: Predictions, fitted: dict) -> np.ndarray:  # type: ignore[type-arg]
+    """(K,) share of each class whose set holds the truth."""
+    inside = p.probabilities >= np.array(fitted["least"])  # without the class that is always in it
+    held = inside[np.arange(len(p)), p.labels]
+    return np.array([held[p.labels == c].mean() for c in range(len(p.classes))])
+
+
+class TestSets:
+    def test_the_quantile_by_hand(self) -> None:
+        """Nine images at 90 %: the smallest; nineteen: the second smallest; eight are too few."""
+        true = np.arange(1, 20) / 20
+        assert least_probability(true[:9], np.arange(9), 0.9) == 0.05
+        assert least_probability(true, np.arange(19), 0.9) == 0.1
+        assert least_probability(true[:8], np.arange(8), 0.9) is None
+        assert least_probability(np.empty(0), np.empty(0, np.int64), 0.9) is None
+
+    @pytest.mark.parametrize("wanted", [0.8, 0.9])
+    def test_each_class_is_covered_as_promised(self, wanted: float) -> None:
+        """Mean over validation sets of 60: at least what was promised, and not much above (1 / (n + 1))."""
+        rng = np.random.default_rng(0)
+        fresh = draw(rng, 4000, classes=3)
+        found = np.mean([coverage(fresh, fit_sets(draw(rng, 60, classes=3), wanted)) for _ in range(150)], axis=0)  # type: ignore[arg-type]
+        assert (found > wanted - 0.015).all() and (found < wanted + 0.075).all()
+
+    def test_new_patients_are_covered_where_images_of_one_resemble_each_other(self) -> None:
+        """Calibrated by patient the promise holds for an image of a new one, though patients differ much in size."""
+        rng = np.random.default_rng(1)
+        fresh, found = draw(rng, 1500, 2), []
+        for _ in range(100):
+            few, many = draw(rng, 15, 3), draw(rng, 4, 40)  # four patients hold most of the images
+            groups = (*(few.groups or ()), *(f"m{g}" for g in many.groups or ()))
+            labels = np.concatenate([few.labels, many.labels])  # type: ignore[list-item]
+            both = Predictions(
+                few.classes, ("x",) * len(labels), groups, labels, np.concatenate([few.logits, many.logits])
+            )
+            fitted = fit_sets(both, 0.85)
+            assert fitted is not None and fitted["by"] == "patient"
+            found.append(coverage(fresh, fitted))
+        assert (np.mean(found, axis=0) > 0.85 - 0.02).all()
+
+    def test_the_class_that_is_taken_is_always_in_the_set(self) -> None:
+        p = draw(np.random.default_rng(0), 500, classes=4)
+        fitted = fit_sets(p, 0.5)
+        assert fitted is not None
+        inside = prediction_sets(p, fitted)
+        assert inside[np.arange(500), p.predicted].all() and inside.sum(axis=1).min() == 1
+
+    def test_a_class_with_too_few_has_no_promise(self) -> None:
+        p = draw(np.random.default_rng(0), 300, classes=3)
+        assert p.labels is not None
+        labels = np.where((p.labels == 2) & (np.arange(300) > 12), 0, p.labels)
+        fitted = fit_sets(replace(p, labels=labels), 0.9)
+        assert fitted is not None and fitted["without"] == ["c2"] and fitted["units"][2] < 9
+        report = report_sets(p, fitted, CONFIG)
+        assert report is not None and not report["per_class"]["c2"]["promised"]
+
+    def test_too_few_patients_go_by_image_and_it_is_said(self) -> None:
+        fitted = fit_sets(draw(np.random.default_rng(0), 5, 20), 0.9)
+        assert fitted is not None and fitted["by"] == "image" and "5 patients, too few" in fitted["note"]
+        assert fit_sets(draw(np.random.default_rng(0), 5), 0.9) is None
+
+    def test_the_report_counts(self) -> None:
+        rng = np.random.default_rng(0)
+        fitted, p = fit_sets(draw(rng, 200), 0.9), draw(rng, 400)
+        report = report_sets(p, fitted, CONFIG)
+        assert report is not None and fitted is not None and p.labels is not None
+        inside = prediction_sets(p, fitted)
+        assert report["overall"]["size"]["value"] == pytest.approx(inside.sum() / 400)
+        assert report["overall"]["coverage"]["value"] == pytest.approx(inside[np.arange(400), p.labels].mean())
+        assert sum(report["sizes"]) == 400
+        assert report_sets(p, None, CONFIG) is None
+
+    def test_a_thousand_classes_and_no_images(self) -> None:
+        rng = np.random.default_rng(0)
+        many = draw(rng, 500, classes=1000)
+        fitted = fit_sets(many, 0.9)
+        assert fitted is not None and len(fitted["least"]) == 1000
+        assert len(json.dumps(report_sets(many, fitted, CONFIG), allow_nan=False)) < 50_000
+        none = draw(rng, 0)
+        json.dumps(report_sets(none, fit_sets(draw(rng, 100), 0.9), CONFIG), allow_nan=False)
+        json.dumps(report_answers(none, None, CONFIG), allow_nan=False)
+
+
+class TestAnswers:
+    @pytest.mark.parametrize(("patients", "images"), [(300, 1), (40, 15)])
+    def test_the_risk_stays_below_what_was_chosen(self, patients: int, images: int) -> None:
+        """In at most 5 % of validation sets may the risk on new images lie above it; of patients too."""
+        rng = np.random.default_rng(0)
+        fresh = draw(rng, 20_000 // images, images, signal=2.0, spread=0.7)
+        wrong, sure, broken, answered = fresh.predicted != fresh.labels, certainty(fresh), 0, []
+        for _ in range(100):
+            chosen = choose_answers(draw(rng, patients, images, signal=2.0, spread=0.7), 0.1)
+            assert chosen is not None
+            if chosen["least"] is not None:
+                broken += bool(wrong[sure >= chosen["least"]].mean() > 0.1)
+                answered.append((sure >= chosen["least"]).mean())
+        assert broken <= 8 and np.mean(answered) > 0.3
+
+    def test_the_bound_is_clopper_and_pearsons(self) -> None:
+        from scipy.stats import binomtest
+
+        wrong = np.arange(200) < 7
+        theirs = binomtest(7, 200, alternative="less").proportion_ci(0.95, "exact").high
+        assert upper_bound(wrong, 1.0, 0.05) == pytest.approx(theirs)
+        assert upper_bound(np.zeros(59, bool), 1.0, 0.05) == pytest.approx(0.0495, abs=1e-4)  # the rule of three
+        assert upper_bound(np.ones(5, bool), 1.0, 0.05) == 1
+
+    def test_the_design_effect(self) -> None:
+        wrong = np.repeat(np.arange(40) < 8, 10)  # all images of a patient alike: as many trials as patients
+        assert design_effect(wrong, np.repeat(np.arange(40), 10)) == pytest.approx(10 * 40 / 39)
+        assert design_effect(wrong, np.arange(400)) == pytest.approx(1, abs=0.01)
+        assert design_effect(np.zeros(400, bool), np.repeat(np.arange(40), 10)) == 10
+
+    def test_a_risk_that_cannot_be_kept(self) -> None:
+        chosen = choose_answers(draw(np.random.default_rng(0), 20), 0.01)
+        assert chosen is not None and chosen["least"] is None and "20 images" in chosen["why"]
+        assert choose_answers(draw(np.random.default_rng(0), 20), None) is None
+
+    def test_the_curve_and_its_area_by_hand(self) -> None:
+        """Right, right, wrong, right from the surest on: risks 0, 0, 1/3, 1/4."""
+        logits = np.array([[4, 0], [3, 0], [2, 0], [1, 0]], np.float32)
+        p = Predictions(("a", "b"), ("x",) * 4, None, np.array([0, 0, 1, 0]), logits)
+        found = report_answers(p, None, CONFIG)
+        assert found["area"]["value"] == pytest.approx((1 / 3 + 1 / 4) / 4)
+        assert found["curve"]["risk"][49] == 0 and found["curve"]["risk"][-1] == 0.25
+        assert found["error_rate"]["value"] == 0.25 and found["reached"] is None
+
+    def test_images_that_are_equally_sure_share_their_errors(self) -> None:
+        """Whatever the order of the table: the area of constant scores is the error rate."""
+        labels = np.array([0, 0, 0, 1] * 5)
+        p = Predictions(("a", "b"), ("x",) * 20, None, labels, np.tile(np.float32([1, 0]), (20, 1)))
+        turned = replace(p, labels=labels[::-1].copy())
+        assert report_answers(p, None, CONFIG)["area"]["value"] == pytest.approx(0.25)
+        assert report_answers(turned, None, CONFIG)["area"]["value"] == pytest.approx(0.25)
+
+    def test_certainty_is_the_distance_from_the_threshold(self) -> None:
+        logits = np.array([[0, 0], [2, 0], [-4, 0]], np.float32)
+        p = Predictions(("a", "b"), ("x",) * 3, None, None, logits, positive="a")
+        assert certainty(p) == pytest.approx(p.confidence)
+        q = replace(p, threshold=1 / (1 + np.exp(-2.0)))
+        assert certainty(q) == pytest.approx([1 / (1 + np.exp(-2)), 0.5, 1 / (1 + np.exp(-6))])
+
+    def test_what_is_reached(self) -> None:
+        rng = np.random.default_rng(3)
+        chosen = choose_answers(draw(rng, 500, signal=3.0), 0.05)
+        p = draw(rng, 500, signal=3.0)
+        found = report_answers(p, chosen, CONFIG)
+        assert chosen is not None
+        answered = certainty(p) >= chosen["least"]
+        assert found["reached"]["coverage"]["value"] == pytest.approx(answered.mean())
+        assert found["reached"]["risk"]["value"] == pytest.approx((p.predicted != p.labels)[answered].mean())
+        assert set(found["reached"]["per_class"]) == {"c0", "c1"}

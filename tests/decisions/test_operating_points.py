@@ -1,0 +1,368 @@
+"""Thresholds against scikit-learn's ROC, predictive values and net benefit by hand and as published."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from vitmed.core.config import EvaluateConfig, read_cost
+from vitmed.core.errors import UsageError
+from vitmed.decisions.operating_points import (
+    apply_point,
+    asked_point,
+    by_fold,
+    choose_points,
+    report_fold_points,
+    report_points,
+)
+from vitmed.metrics.clinical_utility import decision_curve, in_words, prevalence_table
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import Predictions
+
+NAMES = ("infected", "uninfected")
+
+
+def config(**fields: Any) -> EvaluateConfig:
+    return EvaluateConfig(resamples=100, **fields)
+
+
+def of(scores: Any, truth: Any, patients: int = 0) -> Predictions:
+    """Predictions with these probabilities of the finding."""
+    s, y = np.clip(np.array(scores, float), 1e-6, 1 - 1e-6), np.array(truth, bool)
+    logits = np.stack([np.log(s / (1 - s)), np.zeros(len(s))], axis=1).astype(np.float32)
+    groups = tuple(f"p{i % patients}" for i in range(len(s))) if patients else None
+    return Predictions(NAMES, tuple(map(str, range(len(s)))), groups, np.where(y, 0, 1), logits)
+
+
+def draw(size: int = 600, seed: int = 0, patients: int = 0, share: float = 0.4) -> Predictions:
+    rng = np.random.default_rng(seed)
+    y = rng.random(size) < share
+    return of(1 / (1 + np.exp(-rng.normal(2.2 * y - 1.1, 1.2))), y, patients)
+
+
+def table(sensitivity: float, specificity: float, positives: int, negatives: int) -> Predictions:
+    hits, kept = round(sensitivity * positives), round(specificity * negatives)
+    scores = [0.9] * hits + [0.1] * (positives - hits) + [0.1] * kept + [0.9] * (negatives - kept)
+    return of(scores, [1] * positives + [0] * negatives)
+
+
+def reached(p: Predictions, point: dict[str, Any]) -> tuple[float, float]:
+    called, y = p.probabilities[:, 0] >= point["threshold"], p.labels == 0
+    return float(called[y].mean()), float((~called[~y]).mean())
+
+
+class TestChoice:
+    def test_youden_is_the_best_of_scikit_learns_roc(self) -> None:
+        from sklearn.metrics import roc_curve
+
+        p = draw()
+        fpr, tpr, _ = roc_curve(p.labels == 0, p.probabilities[:, 0], drop_intermediate=False)
+        point = choose_points(p, config())["points"]["youden"]
+        se, sp = reached(p, point)
+        assert se + sp - 1 == pytest.approx((tpr - fpr).max())
+        assert point["promised"]["sensitivity"]["value"] == pytest.approx(se)
+        assert point["promised"]["specificity"]["value"] == pytest.approx(sp)
+
+    @pytest.mark.parametrize("target", [0.5, 0.8, 0.95, 0.99])
+    def test_a_target_is_reached_by_as_little_as_possible(self, target: float) -> None:
+        from sklearn.metrics import roc_curve
+
+        p = draw()
+        fpr, tpr, _ = roc_curve(p.labels == 0, p.probabilities[:, 0], drop_intermediate=False)
+        se, sp = reached(p, choose_points(p, config(target_sensitivity=target))["points"]["target_sensitivity"])
+        assert se >= target and 1 - sp == pytest.approx(fpr[tpr >= target].min())
+        se, sp = reached(p, choose_points(p, config(target_specificity=target))["points"]["target_specificity"])
+        assert sp >= target and se == pytest.approx(tpr[1 - fpr >= target].max())
+
+    @pytest.mark.parametrize(("missed", "alarm"), [(10, 1), (1, 5), (1, 1)])
+    @pytest.mark.parametrize("prevalence", [None, 0.05])
+    def test_no_threshold_costs_less(self, missed: float, alarm: float, prevalence: float | None) -> None:
+        p = draw()
+        y = p.labels == 0
+        share = float(y.mean()) if prevalence is None else prevalence
+
+        def cost(threshold: float) -> float:
+            called = p.probabilities[:, 0] >= threshold
+            return float(share * missed * (~called[y]).mean() + (1 - share) * alarm * called[~y].mean())
+
+        point = choose_points(p, config(cost=f"{missed}:{alarm}", prevalence=prevalence))["points"]["cost"]
+        assert cost(point["threshold"]) == pytest.approx(min(map(cost, [*p.probabilities[:, 0], 2])))
+        matrix = [[0.0, float(missed)], [float(alarm), 0.0]]  # infected stands first
+        same = choose_points(p, config(cost=matrix, prevalence=prevalence))["points"]["cost"]
+        assert same["threshold"] == point["threshold"]
+
+    def test_a_threshold_lies_between_two_images(self) -> None:
+        p = of([0.1, 0.2, 0.6, 0.9], [0, 0, 1, 1])
+        found = choose_points(p, config(youden=True))
+        assert found["points"]["youden"]["threshold"] == pytest.approx(0.4) and found["chosen"] == "youden"
+
+    def test_ties_are_called_alike(self) -> None:
+        p = of([0.2, 0.2, 0.2, 0.7, 0.7, 0.7], [0, 0, 1, 0, 1, 1])
+        assert choose_points(p, config())["points"]["youden"]["threshold"] == pytest.approx(0.45)
+
+    def test_the_likeliest_class_decides_unless_a_point_is_asked_for(self) -> None:
+        p = draw()
+        found = choose_points(p, config())
+        assert found["chosen"] == "default" and list(found["points"]) == ["default", "youden"]
+        assert apply_point(p, found) is p
+
+    def test_the_chosen_point_decides(self) -> None:
+        p = draw()
+        found = choose_points(p, config(target_sensitivity=0.97))
+        q = apply_point(p, found)
+        assert q.threshold == found["points"]["target_sensitivity"]["threshold"] < 0.5 and q.positive == "infected"
+        assert ((q.predicted == 0) == (p.probabilities[:, 0] >= q.threshold)).all()
+        assert (q.predicted[p.labels == 0] == 0).mean() >= 0.97
+        taken = q.probabilities[np.arange(len(q)), q.predicted]
+        assert (q.confidence == taken).all()
+
+    @pytest.mark.parametrize(
+        ("p", "asked", "why"),
+        [
+            (of([0.5] * 6, [0, 0, 0, 1, 1, 1]), {"youden": True}, "better than guessing"),
+            (of([0.9, 0.8, 0.1], [0, 0, 1]), {"target_sensitivity": 0.9}, "only by calling every image positive"),
+            (of([0.9, 0.8, 0.1], [0, 0, 1]), {"target_specificity": 0.9}, "only by calling no image positive"),
+            (of([0.9, 0.8, 0.1], [0, 1, 0]), {"cost": "1:100"}, "cheapest to call no image positive"),
+            (of([0.9, 0.8, 0.1], [1, 1, 1]), {"target_sensitivity": 0.9}, "no image of class 'uninfected'"),
+            (of([0.9, 0.8, 0.1], [0, 0, 0]), {"youden": True}, "no image of class 'infected'"),
+        ],
+    )
+    def test_a_point_that_cannot_be_had_says_why_and_the_likeliest_class_decides(
+        self, p: Predictions, asked: dict[str, Any], why: str
+    ) -> None:
+        found = choose_points(p, config(**asked))
+        assert found["chosen"] == "default" and why in found["notes"][0]
+        assert apply_point(p, found) is p
+        json.dumps(report_points(draw(), found, config()), allow_nan=False)
+
+    def test_too_few_positives_are_told(self) -> None:
+        few = draw(100, share=0.05)
+        assert any("worth little" in note for note in choose_points(few, config(youden=True))["notes"])
+        some = draw(300, share=0.05)
+        notes = choose_points(some, config(target_sensitivity=0.99))["notes"]
+        assert any("not one of them may be missed" in note for note in notes)
+        patients = draw(600, patients=6)
+        assert any("6 patients" in note for note in choose_points(patients, config(youden=True))["notes"])
+
+    def test_what_cannot_be_asked(self) -> None:
+        for fields, classes, told in (
+            ({"youden": True, "cost": "2:1"}, 2, "only one of them"),
+            ({"target_sensitivity": 0.9}, 3, "there are 3"),
+            ({"cost": "2:1"}, 3, "there are 3"),
+            ({"cost": [[0.0, 1.0], [1.0, 0.0]]}, 3, "2 x 2"),
+            ({"cost": [[2.0, 1.0], [1.0, 0.0]]}, 2, "being right costs more"),
+        ):
+            with pytest.raises(UsageError, match=told):
+                asked_point(config(**fields), classes)
+        for value in ("10", "a:b", "0:1", "-1:2", 601, [[0, 1]], [[0, -1], [1, 0]], "inf:1"):
+            with pytest.raises(ValueError, match=r"evaluate\.cost"):
+                read_cost(value)
+
+    def test_costs_of_three_classes_decide_by_the_lowest_expected_cost(self) -> None:
+        rng = np.random.default_rng(0)
+        labels = rng.integers(3, size=300)
+        logits = rng.normal(size=(300, 3)).astype(np.float32) + np.eye(3, dtype=np.float32)[labels]
+        p = Predictions(("a", "b", "c"), ("x",) * 300, None, labels, logits)
+        costs = [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [20.0, 20.0, 0.0]]  # to miss c is dear
+        found = choose_points(p, config(cost=costs))
+        q = apply_point(p, found)
+        by_hand = [
+            int(np.argmin([sum(row[i] * costs[i][j] for i in range(3)) for j in range(3)])) for row in p.probabilities
+        ]
+        assert q.predicted.tolist() == by_hand and (q.predicted == 2).sum() > (p.predicted == 2).sum()
+        report = report_points(q, found, config(cost=costs))
+        assert report is not None
+        spent = {key: point["reached"]["expected_cost"]["value"] for key, point in report["points"].items()}
+        assert (
+            spent["cost"] == pytest.approx(np.mean(np.array(costs)[labels, q.predicted]))
+            and spent["cost"] < spent["default"]
+        )
+        assert report_points(p, choose_points(p, config()), config()) is None
+
+
+class TestReached:
+    def test_every_number_by_hand(self) -> None:
+        """90 of 100 found, 160 of 200 kept out: LR+ = 0.9 / 0.2, LR- = 0.1 / 0.8."""
+        report = report_points(table(0.9, 0.8, 100, 200), None, config())
+        assert report is not None and report["chosen"] == "default"
+        found = report["points"]["default"]["reached"]
+        expected = {
+            "sensitivity": 0.9, "specificity": 0.8, "ppv": 90 / 130, "npv": 160 / 170, "f1": 180 / (180 + 40 + 10),
+            "lr_plus": 4.5, "lr_minus": 0.125,
+        }  # fmt: skip
+        assert {name: found[name]["value"] for name in expected} == pytest.approx(expected)
+        assert found["counts"] == {"tp": 90, "fp": 40, "fn": 10, "tn": 160}
+        from scipy.stats import binomtest
+
+        theirs = binomtest(90, 100).proportion_ci(method="wilson")
+        assert (found["sensitivity"]["low"], found["sensitivity"]["high"]) == pytest.approx((theirs.low, theirs.high))
+        assert found["sensitivity"]["method"] == "wilson" and found["lr_plus"]["method"] == "mover"
+
+    def test_what_decisions_of_two_classes_cost(self) -> None:
+        """10 of 100 missed at 10, and 40 false alarms of 200 at 1: 140 in 300; calling none costs 1,000, all 200."""
+        chosen = choose_points(draw(seed=1), config(cost="10:1"))
+        report = report_points(table(0.9, 0.8, 100, 200), chosen, config(cost="10:1"))
+        assert report is not None
+        found = report["points"]["default"]["reached"]
+        assert found["expected_cost"]["value"] == pytest.approx(140 / 300)
+        assert found["normalised_cost"]["value"] == pytest.approx(140 / 200)
+        assert found["normalised_cost"]["low"] < 0.7 < found["normalised_cost"]["high"]
+        rare = report_points(table(0.9, 0.8, 100, 200), chosen, config(cost="10:1", prevalence=0.01))
+        assert rare is not None  # 0.01 x 0.1 x 10 + 0.99 x 0.2 x 1, and calling none costs 0.01 x 10
+        found = rare["points"]["default"]["reached"]
+        assert found["expected_cost"]["value"] == pytest.approx(0.01 + 0.198)
+        assert found["normalised_cost"]["value"] == pytest.approx(2.08)
+
+    def test_promised_and_reached_stand_beside_each_other(self) -> None:
+        found = choose_points(draw(seed=1), config(target_sensitivity=0.95))
+        report = report_points(apply_point(draw(seed=2, patients=50), found), found, config())
+        assert report is not None
+        point = report["points"]["target_sensitivity"]
+        assert point["promised"]["sensitivity"]["value"] >= 0.95 and report["threshold"] == point["threshold"]
+        assert point["reached"]["sensitivity"]["method"] == "wilson-cluster"
+        assert point["reached"]["sensitivity"]["value"] == pytest.approx(0.95, abs=0.04)
+
+    def test_no_false_alarm_of_patients_has_an_interval(self) -> None:
+        p = of([0.9] * 30 + [0.1] * 30, [1] * 30 + [0] * 30, patients=10)
+        report = report_points(p, None, config())
+        assert report is not None
+        found = report["points"]["default"]["reached"]
+        quantile = scipy.stats.t.ppf(0.975, 9)  # ten patients, each of whom may be all of one kind
+        assert (
+            found["specificity"]["low"] == pytest.approx(10 / (10 + quantile**2)) and found["specificity"]["high"] == 1
+        )
+        own = evaluate_predictions(p, resamples=10)["per_class"][p.classes[0]]
+        assert all(found[name] == own[name] for name in ("sensitivity", "specificity", "ppv", "npv"))
+        assert found["lr_plus"]["value"] is None  # no false alarm: it has no end
+
+    @pytest.mark.parametrize("truth", [[1] * 5, [0] * 5])
+    def test_one_class(self, truth: list[int]) -> None:
+        report = report_points(of([0.2, 0.4, 0.6, 0.8, 0.9], truth), None, config())
+        json.dumps(report, allow_nan=False)
+
+
+class TestPrevalence:
+    def test_the_published_example(self) -> None:
+        """Rajaraman et al. 2018: sensitivity 0.947 and specificity 0.972; of a hundred cells one is infected."""
+        found = prevalence_table(table(0.947, 0.972, 1000, 1000), config(prevalence=0.01))
+        assert found is not None
+        assert found["sentence"].startswith("Of 100 positive results at a prevalence of 1 %, about 25 (")
+        assert found["intended"] == 0.01 and [row["prevalence"] for row in found["rows"]] == [
+            0.001, 0.01, 0.05, 0.1, 0.2, 0.5,
+        ]  # fmt: skip
+        assert found["rows"][1]["ppv"]["value"] == pytest.approx(0.2546, abs=1e-4)
+
+    def test_at_its_own_prevalence_it_is_the_ppv_of_the_table(self) -> None:
+        found = prevalence_table(table(0.9, 0.8, 100, 200), config(prevalence=0.3))
+        assert found is not None
+        row = next(row for row in found["rows"] if row["prevalence"] == found["observed"])
+        assert row["ppv"]["value"] == pytest.approx(90 / 130) and row["npv"]["value"] == pytest.approx(160 / 170)
+        assert 0.3 in [row["prevalence"] for row in found["rows"]]
+        own = evaluate_predictions(table(0.9, 0.8, 100, 200), resamples=5)["per_class"]["infected"]
+        assert row["ppv"] == own["ppv"] and row["npv"] == own["npv"]  # one number, one interval
+
+    def test_without_a_false_alarm_the_interval_is_honest(self) -> None:
+        """Sp and Se 1 of 50, Wilson's limit is 0.9287: by MOVER-R up to 0.0713 / sqrt(0.9287 x 1.0713) = 0.0715 times
+        as many alarms as hits, so at 1 % PPV may be as low as 1 / (1 + 99 x 0.0715) = 12 %."""
+        found = prevalence_table(table(1.0, 1.0, 50, 50), config())
+        assert found is not None
+        ppv = next(row for row in found["rows"] if row["prevalence"] == 0.01)["ppv"]
+        assert ppv["value"] == 1 and ppv["high"] == 1 and ppv["low"] == pytest.approx(0.1237, abs=1e-4)
+
+    def test_it_follows_the_threshold(self) -> None:
+        p = draw()
+        low = replace(p, threshold=0.1, positive="infected")
+        values = [prevalence_table(q, config()) for q in (p, low)]
+        assert all(values) and values[1]["rows"][0]["npv"]["value"] > values[0]["rows"][0]["npv"]["value"]  # type: ignore[index]
+
+    def test_words_never_round_to_all_or_nothing(self) -> None:
+        entry = {"value": 0.9996, "low": 0.999, "high": 1.0}
+        told = in_words({"prevalence": 0.001, "ppv": {"value": None, "low": None, "high": None}, "npv": entry})
+        assert "no positive results" in told and "0.1 %" in told and "about 99.96 (99.9 to 100)" in told
+
+    @pytest.mark.parametrize("truth", [[1] * 5, [0] * 5])
+    def test_one_class(self, truth: list[int]) -> None:
+        p = of([0.2, 0.4, 0.6, 0.8, 0.9], truth)
+        for found in (prevalence_table(p, config()), decision_curve(p, config())):
+            assert found is not None and found["why"] == "all images are of one class"
+
+
+class TestDecisionCurve:
+    def test_by_hand(self) -> None:
+        """Ten images, four positive. At 0.2: 4 hits and 2 alarms, 0.4 - 0.2 x 0.25; at 0.5: 3 and 1, 0.3 - 0.1."""
+        p = of([0.9, 0.8, 0.7, 0.3, 0.6, 0.4, 0.1, 0.1, 0.1, 0.1], [1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
+        found = decision_curve(p, config())
+        assert found is not None
+        at = {round(t, 2): i for i, t in enumerate(found["thresholds"])}
+        model = [entry["value"] for entry in found["model"]]
+        assert model[at[0.2]] == pytest.approx(0.4 - 0.2 * 0.25) and model[at[0.5]] == pytest.approx(0.3 - 0.1)
+        assert found["all"][at[0.2]] == pytest.approx(0.4 - 0.6 * 0.25) and found["all"][at[0.4]] == pytest.approx(0)
+        assert model[at[0.05]] == pytest.approx(found["all"][at[0.05]])  # all are acted on
+
+    def test_guessing_is_of_no_use_and_a_good_model_is(self) -> None:
+        rng = np.random.default_rng(0)
+        guess = decision_curve(of(rng.random(400), rng.random(400) < 0.3), config())
+        good = decision_curve(draw(2000), config())
+        assert guess is not None and good is not None
+        assert sum(high - low for low, high in guess["useful"]) < 0.1
+        assert max(high - low for low, high in good["useful"]) > 0.5
+
+    def test_ten_images_without_an_error_tell_nothing(self) -> None:
+        p = of([0.99] * 5 + [0.01] * 5, [1] * 5 + [0] * 5)
+        found = decision_curve(p, config())
+        assert found is not None and found["useful"] is None
+        half = found["model"][49]  # at one half 5 / 10 - 0 / 10: Newcombe's interval of such a difference is wide
+        assert half["value"] == 0.5 and half["low"] < 0.2 and half["high"] < 0.8
+
+    def test_net_benefit_at_one_half_is_a_difference_of_two_shares(self) -> None:
+        """16 hits and 4 alarms of 100: 0.12; arms of Wilson's intervals; no image is both, so they are correlated."""
+        p = of([0.9] * 20 + [0.1] * 80, [1] * 16 + [0] * 84)
+        found = decision_curve(p, config())
+        assert found is not None
+        (al, ah), (bl, bh) = (scipy.stats.binomtest(k, 100).proportion_ci(method="wilson") for k in (16, 4))
+        r = -((0.16 * 0.04 / (0.84 * 0.96)) ** 0.5)
+        down = ((0.16 - al) ** 2 + (bh - 0.04) ** 2 - 2 * r * (0.16 - al) * (bh - 0.04)) ** 0.5
+        up = ((ah - 0.16) ** 2 + (0.04 - bl) ** 2 - 2 * r * (ah - 0.16) * (0.04 - bl)) ** 0.5
+        entry = found["model"][49]
+        assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((0.12, 0.12 - down, 0.12 + up))
+
+    def test_more_classes_have_none(self) -> None:
+        p = Predictions(("a", "b", "c"), ("x",) * 3, None, np.arange(3), np.eye(3, dtype=np.float32))
+        assert decision_curve(p, config()) is None and prevalence_table(p, config()) is None
+
+
+class TestFolds:
+    """Pooled folds, each decided at its own threshold; the third had none to choose."""
+
+    def test_the_numbers_are_those_of_the_decisions(self) -> None:
+        p = of([0.2, 0.3, 0.4, 0.6, 0.45, 0.7], [0, 1, 1, 0, 1, 1])
+        decided = np.array([1, 0, 1, 0, 1, 0])  # from 0.25 of the first two, from 0.5 of the rest
+        each = [{"point": "target_sensitivity", "threshold": 0.25}, {"point": "default", "threshold": None}]
+        folds = {"asked": "target_sensitivity", "target": 0.9, "costs": None, "each": each}
+        found = report_fold_points(replace(p, decided=decided), folds, config(target_sensitivity=0.9))
+        assert found is not None and found["threshold"] is None and found["by_fold"] == [0.25, None]
+        points = found["points"]
+        assert set(points) == {"default", "target_sensitivity"} and found["chosen"] == "target_sensitivity"
+        assert points["target_sensitivity"]["reached"]["counts"] == {"tp": 2, "fp": 1, "fn": 2, "tn": 1}
+        assert points["default"]["reached"]["counts"] == {"tp": 1, "fp": 1, "fn": 3, "tn": 1}
+
+    def test_folds_without_a_threshold_take_the_likeliest_class(self) -> None:
+        p, each = of([0.2, 0.7], [0, 1]), [{"point": "default", "threshold": None}] * 2
+        folds = {"asked": "default", "target": None, "costs": None, "each": each}
+        assert not by_fold(folds) and not by_fold(None)
+        assert report_fold_points(p, folds, config()) == report_points(p, None, config())
+
+    def test_costs_of_three_classes(self) -> None:
+        logits = np.zeros((3, 3), np.float32)
+        p = Predictions(("a", "b", "c"), tuple("xyz"), None, np.array([0, 1, 2]), logits, decided=np.array([2, 1, 2]))
+        costs = [[0, 1, 5], [1, 0, 1], [4, 1, 0]]
+        folds = {"asked": "cost", "target": costs, "costs": costs, "each": [{"point": "cost", "threshold": None}] * 2}
+        found = report_fold_points(p, folds, config(cost=costs))
+        assert found is not None
+        assert found["points"]["cost"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)
+        assert found["points"]["default"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)  # 0, 1, 4

@@ -1,0 +1,104 @@
+"""The measure of unfamiliarity against scikit-learn, its size in a checkpoint, and what it notices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.out_of_distribution import Familiarity, fit_familiarity, report_familiarity
+from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+
+CONFIG = EvaluateConfig(resamples=50)
+
+
+def features(rng: np.random.Generator, size: int, width: int = 8, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    labels = rng.integers(3, size=size)
+    mixed = rng.normal(size=(size, width)) @ np.random.default_rng(9).normal(size=(width, width))
+    return (mixed + 6 * np.eye(3, width)[labels] + shift).astype(np.float32), labels
+
+
+def known(width: int = 8, size: int = 1500) -> Familiarity:
+    rng = np.random.default_rng(0)
+    found = fit_familiarity(*features(rng, size, width), features(rng, 1000, width)[0])
+    assert found is not None
+    return found
+
+
+def test_it_is_the_mahalanobis_distance_to_the_nearest_class() -> None:
+    from sklearn.covariance import LedoitWolf
+
+    rng = np.random.default_rng(0)
+    (x, y), (v, _), (t, _) = features(rng, 1500), features(rng, 1000), features(rng, 50)
+    means = np.stack([x[y == c].mean(axis=0) for c in range(3)]).astype(float)
+    spread = LedoitWolf(assume_centered=True).fit(x - means[y])
+
+    def distance(part: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.min([spread.mahalanobis(part - mean) for mean in means], axis=0))
+
+    edge = np.quantile(distance(v), 0.99)
+    ours = fit_familiarity(x, y, v)
+    assert ours is not None and ours.score(t) == pytest.approx(distance(t) / edge, rel=5e-3)
+    assert (ours.score(v) > 1).mean() <= 0.01
+
+
+def test_new_images_of_the_same_kind_are_rarely_called_unlike_and_others_are() -> None:
+    rng, found = np.random.default_rng(5), known()
+    assert (found.score(features(rng, 4000)[0]) > 1).mean() == pytest.approx(0.01, abs=0.008)
+    assert (found.score(features(rng, 500, shift=30.0)[0]) > 1).mean() > 0.9
+
+
+def test_it_is_small_in_a_checkpoint() -> None:
+    rng = np.random.default_rng(0)
+    found = fit_familiarity(rng.normal(size=(2000, 768)), rng.integers(10, size=2000), rng.normal(size=(100, 768)))
+    assert found is not None and found.means.nbytes + found.precision.nbytes < 1_300_000
+
+
+def test_what_cannot_be_fitted() -> None:
+    rng = np.random.default_rng(0)
+    x, y = features(rng, 30)
+    assert fit_familiarity(x[:10], y[:10], x) is None
+    assert fit_familiarity(np.ones((30, 4)), y, np.ones((5, 4))) is None
+    assert fit_familiarity(x, y, x[:0]) is None
+    few = fit_familiarity(x, y, x[:5])  # more features than a class has images: the covariance is shrunk
+    assert few is not None and np.isfinite(few.score(x)).all()
+
+
+def test_a_thousand_classes_have_one_mean() -> None:
+    rng = np.random.default_rng(0)
+    found = fit_familiarity(rng.normal(size=(2000, 4)), rng.integers(1000, size=2000), rng.normal(size=(50, 4)))
+    assert found is not None and found.means.shape == (1, 4)
+
+
+def judged(scores: np.ndarray) -> Predictions:
+    size = len(scores)
+    labels, cells = np.arange(size) % 2, tuple(f"{score:.6g}" for score in scores)
+    logits = np.eye(2, dtype=np.float32)[np.where(scores > 1, 1 - labels, labels)]  # every unlike one is wrong
+    return Predictions(("a", "b"), ("x",) * size, None, labels, logits, columns={UNFAMILIARITY: cells})
+
+
+def test_the_report_against_scikit_learn() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(0)
+    scores, others = rng.lognormal(-0.6, 0.3, 300), rng.lognormal(0.2, 0.4, 100)
+    p = judged(scores)
+    found = report_familiarity(p, {"n": 50, "unlike": others.tolist()}, CONFIG)
+    assert found is not None
+    truth = np.repeat([0, 1], [300, 100])
+    assert found["unlike"]["auroc"]["value"] == pytest.approx(
+        roc_auc_score(truth, np.concatenate([scores, others])), abs=1e-4
+    )
+    assert found["unlike"]["auroc"]["low"] < found["unlike"]["auroc"]["value"] < found["unlike"]["auroc"]["high"]
+    assert found["flagged"]["value"] == pytest.approx((scores > 1).mean())
+    assert found["error_rate_unfamiliar"]["value"] == 1 and found["error_rate_familiar"]["value"] == 0
+
+
+def test_without_scores_there_is_nothing_to_say() -> None:
+    p = judged(np.ones(4))
+    assert report_familiarity(replace(p, columns={}), {"n": 5}, CONFIG) is None
+    assert report_familiarity(p, None, CONFIG) is None
+    mended = replace(p, columns={UNFAMILIARITY: ("0.5", "a word", "1", "nan")})  # somebody edited the table
+    assert report_familiarity(mended, {"n": 5}, CONFIG) is None

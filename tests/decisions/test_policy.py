@@ -1,0 +1,394 @@
+"""What is chosen on validation: stored in best.pt, used by evaluate and predict, chosen again and made again."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_nothing, draw_splits
+
+from vitmed import evaluate, predict, train
+from vitmed.core.config import EvaluateConfig
+from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.decisions.conformal import report_sets
+from vitmed.decisions.operating_points import asked_point, report_points
+from vitmed.decisions.out_of_distribution import report_familiarity
+from vitmed.decisions.policy import Judgement, make_judgement, notes_of
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.analyses import Material
+from vitmed.report.rebuild import note_prevalence
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.fit_policy import judgement_of
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Two classes, enough validation images to fit a temperature, and a point that was asked for."""
+    place = tmp_path_factory.mktemp("judged")
+    data, ui = draw_splits(place / "data", train=30, val=30, test=12), Recorder()
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        settings = TINY | {"epochs": 3, "resamples": 50, "target_sensitivity": 0.9, "baseline": False}
+        result = train(data, output=place / "runs", name="two", sets=TINY_NETWORK, ui=ui, **settings)
+    return Trained(data, result.folder, result, ui, [], [])
+
+
+@pytest.fixture(autouse=True)
+def _quick(no_figures: None) -> None:
+    """Figures are looked at elsewhere."""
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_best_holds_it_in_plain_types_and_the_others_do_not(run: Trained) -> None:
+    content = torch.load(run.best, weights_only=True)["judgement"]
+    assert content["calibration"]["method"] == "temperature" and content["n"] == 60
+    assert content["asked"]["target_sensitivity"] == 0.9 and content["operating"]["chosen"] == "target_sensitivity"
+    assert isinstance(content["familiarity"]["precision"], torch.Tensor)
+    assert load_checkpoint(run.folder / "last.pt").judgement is None
+    assert any("chosen on 60 validation images: calibration temperature" in text for text in run.ui.said)
+
+
+def test_it_is_what_validation_alone_says(run: Trained) -> None:
+    """From the raw logits of the network and the configuration, without the test images."""
+    saved = load_checkpoint(run.best)
+    stored = judgement_of(saved)
+    assert stored is not None
+    validation = Predictions.from_csv(run.folder / "val" / "predictions.csv")
+    with torch.no_grad():
+        images = np.stack([saved.preprocessing.read(run.data / path) for path in validation.paths])
+        raw = saved.model()(saved.preprocessing.normalise(torch.from_numpy(images))).numpy()
+    again = make_judgement(replace(validation, logits=raw), saved.config.evaluate)
+    assert again.calibration.scale == pytest.approx(stored.calibration.scale, rel=1e-3)
+    point = again.operating["points"]["target_sensitivity"]
+    assert point["threshold"] == pytest.approx(stored.operating["points"]["target_sensitivity"]["threshold"], rel=1e-2)
+    assert validation.logits == pytest.approx(stored.calibration.apply(raw), rel=1e-3, abs=1e-3)
+
+
+def test_predict_says_what_evaluate_says(run: Trained) -> None:
+    judged = table(run.folder / "test" / "predictions.csv")
+    said = predict(run.data / "test", checkpoint=run.best, ui=Recorder())
+    stored = judgement_of(load_checkpoint(run.best))
+    assert stored is not None
+    assert said.threshold == stored.operating["points"]["target_sensitivity"]["threshold"]
+    assert [said.classes[k] for k in said.predicted] == [row["prediction"] for row in judged]
+    for name in ("set", "answer", "unfamiliarity"):
+        assert list(said.columns[name]) == [row[name] for row in judged]
+    for row in judged:
+        assert row["prediction"] == ("amber" if float(row["prob_amber"]) >= said.threshold else "blue") or (
+            said.positive == "blue"
+            and row["prediction"] == ("blue" if float(row["prob_blue"]) >= said.threshold else "amber")
+        )
+        assert row["prediction"] in row["set"].split(" | ") and row["answer"].partition(":")[0] in ("yes", "no")
+
+
+def test_unlike_images_are_not_answered_and_are_told(run: Trained, tmp_path: Path, vitmed: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(0)
+    from PIL import Image
+
+    (tmp_path / "noise").mkdir()
+    for i in range(8):
+        Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(tmp_path / "noise" / f"{i}.png")
+    said = predict(tmp_path / "noise", checkpoint=run.best, ui=Recorder())
+    assert sum("unlike the training images" in cell for cell in said.columns["answer"]) >= 3
+    found = evaluate(run.best, unlike=tmp_path / "noise", output=tmp_path / "r", resamples=20, ui=Recorder())
+    assert found.metrics["familiarity"]["unlike"]["auroc"]["value"] > 0.8
+    assert "noise" not in json.dumps(found.metrics) + (tmp_path / "r" / "report.html").read_text()
+    again = evaluate(tmp_path / "r" / "predictions.csv", output=tmp_path / "s", ui=Recorder())
+    assert again.metrics["familiarity"] == found.metrics["familiarity"]
+    answer = vitmed("predict", tmp_path / "noise", "--checkpoint", run.best, "--json")
+    image = json.loads(answer.out)["images"][0]
+    assert {"set", "answer", "unfamiliarity"} <= set(image) and json.loads(answer.out)["threshold"] == said.threshold
+    assert "answer" in vitmed("predict", tmp_path / "noise", "--checkpoint", run.best).out
+
+
+def test_another_point_is_chosen_on_the_same_validation(run: Trained, tmp_path: Path) -> None:
+    found = evaluate(run.best, target_specificity=0.8, output=tmp_path / "a", ui=Recorder())
+    points = found.metrics["operating_points"]
+    assert points["chosen"] == "target_specificity" and "target_sensitivity" not in points["points"]
+    before = run.result.test.predictions
+    assert found.predictions.logits == pytest.approx(before.logits, rel=1e-4, abs=1e-4)  # the calibration stays
+    raw = evaluate(run.best, calibration="none", output=tmp_path / "b", ui=Recorder())
+    scale = judgement_of(load_checkpoint(run.best)).calibration.scale[0]  # type: ignore[union-attr]
+    assert raw.predictions.logits * scale == pytest.approx(before.logits, rel=1e-4, abs=1e-4)
+    assert raw.metrics["calibration"]["method"] == "none" and raw.metrics["calibration"]["before"] is None
+
+
+def test_the_report_is_made_again_from_the_table_as_it_was_or_with_another_point(run: Trained, tmp_path: Path) -> None:
+    file = run.folder / "test" / "predictions.csv"
+    before = json.loads(file.with_name("metrics.json").read_text())
+    again = evaluate(file, output=tmp_path / "a", ui=Recorder())
+    assert again.metrics == before and (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
+    other = evaluate(file, output=tmp_path / "b", cost="50:1", ui=Recorder())
+    assert other.metrics["report"]["judgement"]["asked"]["cost"] == "50:1"
+    assert other.predictions.logits == pytest.approx(run.result.test.predictions.logits, rel=1e-4, abs=1e-4)
+    direct = evaluate(run.best, output=tmp_path / "c", cost="50:1", ui=Recorder())
+    assert other.metrics["operating_points"]["chosen"] == direct.metrics["operating_points"]["chosen"]
+    assert (other.predictions.predicted == direct.predictions.predicted).all()
+
+
+def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    for name in ("predictions.csv", "metrics.json"):
+        shutil.copy(run.folder / "test" / name, tmp_path / name)
+    shutil.rmtree(tmp_path / "run" / "val")
+    for file in (tmp_path / "run" / "best.pt", tmp_path / "predictions.csv"):
+        with pytest.raises(UsageError, match=r"val.predictions\.csv: is not there"):
+            evaluate(file, data=run.data, youden=True, output=tmp_path / "r", ui=Recorder())
+    with pytest.raises(UsageError, match="what it said of the validation images is not known"):
+        evaluate(run.folder / "last.pt", youden=True, ui=Recorder())
+
+
+def test_a_checkpoint_without_it_is_judged_raw_and_says_so(run: Trained, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    best = tmp_path / "run" / "best.pt"
+    torch.save({k: v for k, v in torch.load(best, weights_only=True).items() if k != "judgement"}, best)
+    for file in (best, tmp_path / "run" / "last.pt"):
+        ui = Recorder()
+        found = evaluate(file, data=run.data, output=tmp_path / file.stem, resamples=20, ui=ui)
+        assert any("its probabilities are raw" in note for note in ui.warned)
+        assert not {"set", "answer"} & set(found.predictions.columns) and found.predictions.threshold is None
+        assert "conformal" not in found.metrics and found.metrics["operating_points"]["chosen"] == "default"
+    assert predict(run.data / "test", checkpoint=best, ui=Recorder()).columns == {}
+
+
+def test_a_damaged_one_is_a_checkpoint_error(run: Trained, tmp_path: Path) -> None:
+    content = torch.load(run.best, weights_only=True)
+    for change in ({"calibration": {"method": "temperature", "scale": [1.0], "bias": [0.0]}}, {"sets": 5}, {"n": "x"}):
+        torch.save(content | {"judgement": content["judgement"] | change}, tmp_path / "best.pt")
+        with pytest.raises(CheckpointError, match="damaged"):
+            predict(run.data / "test", checkpoint=tmp_path / "best.pt", ui=Recorder())
+
+
+def parts(tree: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The way to every key of a tree of dicts."""
+    for key, part in tree.items() if isinstance(tree, dict) else ():
+        yield (*where, key)
+        yield from parts(part, (*where, key))
+
+
+def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained) -> None:
+    """Any key that is gone, or holds something else, is a ValueError at once; the rest is not missed later."""
+    stored = load_checkpoint(run.best).judgement
+    assert stored is not None
+    caught = 0
+    for way in parts(stored):
+        for change in ("gone", "other"):
+            damaged = copy.deepcopy(stored)
+            inside = damaged
+            for key in way[:-1]:
+                inside = inside[key]
+            if change == "gone":
+                del inside[way[-1]]
+            else:
+                inside[way[-1]] = {1}
+            try:
+                judgement = Judgement.of(damaged, ("amber", "blue"))
+            except ValueError:
+                caught += 1
+                continue
+            p = draw(6)
+            p = replace(p, classes=("amber", "blue"), columns={"unfamiliarity": ("0.5",) * 6})
+            with_it = judgement.apply(p)
+            json.dumps(judgement.to_dict(arrays=False))
+            config = EvaluateConfig(resamples=0)
+            material = Material(with_it, {}, config=config, judgement=judgement)
+            for key in ("operating", "sets", "answers", "familiarity"):
+                material.chosen(key)
+            report_points(with_it, material.chosen("operating"), config)
+            report_sets(with_it, material.chosen("sets"), config)
+            report_familiarity(with_it, material.chosen("familiarity"), config)
+            notes_of(judgement)
+    assert caught > 100
+
+
+@pytest.mark.parametrize("way", ["operating.chosen", "sets.by", "familiarity.means", "operating.notes", "sets.units"])
+def test_what_is_missing_inside_is_told(run: Trained, tmp_path: Path, vitmed: Callable[..., Any], way: str) -> None:
+    content = torch.load(run.best, weights_only=True)
+    part, key = way.split(".")
+    del content["judgement"][part][key]
+    torch.save(content, tmp_path / "best.pt")
+    for args in (("predict", run.data / "test", "--checkpoint"), ("evaluate", "--data", run.data)):
+        answer = vitmed(*args, tmp_path / "best.pt")
+        assert answer.code == 4 and "what was chosen on validation is damaged" in answer.err and part in answer.err
+    if part == "familiarity":
+        return
+    shutil.copytree(run.folder / "test", tmp_path / "test")
+    said = json.loads((tmp_path / "test" / "metrics.json").read_text())
+    del said["report"]["judgement"][part][key]
+    (tmp_path / "test" / "metrics.json").write_text(json.dumps(said))
+    answer = vitmed("evaluate", tmp_path / "test" / "predictions.csv")
+    assert answer.code == 3 and "metrics.json: what was chosen on validation is damaged" in answer.err
+
+
+def test_rows_that_were_taken_out_are_counted_anew(run: Trained, tmp_path: Path) -> None:
+    shutil.copytree(run.folder / "test", tmp_path / "test")
+    file, ui = tmp_path / "test" / "predictions.csv", Recorder()
+    lines = file.read_bytes().split(b"\r\n")
+    file.write_bytes(b"\r\n".join(lines[:16]) + b"\r\n")
+    (tmp_path / "test" / "baseline_colour_and_size.csv").write_bytes(b"\r\n".join(lines))
+    found = evaluate(file, resamples=20, ui=ui).metrics
+    judged = found["flow"]["judged"]
+    assert (judged["split"], judged["images"], judged["patients"]) == ("test", 15, None)
+    assert {name: part["images"] for name, part in judged["classes"].items()} == {"amber": 12, "blue": 3}
+    assert found["report"]["facts"]["Images"].startswith("test of data: 15 judged")
+    for note in (
+        "The table has 15 of the 24 rows that the report was made of.",
+        "baseline_colour_and_size.csv beside the table is left out: it is not of the same images, classes and labels.",
+    ):
+        assert note in found["notes"] and f"predictions.csv: {note}" in ui.warned
+    assert found["baselines"] == {} and "external" not in found
+
+
+def test_a_baseline_is_not_compared_with_itself(run: Trained, tmp_path: Path) -> None:
+    shutil.copytree(run.folder / "test", tmp_path / "test")
+    file = tmp_path / "test" / "baseline_colour_and_size.csv"
+    shutil.copy(tmp_path / "test" / "predictions.csv", file)
+    found = evaluate(file, resamples=20, ui=Recorder())
+    assert found.metrics["baselines"] == {} and found.predictions.threshold is None  # which is the model's
+    assert found.metrics["report"]["title"] == "report of baseline_colour_and_size.csv"
+
+
+def test_only_the_users_own_columns_are_offered(run: Trained, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="these images have no further columns"):
+        evaluate(run.folder / "test" / "predictions.csv", output=tmp_path / "r", subgroup=["site"], ui=Recorder())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--prevalence", "50", "--prevalence 50: expected a share above 0 and below 1 (for 50 %: 0.5)"),
+        (
+            "--target-sensitivity",
+            "95",
+            "--target-sensitivity 95: expected a share above 0 and below 1 (for 95 %: 0.95)",
+        ),
+        ("--coverage", "1.5", "--coverage 1.5: expected a share above 0 and below 1"),
+        ("--max-risk", "0", "--max-risk 0: expected a share above 0 and below 1"),
+        ("--resamples", "-5", "--resamples -5: Input should be greater than or equal to 0"),
+        (
+            "--format",
+            "docx",
+            "--format docx: expected html, md, json, pdf\nFix: see evaluate.format in docs/configuration.md",
+        ),
+        ("--cost", "[[0,1],[1]]", "--cost [[0,1],[1]]: expected two numbers above 0 such as 10:1"),
+    ],
+)
+def test_a_wrong_value_names_flag_and_value(
+    run: Trained, vitmed: Callable[..., Any], option: str, value: str, told: str
+) -> None:
+    for command, subject in (("evaluate", run.best), ("train", run.data)):
+        answer = vitmed(command, subject, option, value)
+        assert answer.code == 2 and told in answer.err
+
+
+def test_the_fix_for_more_classes_can_be_followed() -> None:
+    for asked in ({"youden": True}, {"target_sensitivity": 0.9}, {"cost": "10:1"}, {"cost": [[0, 1], [1, 0]]}):
+        with pytest.raises(UsageError) as error:
+            asked_point(EvaluateConfig(**asked), 3)
+        matrix = error.value.fix.partition("--cost '")[2].removesuffix("'")
+        config = EvaluateConfig(cost=matrix)
+        assert config.cost == [[0, 1, 1], [1, 0, 1], [1, 1, 0]] and asked_point(config, 3) == "cost"
+
+
+def test_a_prevalence_for_more_classes_is_told() -> None:
+    notes: list[str] = []
+    for _ in range(2):
+        note_prevalence(EvaluateConfig(prevalence=0.01), ("a", "b", "c"), notes)
+    note_prevalence(EvaluateConfig(prevalence=0.01), ("a", "b"), notes)
+    assert notes == ["The prevalence that was given changes nothing: it is for two classes, and there are 3."]
+
+
+def test_a_point_that_three_classes_do_not_have_ends_before_the_training(tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 3, 2, 2, classes=("a", "b", "c"))
+    with pytest.raises(UsageError, match="there are 3"):
+        train(data, output=tmp_path / "runs", target_sensitivity=0.9, ui=Recorder(), **TINY)
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+@pytest.mark.parametrize("option", ["--target-sensitivity=1.5", "--coverage=0", "--calibration=platt", "--cost=ten"])
+def test_a_value_out_of_range_is_a_usage_error(run: Trained, vitmed: Callable[..., Any], option: str) -> None:
+    answer = vitmed("evaluate", run.best, option)
+    assert answer.code == 2 and "Traceback" not in answer.err and option.partition("=")[0] in answer.err
+
+
+def test_freezing_and_resuming_end_with_it_too(run: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = tmp_path / "runs" / "again"
+    shutil.copytree(run.folder, again)
+    for name in ("val", "test"):
+        shutil.rmtree(again / name)
+    result = train(run.data, resume=again, epochs=4, ui=Recorder())
+    assert load_checkpoint(again / "best.pt").judgement is not None and "set" in result.test.predictions.columns
+    frozen = train(
+        run.data, weights=run.best, freeze=True, output=tmp_path / "runs", name="frozen", ui=Recorder(), resamples=20,
+        baseline=False,
+    )  # fmt: skip
+    assert load_checkpoint(frozen.folder / "best.pt").judgement is not None
+
+
+def draw(size: int = 40, columns: dict[str, tuple[str, ...]] | None = None) -> Predictions:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=size)
+    logits = (rng.normal(size=(size, 2)) + 2 * np.eye(2)[labels]).astype(np.float32)
+    paths = tuple(map(str, range(size)))
+    return Predictions(("ill", "normal"), paths, None, labels, logits, columns=columns or {})
+
+
+def test_a_users_column_of_that_name_stays() -> None:
+    judgement = make_judgement(draw(), EvaluateConfig(resamples=0))
+    own = {"set": ("a",) * 40, "answer": ("perhaps",) * 40}
+    assert judgement.apply(draw(columns=own)).columns == own
+    ours = judgement.apply(draw()).columns
+    assert set(ours) == {"set", "answer"} and judgement.decide(judgement.apply(draw())).columns == ours
+
+
+def test_an_image_is_not_answered_for_each_reason() -> None:
+    config = EvaluateConfig(resamples=0, max_risk=0.05, coverage=0.97)
+    judgement = make_judgement(draw(400), config)
+    p = draw(400, {"unfamiliarity": ("0.5",) * 399 + ("1.5",)})
+    cells = judgement.apply(p).columns["answer"]
+    assert cells[399].startswith("no: unlike the training images")
+    assert {"yes", "no: too unsure for the chosen risk"} < set(cells[:399])
+    assert any("2 classes are possible" in cell for cell in cells)
+    unanswerable = make_judgement(draw(20), replace_risk(config, 0.001))
+    assert all("too unsure" in cell for cell in unanswerable.apply(draw()).columns["answer"])
+
+
+def replace_risk(config: EvaluateConfig, risk: float) -> EvaluateConfig:
+    return config.model_copy(update={"max_risk": risk})
+
+
+def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:
+    judgement = make_judgement(draw(100), EvaluateConfig(resamples=10, youden=True))
+    text = json.dumps(judgement.to_dict(arrays=False), allow_nan=False)
+    assert Judgement.of(json.loads(text), ("ill", "normal")).to_dict(arrays=False) == json.loads(text)
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_one_to_ten_validation_images(size: int) -> None:
+    p = draw(size)
+    judgement = make_judgement(p, EvaluateConfig(resamples=20, youden=True, max_risk=0.05))
+    assert len(judgement.apply(draw()).columns["answer"]) == 40
+    none = replace(p, paths=(), labels=np.zeros(0, np.int64), logits=np.zeros((0, 2), np.float32))
+    assert len(judgement.apply(none)) == 0
+
+
+def test_other_images_lie_in_a_folder(run: Trained, tmp_path: Path, vitmed: Callable[..., Any]) -> None:
+    answer = vitmed("evaluate", run.best, "-o", tmp_path / "r", "--unlike", tmp_path / "none")
+    assert answer.code == 3 and "no such folder" in answer.err
+    answer = vitmed(
+        "evaluate", run.folder / "last.pt", "-o", tmp_path / "r", "--unlike", draw_classes(tmp_path / "x", 1)
+    )
+    assert answer.code == 2 and "no measure of familiarity" in answer.err

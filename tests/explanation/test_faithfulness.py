@@ -1,0 +1,156 @@
+"""Whether maps explain anything: scores by hand, chance that gives nothing, verdicts, and what cannot be asked."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from vitmed.explanation import faithfulness
+from vitmed.explanation.faithfulness import (
+    EXPLAINS,
+    RANDOM,
+    UNLEARNED,
+    UNSHOWN,
+    affordable,
+    check_maps,
+    curves,
+    mean_entry,
+    rank_correlation,
+    sample,
+    unit_means,
+    verdict,
+)
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.vit import ViT
+
+HOW = Preprocessing(32, 3, "pad", "half")
+
+
+def images(count: int, side: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+def vit(classes: int = 3, **kind: object) -> ViT:
+    torch.manual_seed(0)
+    return ViT(classes, 32, 8, width=24, depth=2, heads=2, **kind).eval()  # type: ignore[arg-type]
+
+
+def test_steps_of_deletion_and_insertion() -> None:
+    deletion, insertion = curves(np.array([2, 0, 3, 1]))
+    assert deletion.astype(int).tolist() == [[1, 1, 1, 1], [1, 1, 0, 1], [0, 1, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert insertion.astype(int).tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0], [1, 0, 1, 1], [1, 1, 1, 1]]
+    deletion, _ = curves(np.arange(196))
+    assert deletion.sum(axis=1).tolist() == [196 - round(24.5 * i) for i in range(9)]
+
+
+def test_over_all_orders_insertion_and_deletion_are_the_same() -> None:
+    """So the gain of an order that knows nothing is 0, whatever the network: here any function of the patches."""
+    worth = dict(zip(map(tuple, np.ndindex(2, 2, 2, 2)), np.random.default_rng(0).random(16), strict=True))
+    gains = []
+    for order in permutations(range(4)):
+        areas = [np.trapezoid([worth[tuple(map(int, row))] for row in part]) for part in curves(np.array(order))]
+        gains.append(areas[1] - areas[0])
+    assert np.mean(gains) == pytest.approx(0, abs=1e-12) and np.std(gains) > 0.1
+
+
+def test_the_scores_follow_the_probability_of_the_class() -> None:
+    """A network that looks at the mean of patch 5 alone, whose map is right, and one whose map is the opposite."""
+
+    class Patch(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            score = 4 * x[:, :, 8:16, 8:16].mean(dim=(1, 2, 3))
+            return torch.stack([-score, score], dim=1)
+
+    x = torch.full((1, 3, 32, 32), -0.5)
+    x[:, :, 8:16, 8:16] = 1.0
+    right = np.zeros((1, 16))
+    right[0, 5] = 1
+    found = faithfulness._areas(Patch(), x, np.array([1]), {"right": right, "wrong": -right}, 0, None)  # type: ignore[arg-type]
+    high, low = (1 / (1 + np.exp(-8 * value)) for value in (1.0, float(x.mean())))
+    first = (0.5 * high + 7.5 * low) / 8  # of eight steps, the class goes with the first
+    assert found["right"][0] == pytest.approx([first, (0.5 * low + 7.5 * high) / 8], abs=1e-6)
+    assert found["wrong"][0] == pytest.approx([(7.5 * high + 0.5 * low) / 8, (7.5 * low + 0.5 * high) / 8], abs=1e-6)
+    assert (found["whole"][0], found["blank"][0]) == pytest.approx((high, low), abs=1e-6)
+
+
+def test_the_interval_is_students() -> None:
+    values = np.random.default_rng(0).normal(0.3, 0.2, 12)
+    entry, theirs = mean_entry(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((values.mean(), theirs.low, theirs.high))
+    assert mean_entry(values[:1])["low"] is None
+    assert unit_means(np.array([1.0, 3.0, 10.0]), np.array([7, 7, 2])).tolist() == [10, 2]  # a patient counts once
+
+
+def test_rank_correlation() -> None:
+    rising = np.arange(6.0)[None]
+    assert rank_correlation(rising, rising**3) == pytest.approx([1])
+    assert rank_correlation(rising, -rising) == pytest.approx([-1])
+    assert rank_correlation(rising, np.ones((1, 6))) == [0]
+
+
+def entry(value: float, half: float) -> dict[str, float]:
+    return {"value": value, "low": value - half, "high": value + half}
+
+
+@pytest.mark.parametrize(
+    ("gain", "similarity", "expected"),
+    [
+        (entry(0.3, 0.1), entry(0.1, 0.1), EXPLAINS),
+        (entry(0.3, 0.1), entry(0.9, 0.1), UNLEARNED),
+        (entry(0.0, 0.02), entry(0.1, 0.1), RANDOM),
+        (entry(0.08, 0.01), entry(0.1, 0.1), RANDOM),  # sure, and of no use
+        (entry(-0.3, 0.1), entry(0.1, 0.1), RANDOM),
+        (entry(0.2, 0.3), entry(0.1, 0.1), UNSHOWN),  # too few images
+    ],
+)
+def test_verdicts(gain: dict[str, float], similarity: dict[str, float], expected: str) -> None:
+    found, text = verdict(gain, similarity)
+    assert found == expected
+    assert ("do not read anything into it" in text.lower()) == (expected != EXPLAINS)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_an_untrained_network_explains_nothing(pool: str) -> None:
+    model = vit(pool=pool)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = check_maps(model, HOW, images(12))
+    assert {part["verdict"] for part in found["methods"].values()} == {RANDOM}
+    assert found["stages"] == ["head", "last block", "all blocks", "everything"]  # of two blocks there is no upper half
+    assert found["methods"]["rollout"]["similarity"]["head"]["value"] == pytest.approx(
+        1
+    )  # it knows nothing of the head
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert found == check_maps(model, HOW, images(12))
+
+
+def test_what_cannot_be_asked_says_why() -> None:
+    assert "too few" in check_maps(vit(), HOW, images(1))["reason"]
+    assert "too few" in check_maps(vit(), HOW, images(0))["reason"]
+    assert "one class" in check_maps(vit(classes=1), HOW, images(6))["reason"]
+    one = ViT(2, 8, 8, width=8, depth=1, heads=1).eval()
+    assert "one patch" in check_maps(one, Preprocessing(8, 3, "pad", "half"), images(6, 8))["reason"]
+
+
+def test_patients_and_classes_are_drawn_in_turn() -> None:
+    labels = np.array([0] * 90 + [1] * 10)
+    groups = [f"P{i % 20}" for i in range(100)]
+    rows, units, told = sample(labels, groups, 20)
+    assert len(set(units)) == 20 and told == "of 20 patients; intervals by patient"
+    assert labels[rows].sum() > 2  # by chance it would be 2
+    assert sorted(sample(labels, groups, 200)[0]) == list(range(100))
+    rows, units, told = sample(labels, ["A", "B"] * 50, 8)
+    assert len(set(units)) == 8 and "too narrow" in told
+    assert np.bincount(np.array(["A", "B"] * 50) == "A", minlength=2).tolist() == [50, 50]
+    rows, units, told = sample(labels, None, 6)
+    assert labels[rows].sum() == 3 and "unknown" in told
+    assert len(set(sample(labels, ["", *groups[1:]], 100)[1])) == 21  # without a name: a patient of its own
+
+
+def test_how_many_images_can_be_afforded_depends_on_the_network_alone() -> None:
+    tiny, small = (ViT(2, 224, 16, width=w, depth=12, heads=3).eval() for w in (192, 384))
+    assert affordable(tiny) == affordable(tiny) >= 5 > affordable(small)
+    assert affordable(vit()) == faithfulness.MOST

@@ -1,0 +1,133 @@
+"""What corruptions cost: hand-worked, scikit-learn's numbers, the intervals of `metrics`, and what is undefined."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from vitmed.core.errors import DataError
+from vitmed.explanation.corruptions import CORRUPTIONS
+from vitmed.explanation.robustness import judge, known_stress, weights_hash
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.robustness import stress_curves, stress_samples
+
+
+def draw(signal: float, classes: int = 2, size: int = 120, seed: int = 0, groups: bool = True) -> Predictions:
+    rng = np.random.default_rng(5)
+    labels = rng.integers(classes, size=size)
+    logits = np.random.default_rng([6, seed]).normal(size=(size, classes)).astype(np.float32)
+    logits[np.arange(size), labels] += signal
+    names = tuple(f"k{i}" for i in range(classes))
+    patients = tuple(f"P{i % 20}" for i in range(size)) if groups else None
+    return Predictions(names, tuple(f"{i}.png" for i in range(size)), patients, labels, logits)
+
+
+def strengths(signal: float, classes: int = 2) -> list[Predictions]:
+    return [draw(signal - 0.5 * i, classes, seed=i) for i in range(1, 6)]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_numbers_are_those_of_others(classes: int) -> None:
+    clean, worse = draw(3, classes), {"jpeg": strengths(3, classes), "hue": strengths(2.9, classes)}
+    found = judge(clean, worse, resamples=300, seed=4)
+    own = evaluate_predictions(clean, resamples=300, seed=4)["overall"]
+    for name in ("accuracy", "balanced_accuracy", "auroc"):
+        for part in ("value", "low", "high"):
+            assert found["clean"][name][part] == pytest.approx(own[name][part], abs=1e-9), (name, part)
+    assert clean.labels is not None
+    errors = []
+    for key, part in worse.items():
+        for row, p in zip(found["corruptions"][key]["strengths"], part, strict=True):
+            balanced = balanced_accuracy_score(clean.labels, p.predicted)
+            scores = p.probabilities[:, 1] if classes == 2 else p.probabilities
+            assert row["balanced_accuracy"]["value"] == pytest.approx(balanced)
+            assert row["auroc"]["value"] == pytest.approx(roc_auc_score(clean.labels, scores, multi_class="ovr"))
+            assert row["value"] == CORRUPTIONS[key].values[row["strength"] - 1]
+            errors.append(1 - balanced)
+    assert found["mean_corruption_error"]["value"] == pytest.approx(np.mean(errors))
+    clean_error = 1 - balanced_accuracy_score(clean.labels, clean.predicted)
+    assert found["relative"]["value"] == pytest.approx(np.mean(errors) - clean_error)
+    assert found["n_groups"] == 20 and found["resampling"] == "by patient"
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_mean_corruption_error_by_hand() -> None:
+    """Four images, two classes: right, then one of class 1 wrong (error 0.25) at strength 3, and both at 5 (0.5)."""
+    labels = np.array([0, 0, 1, 1])
+    scores = {0: [-1, -1, 1, 1], 1: [-1, -1, -1, 1], 2: [-1, -1, -1, -1]}
+
+    def predicted(wrong: int) -> Predictions:
+        z = np.array([[-s, s] for s in scores[wrong]], np.float32)
+        return Predictions(("a", "b"), tuple("wxyz"), None, labels, z)
+
+    found = judge(predicted(0), {"jpeg": [predicted(i) for i in (0, 0, 1, 1, 2)]}, resamples=0)
+    assert found["mean_corruption_error"]["value"] == pytest.approx((0.25 + 0.25 + 0.5) / 5)
+    assert found["corruptions"]["jpeg"]["lost"]["value"] == pytest.approx(0.2)
+    assert found["relative"]["low"] is None and "no interval" in found["verdict"]
+
+
+def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
+    clean = draw(4)
+    found = judge(clean, {"jpeg": [clean] * 5, "defocus": strengths(3)}, resamples=200)
+    assert found["worst"] == "defocus"
+    assert found["verdict"].startswith("Defocus blur hurts most: balanced accuracy falls by")
+    assert "No loss is shown for: JPEG." in found["verdict"]
+    found = judge(clean, {"jpeg": [clean] * 5}, resamples=200)
+    assert found["worst"] is None and "No corruption is shown" in found["verdict"]
+    guess = draw(0)
+    assert any("better than guessing" in note for note in judge(guess, {"jpeg": [guess] * 5}, 200)["notes"])
+
+
+def test_what_is_undefined_says_why() -> None:
+    one = draw(3, size=12)
+    one = Predictions(one.classes, one.paths, one.groups, np.zeros(12, int), one.logits)
+    found = judge(one, {"jpeg": [one] * 5}, resamples=50)
+    assert found["clean"]["auroc"]["value"] is None and "one class" in found["undefined"]["auroc"]
+    assert found["clean"]["balanced_accuracy"]["value"] is not None
+    single = draw(3, size=1)
+    found = judge(single, {"jpeg": [single] * 5}, resamples=50)
+    assert found["clean"]["accuracy"]["low"] is None and "two" in found["undefined"]["intervals"]
+    assert stress_curves(None, {"robustness": found}) is not None
+    found = judge(draw(3), {}, resamples=50)  # every corruption was skipped
+    assert found["mean_corruption_error"]["value"] is None and stress_curves(None, {"robustness": found}) is None
+    with pytest.raises(DataError, match="no labels"):
+        judge(Predictions(one.classes, one.paths, None, None, one.logits), {})
+
+
+def test_a_thousand_classes_take_no_minutes() -> None:
+    many = draw(6, classes=1000, size=300)
+    found = judge(many, {"jpeg": [many] * 5}, resamples=100)
+    assert found["clean"]["auroc"]["low"] is None and "1000" not in found["undefined"]["auroc"]
+    assert found["clean"]["accuracy"]["low"] is not None
+
+
+def test_the_figures_draw() -> None:
+    found = judge(draw(3), {name: strengths(3) for name in CORRUPTIONS}, resamples=50)
+    assert stress_curves(None, None) is None and stress_curves(None, {}) is None
+    figure = stress_curves(None, {"robustness": found})
+    assert figure is not None and png(figure).startswith(b"\x89PNG")
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert len(titles) == len(CORRUPTIONS)
+    picture = np.zeros((9, 7, 3), np.uint8)
+    assert png(stress_samples({"JPEG": [picture] * 6, "Hue": [picture] * 6})).startswith(b"\x89PNG")
+
+
+def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> None:
+    weights = {"head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
+    assert known_stress(tmp_path, weights) is None
+    for name, digest in (("stress", weights_hash(weights)), ("stress-2", "another")):
+        (tmp_path / name).mkdir()
+        text = json.dumps({"weights_sha256": digest, "corruptions": {}, "name": name})
+        (tmp_path / name / "stress.json").write_text(text)
+    (tmp_path / "stress-3").mkdir()
+    (tmp_path / "stress-3" / "stress.json").write_text("torn")
+    found = known_stress(tmp_path, weights)
+    assert found is not None and found["name"] == "stress"
+    assert known_stress(tmp_path, weights | {"head.bias": torch.ones(2)}) is None

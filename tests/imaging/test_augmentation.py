@@ -1,0 +1,242 @@
+"""Random changes: safe for each modality, and a pure function of (run seed, epoch, image index)."""
+
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from vitmed.core.errors import UsageError
+from vitmed.imaging.augmentation import POLICIES, Augmenter, refuse_flips
+
+RANDOM = [name for name in POLICIES if name != "none"]
+UPRIGHT = ["light", "medical", "chest_xray", "fundus", "ultrasound", "oct", "ct_mri"]
+ANY_WAY_UP = ["blood_smear", "histology", "dermoscopy"]
+
+
+def picture(size=32, channels=3, seed=0):
+    """Smooth random image of middle brightness, (S, S, C) uint8."""
+    coarse = np.random.default_rng(seed).integers(60, 200, (4, 4, channels), dtype=np.uint8)
+    return coarse.repeat(size // 4, axis=0).repeat(size // 4, axis=1)
+
+
+def marked(size=64):
+    """Grey image with a bright square in its upper left quarter, (S, S, 3) uint8."""
+    image = np.full((size, size, 3), 60, np.uint8)
+    image[size // 5 : size // 3, size // 5 : size // 3] = 250
+    return image
+
+
+def marker(image):
+    """(row, column) in 0..1 of the middle of the brightest pixels."""
+    grey = image.astype(float).mean(axis=2)
+    rows, columns = np.nonzero(grey > grey.max() - 40)
+    return rows.mean() / len(grey), columns.mean() / len(grey)
+
+
+class Augmented(Dataset):
+    """Twelve equal images, so that all difference comes from the draws."""
+
+    def __init__(self, policy, epoch, run_seed=3):
+        self.augment, self.key, self.image = Augmenter(policy, 32, 3), (run_seed, epoch), picture()
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        worker = torch.utils.data.get_worker_info()
+        return torch.from_numpy(self.augment(self.image, (*self.key, index))), -1 if worker is None else worker.id
+
+
+def draws(policy, epoch, workers, run_seed=3, context=None):
+    """One pass of a real loader: twelve images as bytes, and the worker of each."""
+    data = Augmented(policy, epoch, run_seed)
+    context = context or ("fork" if workers else None)
+    loader = DataLoader(data, batch_size=2, num_workers=workers, multiprocessing_context=context)
+    images, by = zip(*loader, strict=True)
+    return [image.numpy().tobytes() for image in torch.cat(images)], torch.cat(by).tolist()
+
+
+@pytest.mark.parametrize("policy", ["medical", "blood_smear"])
+def test_workers_differ_epochs_differ_and_the_same_seed_repeats(policy):
+    first, by = draws(policy, epoch=0, workers=2)
+    assert set(by) == {0, 1}
+    of_worker = [{image for image, worker in zip(first, by, strict=True) if worker == w} for w in (0, 1)]
+    assert len(of_worker[0] & of_worker[1]) <= 1  # where no transform is drawn, two images may be equal
+    assert len(set(first)) >= 9
+    assert draws(policy, epoch=0, workers=2)[0] == first
+    assert draws(policy, epoch=0, workers=0)[0] == first
+    other_epoch, other_run = draws(policy, epoch=1, workers=2)[0], draws(policy, epoch=0, workers=2, run_seed=4)[0]
+    assert sum(a == b for a, b in zip(first, other_epoch, strict=True)) <= 2
+    assert sum(a == b for a, b in zip(first, other_run, strict=True)) <= 2
+
+
+@pytest.mark.slow
+def test_spawned_workers_give_the_same_images():
+    assert draws("medical", 0, workers=2, context="spawn")[0] == draws("medical", 0, workers=0)[0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_seed_gives_the_same_bytes_whatever_was_drawn_before(policy):
+    image, augment = picture(), Augmenter(policy, 32, 3)
+    before = image.copy()
+    wanted = [augment(image, (0, 0, i)).tobytes() for i in range(40)]
+    for i in range(25):  # leave the generators, and any that a transform might keep, somewhere else
+        augment(picture(seed=1), (9, 9, i))
+    rng_state = np.random.get_state()[1].tobytes()
+    assert [augment(image, (0, 0, i)).tobytes() for i in reversed(range(40))] == wanted[::-1]
+    assert [Augmenter(policy, 32, 3)(image, (0, 0, i)).tobytes() for i in range(0, 40, 13)] == wanted[::13]
+    assert [pickle.loads(pickle.dumps(augment))(image, (0, 0, i)).tobytes() for i in range(0, 40, 13)] == wanted[::13]
+    assert np.random.get_state()[1].tobytes() == rng_state  # nobody touches numpy's global generator
+    assert (image == before).all()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_takes_1_to_4_channels_and_keeps_the_shape(policy, channels):
+    augment = Augmenter(policy, 32, channels)
+    images = [picture(32, channels), np.zeros((32, 32, channels), np.uint8), np.full((32, 32, channels), 255, np.uint8)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = [augment(images[i % 3], (0, 0, i)) for i in range(90)]
+    assert all(r.shape == (32, 32, channels) and r.dtype == np.uint8 and r.flags.c_contiguous for r in results)
+    if policy != "none":
+        assert len({r.tobytes() for r in results[::3]}) > 12
+
+
+@pytest.mark.parametrize("size", [28, 225])
+@pytest.mark.parametrize("policy", RANDOM)
+def test_odd_and_small_sizes(policy, size):
+    image = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    assert Augmenter(policy, size, 3)(image, (0, 0, 0)).shape == image.shape
+
+
+@pytest.mark.parametrize("policy", UPRIGHT)
+def test_modalities_with_an_up_side_stay_upright_and_mirror_only_where_the_table_says(policy):
+    places = [marker(Augmenter(policy, 64, 3)(marked(), (0, 0, i))) for i in range(200)]
+    assert max(row for row, _ in places) < 0.5
+    assert (max(column for _, column in places) > 0.5) == POLICIES[policy].flips
+
+
+@pytest.mark.parametrize("policy", UPRIGHT)
+def test_without_flips_upright_modalities_never_mirror(policy):
+    augment = Augmenter(policy, 64, 3, flips=False)
+    assert max(max(marker(augment(marked(), (0, 0, i)))) for i in range(200)) < 0.5
+
+
+def symmetries_reached(policy, flips):
+    """Which of the 8 symmetries (turns, mirrored) explain each draw best."""
+    image = np.zeros((64, 64, 3), np.uint8)
+    image[12:52, 14:24], image[42:52, 14:44] = 150, 150  # the letter L: no symmetry of its own
+    forms = {(k, m): np.rot90(image[:, ::-1] if m else image, k) for m in (False, True) for k in range(4)}
+    augment = Augmenter(policy, 64, 3, flips)
+    reached = []
+    for i in range(300):
+        result = augment(image, (0, 0, i)).astype(float)
+        fit = {key: np.corrcoef(result.ravel(), form.ravel())[0, 1] for key, form in forms.items()}
+        best = max(fit, key=fit.__getitem__)
+        if fit[best] > 0.9:  # else turned by another angle, which may look like anything
+            reached.append(best)
+    return set(reached)
+
+
+def test_blood_smears_have_no_up_side():
+    assert symmetries_reached("blood_smear", flips=True) == {(k, m) for k in range(4) for m in (False, True)}
+
+
+@pytest.mark.parametrize("policy", ANY_WAY_UP)
+def test_without_flips_only_the_turns_remain(policy):
+    assert POLICIES[policy].flips
+    assert symmetries_reached(policy, flips=False) == {(k, False) for k in range(4)}
+
+
+@pytest.mark.parametrize("policy", [name for name in RANDOM if name != "histology"])
+def test_brightness_changes_are_bounded(policy):
+    augment, image = Augmenter(policy, 32, 3), np.full((32, 32, 3), 128, np.uint8)
+    middle = [augment(image, (0, 0, i))[10:22, 10:22].mean() for i in range(200)]
+    assert np.quantile(middle, 0.05) > 70 and np.quantile(middle, 0.95) < 190
+    assert abs(np.mean(middle) - 128) < 6
+
+
+def test_parasites_are_not_erased():
+    kinds = {type(step).__name__ for step in POLICIES["blood_smear"].build(32, True, True)}
+    assert not kinds & {"CoarseDropout", "HEStain", "ToGray", "ChannelShuffle", "InvertImg", "Equalize"}
+
+
+def test_none_returns_the_image_itself():
+    image = picture()
+    assert Augmenter("none", 32, 3)(image, (0, 0, 0)) is image
+
+
+def test_import_and_policy_none_leave_albumentations_alone():
+    code = (
+        "import os, sys, numpy as np; before = dict(os.environ)\n"
+        "from vitmed.imaging.augmentation import Augmenter\n"
+        "Augmenter('none', 8, 3)(np.zeros((8, 8, 3), np.uint8), (0,)); Augmenter('medical', 8, 3)\n"
+        "assert 'albumentations' not in sys.modules and 'cv2' not in sys.modules and dict(os.environ) == before\n"
+        "Augmenter('medical', 8, 3)(np.zeros((8, 8, 3), np.uint8), (0,))\n"
+        "assert os.environ['NO_ALBUMENTATIONS_UPDATE'] == '1'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_policy_lists_what_exists():
+    with pytest.raises(UsageError, match="chest_xray") as caught:
+        Augmenter("chest_xry", 32, 3)
+    assert "did you mean 'chest_xray'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("kidney-L", "kidney-R"),
+        ("kidney_l", "kidney_r"),
+        ("KidneyL", "KidneyR"),
+        ("left kidney", "right kidney"),
+        ("Kidney, left", "kidney right"),
+        ("LeftLung", "RightLung"),
+        ("leftlung", "rightlung"),
+        ("L", "R"),
+        ("OS", "OD"),
+        ("eye-os-1", "eye-od-1"),
+        ("OS left eye", "OD right eye"),
+        ("situs_sinister", "situs_dexter"),
+        ("Niere links", "Niere rechts"),
+        ("linke Niere", "rechte Niere"),
+        ("poumon gauche", "poumon droit"),
+        ("mano izquierda", "mano derecha"),
+    ],
+)
+def test_classes_that_differ_by_side_forbid_flips(left, right):
+    with pytest.raises(UsageError) as caught:
+        refuse_flips(["spleen", right, "liver", left], "blood_smear", flips=True)
+    assert f"'{left}' and '{right}'" in caught.value.problem and "mirror" in caught.value.problem
+    assert "--set augment.flips=false" in caught.value.fix and "chest_xray" in caught.value.fix
+    refuse_flips([left, right], "blood_smear", flips=False)
+    refuse_flips([left, right], "medical", flips=True)
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        ("all", "arr"),
+        ("B-ALL", "B-ARR"),
+        ("od", "oz"),
+        ("food", "foos"),
+        ("cell", "cerr"),
+        ("liver-L", "kidney-R"),
+        ("left kidney", "right lung"),
+        ("left lung", "lung"),
+        ("bright", "dark"),
+        ("kidney-L1", "kidney-R2"),
+        ("left-to-right shunt", "right-to-left shunt"),
+        ("infected", "uninfected"),
+        ("0", "1"),
+    ],
+)
+def test_other_classes_do_not(classes):
+    refuse_flips(classes, "blood_smear", flips=True)

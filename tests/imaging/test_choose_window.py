@@ -1,0 +1,203 @@
+"""A window is settled once, over the training images, and holds for everything that comes after."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder
+from PIL import Image
+
+from vitmed import evaluate, predict, train
+from vitmed.core.config import load_config
+from vitmed.core.errors import DataError, UsageError
+from vitmed.imaging.choose_window import settle
+from vitmed.imaging.decode import read_image
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.training.checkpoint import load_checkpoint
+
+RUN = Callable[..., Answer]
+
+
+def deep_classes(root: Path, count: int = 8, top: int = 4000) -> Path:
+    """root/<class>/*.png of 16 bits: a bright square left or right on noise, values 300 to `top`."""
+    rng = np.random.default_rng(0)
+    for name, x in (("left_one", 2), ("other", 10)):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            image = rng.integers(300, 1200, (20, 20)).astype(np.uint16)
+            image[4:14, x : x + 8] = rng.integers(top - 500, top, (10, 8))
+            Image.fromarray(image).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Recorder]:
+    """Data, run folder, and what was said: a tiny run on 16-bit images."""
+    place, ui = tmp_path_factory.mktemp("deep"), Recorder()
+    data = deep_classes(place / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        from conftest import draw_nothing
+
+        draw_nothing(patch)
+        result = train(data, output=place / "runs", name="deep", sets=TINY_SETS, ui=ui, **TINY)
+    return data, result.folder, ui
+
+
+def test_a_run_settles_its_window_and_keeps_it(run: tuple[Path, Path, Recorder]) -> None:
+    data, folder, ui = run
+    saved = load_checkpoint(folder)
+    assert isinstance(saved.preprocessing.window, tuple)
+    low, high = saved.preprocessing.window
+    names = [data / s.path for s in saved.splits.samples["train"]]
+    pixels = np.concatenate([np.asarray(Image.open(p)).ravel() for p in names])  # fewer than are sampled: all
+    assert (low, high) == pytest.approx(tuple(np.percentile(pixels, (0.5, 99.5))))
+    told = [line for line in ui.said if line.startswith("16-bit images: window")]
+    assert len(told) == 1 and f"{low:g} .. {high:g}" in told[0] and f"{len(names)} training images" in told[0]
+    assert yaml.safe_load((folder / "config.yaml").read_text())["data"]["window"] == [low, high]
+    array = np.asarray(Image.open(names[0])).astype(float)
+    how = replace(saved.preprocessing, image_size=20, channels=1)
+    assert np.abs(how.read(names[0])[..., 0] - np.clip((array - low) / (high - low), 0, 1) * 255).max() <= 0.51
+
+
+def test_prediction_and_evaluation_use_it(run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:
+    data, folder, _ = run
+    with (folder / "test" / "predictions.csv").open() as stream:
+        row = next(csv.DictReader(stream))
+    found = predict(data / row["path"], checkpoint=folder, ui=Recorder())
+    assert float(found.logits[0, 0]) == pytest.approx(float(row["logit_left_one"]), abs=1e-5)
+    again = evaluate(folder, output=tmp_path / "again", device="cpu", ui=Recorder())
+    assert "window " in again.metrics["report"]["facts"]["Preprocessing"]
+    ui = Recorder()
+    Image.new("L", (20, 20), 9).save(tmp_path / "flat.png")
+    predict(tmp_path / "flat.png", checkpoint=folder, ui=ui)
+    assert any("1 images have 8 bits" in line for line in ui.warned)
+
+
+def test_a_model_of_8_bit_images_refuses_deep_ones(run: tuple[Path, Path, Recorder], trained: object) -> None:
+    data = run[0]
+    found = predict(data / "other", checkpoint=trained.best, ui=Recorder())  # type: ignore[attr-defined]
+    assert len(found) == 0 and len(found.errors) == 8
+    assert "16 bits per channel" in found.errors[0][1]
+
+
+def test_the_command_line(vitmed: RUN, run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:
+    answer = vitmed("plan", run[0], "--window", "500,3000", "-o", tmp_path / "plan.yaml")
+    assert answer.code == 0 and "16-bit images: window 500 .. 3000, as it was given" in answer.err
+    assert "outside of the window lie" in answer.err
+    assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["data"]["window"] == [500, 3000]
+    for text in ("3000,500", "wide", "1,2,3", "nan,5", "dicom:x"):
+        answer = vitmed("plan", run[0], "--window", text, "-o", tmp_path / "x.yaml")
+        assert answer.code == 2 and "data.window" in answer.err and "Traceback" not in answer.err, text
+    answer = vitmed("train", run[0], "--window", "dicom", "-o", tmp_path / "runs", *TINY_ARGS)
+    assert answer.code == 3 and "no window of its own" in answer.err and "--window percentiles" in answer.err
+    answer = vitmed("predict", run[0] / "other" / "0.png", "--checkpoint", run[1], "--plot", tmp_path / "p.png")
+    assert answer.code == 0 and (tmp_path / "p.png").stat().st_size
+
+
+def test_pretraining_settles_one_too(run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:
+    from vitmed import pretrain
+
+    ui = Recorder()
+    sizes = {k: TINY[k] for k in ("image_size", "patch_size", "batch_size", "workers", "device", "precision")}
+    made = pretrain(run[0], output=tmp_path, name="p", sets=TINY_SETS[:3], epochs=1, ui=ui, **sizes)
+    assert isinstance(yaml.safe_load((made.folder / "config.yaml").read_text())["data"]["window"], list)
+    assert any(line.startswith("16-bit images") for line in ui.said)
+
+
+# --- what auto becomes
+
+
+def flat(file: Path) -> Path:
+    Image.new("L", (8, 8), 5).save(file)
+    return file
+
+
+def test_8_bits_need_no_window(tmp_path: Path) -> None:
+    paths = [flat(tmp_path / name) for name in ("a.png", "b.jpg", "c.tif")]
+    found = settle(paths)
+    assert (found.window, found.told, found.warned) == (None, [], [])
+    assert settle(paths, [1.0, 2.0]).warned[0].startswith("no training image has more than 8 bits")
+    assert settle(paths, "percentiles").warned == []
+
+
+def test_a_mix_is_warned_about(tmp_path: Path) -> None:
+    paths = [*deep_classes(tmp_path / "deep").rglob("*.png"), flat(tmp_path / "a.png")]
+    found = settle(paths)
+    assert isinstance(found.window, tuple)
+    assert found.warned[0].startswith("1 of 17 training images have 8 bits and are not windowed, 16 are windowed")
+
+
+def test_files_that_cannot_be_read_are_left_for_later(tmp_path: Path) -> None:
+    (tmp_path / "bad.tif").write_bytes(b"II*\0")
+    (tmp_path / "empty.png").write_bytes(b"")
+    assert settle([tmp_path / "bad.tif", tmp_path / "empty.png", tmp_path / "gone.png"]).window is None
+
+
+def test_the_sample_is_bounded_and_always_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitmed.imaging import choose_window
+
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 60000, (100, 100)).astype(np.uint16)).save(tmp_path / "first.png")
+    for i in range(59):
+        (tmp_path / f"{i}.png").symlink_to(tmp_path / "first.png")
+    paths, read, decode = sorted(tmp_path.iterdir()), [], choose_window.decode
+    monkeypatch.setattr(choose_window, "IMAGES", 20)
+    monkeypatch.setattr(choose_window, "VALUES", 1000)
+    monkeypatch.setattr(choose_window, "decode", lambda path, frame: read.append(path) or decode(path, frame))
+    found = settle(paths)
+    assert len(set(read)) == 20 and "20 of 60 training images" in found.told[0]
+    assert settle(paths).window == found.window
+    assert isinstance(found.window, tuple) and 0 <= found.window[0] < 1500 and 58500 < found.window[1] <= 60000
+
+
+@pytest.mark.parametrize(("array", "window"), [(np.full((8, 8), 7), (7, 8)), (np.eye(64) * 900, (0, 900))])
+def test_images_of_nearly_one_value(tmp_path: Path, array: np.ndarray, window: tuple[float, float]) -> None:
+    array = array.astype(np.uint16)
+    if array.max() == 900:
+        array[1:] = 0  # one value of 4,096: beyond the 99.5 percentile
+    Image.fromarray(array).save(tmp_path / "a.png")
+    assert settle([tmp_path / "a.png"]).window == window
+
+
+def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
+    from test_dicom import RAMP, write
+
+    own = {"WindowCenter": ["100", "2000"], "WindowWidth": ["50", "4000"]}
+    paths = [write(tmp_path / f"{i}.dcm", RAMP, **own) for i in range(3)]
+    found = settle(paths)
+    assert found.window == "dicom" and "each by its own window; 3 files have several" in found.told[0]
+    assert "become white" not in found.told[1] and "% white" in found.told[1]  # 100 +- 25 of values up to 4,032
+    assert settle(paths, "dicom:1").window == "dicom:1" and len(settle(paths, "dicom:1").told) == 1
+    assert isinstance(settle(paths, "percentiles").window, tuple)
+    paths.append(write(tmp_path / "without.dcm", RAMP))
+    assert isinstance(settle(paths).window, tuple)
+
+
+def test_padding_is_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
+    from test_dicom import RAMP, write
+
+    array = RAMP.astype(np.int16)
+    array[:4] = -2000
+    low, _ = settle([write(tmp_path / "a.dcm", array, PixelPaddingValue=-2000)]).window  # type: ignore[misc]
+    assert low >= RAMP[4:].min()
+
+
+def test_what_is_not_settled_reads_no_deep_image(tmp_path: Path) -> None:
+    for text in ("auto", "percentiles"):
+        assert Preprocessing.of(load_config(None, {"data.window": text})).window is None
+    assert Preprocessing.of(load_config(None, {"data.window": "40,400"})).window == (40, 400)
+    assert Preprocessing.of(load_config(None, sets=["data.window=[-5, 5]", "data.frame=2"])).frame == 2
+    assert Preprocessing.of(load_config(None, sets=["data.window=null"])).window is None
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="16 bits per channel"):
+        read_image(tmp_path / "a.png")
+    with pytest.raises(UsageError, match=r"data\.window"):
+        load_config(None, sets=["data.window=[1]"])

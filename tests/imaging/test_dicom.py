@@ -1,0 +1,357 @@
+"""DICOM by hand-worked examples of the standard: modality, window, inversion, colour, frames, odd and hostile files."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_decode import pixel
+
+from vitmed.core.errors import DataError, UsageError
+from vitmed.imaging.decode import decode, inspect, read_image
+from vitmed.imaging.decoded import Deep
+
+pydicom = pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
+
+RAMP = np.arange(0, 4096, 64, dtype=np.uint16).reshape(8, 8)
+
+
+def write(file: Path, array: np.ndarray, frames: int | None = None, **tags: Any) -> Path:
+    """A secondary capture of an array, uncompressed; tags go over what is told here."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+    ds = Dataset()
+    ds.file_meta = FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    ds.SOPClassUID = ds.file_meta.MediaStorageSOPClassUID = CTImageStorage
+    ds.SOPInstanceUID = ds.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    shape = array.shape[1:] if frames else array.shape
+    ds.Rows, ds.Columns = shape[:2]
+    ds.SamplesPerPixel = shape[2] if len(shape) == 3 else 1
+    ds.PhotometricInterpretation = "RGB" if len(shape) == 3 else "MONOCHROME2"
+    if ds.SamplesPerPixel > 1:
+        ds.PlanarConfiguration = 0
+    ds.BitsAllocated = ds.BitsStored = array.dtype.itemsize * 8
+    ds.HighBit, ds.PixelRepresentation = ds.BitsStored - 1, int(array.dtype.kind == "i")
+    if frames:
+        ds.NumberOfFrames = frames
+    for name, value in tags.items():
+        setattr(ds, name, value)
+    if tags.get("BitsStored"):
+        ds.HighBit = ds.BitsStored - 1
+    ds.PixelData = array.tobytes() + b"\0" * (array.nbytes % 2)
+    ds.save_as(file, enforce_file_format=True)
+    return file
+
+
+def compress(file: Path, syntax: str, **options: Any) -> Path:
+    ds = pydicom.dcmread(file)
+    ds.compress(getattr(pydicom.uid, syntax), generate_instance_uid=False, **options)
+    ds.save_as(file)
+    return file
+
+
+def deep(file: Path, frame: int | None = None) -> Deep:
+    found = decode(file, frame)
+    assert isinstance(found, Deep)
+    return found
+
+
+def grey(file: Path, window: Any) -> np.ndarray:
+    return np.asarray(read_image(file, 1, window=window)).astype(float)
+
+
+def test_values_are_those_of_the_modality(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.dcm", RAMP, RescaleSlope="2.5", RescaleIntercept="-1024", BitsStored=12)
+    assert np.array_equal(deep(file).values, RAMP * 2.5 - 1024)
+    facts = inspect(file)
+    assert (facts.format, facts.mode, facts.bits, facts.deep) == ("DICOM", "MONOCHROME2", 12, True)
+    assert (facts.width, facts.height, facts.frames, facts.windows) == (8, 8, 1, 0)
+    signed = RAMP.astype(np.int16) - 2000
+    assert np.array_equal(deep(write(tmp_path / "b.dcm", signed)).values, signed)
+
+
+def test_a_modality_table(tmp_path: Path) -> None:
+    from pydicom.dataset import Dataset
+
+    item = Dataset()
+    item.LUTDescriptor, item.ModalityLUTType = [4, 10, 16], "US"
+    item.add_new(0x00283006, "US", [100, 300, 700, 1500])
+    array = np.array([[0, 10, 11], [12, 13, 99]], np.uint16)
+    file = write(tmp_path / "a.dcm", array, ModalityLUTSequence=[item])
+    assert deep(file).values.tolist() == [[100, 100, 300], [700, 1500, 1500]]
+
+
+@pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID", None])
+def test_windows_by_the_formulas_of_the_standard(tmp_path: Path, function: str | None) -> None:
+    """PS3.3, C.11.2.1.2.1 and C.11.2.1.3, with ymin 0 and ymax 255; within one grey level."""
+    c, w = 40.0, 400.0
+    tags = {"VOILUTFunction": function} if function else {}
+    file = write(
+        tmp_path / "a.dcm",
+        RAMP,
+        RescaleSlope="1",
+        RescaleIntercept="-1024",
+        WindowCenter="40",
+        WindowWidth="400",
+        **tags,
+    )
+    x = RAMP.astype(float) - 1024
+    if function == "SIGMOID":
+        y = 255 / (1 + np.exp(-4 * (x - c) / w))
+    elif function == "LINEAR_EXACT":
+        y = np.where(x <= c - w / 2, 0, np.where(x > c + w / 2, 255, ((x - c) / w + 0.5) * 255))
+    else:
+        y = ((x - (c - 0.5)) / (w - 1) + 0.5) * 255
+        y = np.where(x <= c - 0.5 - (w - 1) / 2, 0, np.where(x > c - 0.5 + (w - 1) / 2, 255, y))
+    assert np.abs(grey(file, "dicom") - y).max() <= 1
+    assert inspect(file).windows == 1
+
+
+def test_windows_against_pydicom(tmp_path: Path) -> None:
+    from pydicom.pixels import apply_modality_lut, apply_windowing
+
+    tags = {"WindowCenter": ["600", "1500"], "WindowWidth": ["800", "301"]}
+    file = write(tmp_path / "a.dcm", RAMP, BitsStored=12, RescaleSlope="1", RescaleIntercept="-100", **tags)
+    ds = pydicom.dcmread(file)
+    for index, name in enumerate(("dicom", "dicom:1")):
+        theirs = apply_windowing(apply_modality_lut(ds.pixel_array, ds), ds, index)
+        low, high = -100, 4095 - 100  # the range that pydicom maps to
+        assert np.abs(grey(file, name) - (theirs - low) / (high - low) * 255).max() <= 1
+    with pytest.raises(DataError, match=r"has 2 windows of its own.*'dicom:2'"):
+        read_image(file, window="dicom:2")
+
+
+def test_a_window_of_one_value_is_a_threshold_and_a_senseless_one_is_none(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.dcm", RAMP, WindowCenter="1000.5", WindowWidth="1")
+    assert np.array_equal(grey(file, "dicom"), np.where(RAMP > 1000, 255, 0))
+    file = write(tmp_path / "b.dcm", RAMP, WindowCenter="1000", WindowWidth="0")
+    assert inspect(file).windows == 0
+    with pytest.raises(DataError, match="no window of its own"):
+        read_image(file, window="dicom")
+
+
+def test_a_window_table(tmp_path: Path) -> None:
+    from pydicom.dataset import Dataset
+
+    item = Dataset()
+    item.LUTDescriptor = [3, 5, 12]
+    item.add_new(0x00283006, "US", [0, 2048, 4095])
+    file = write(tmp_path / "a.dcm", np.array([[0, 5, 6], [7, 8, 999]], np.uint16), VOILUTSequence=[item])
+    assert grey(file, "dicom").tolist() == [[0, 0, 128], [255, 255, 255]]
+
+
+def test_inversion(tmp_path: Path) -> None:
+    plain = grey(write(tmp_path / "a.dcm", RAMP), (0.0, 4032.0))
+    assert plain[0, 0] == 0 and plain[-1, -1] == 255
+    for name, tags in (
+        ("mono1", {"PhotometricInterpretation": "MONOCHROME1"}),
+        ("shape", {"PresentationLUTShape": "INVERSE"}),
+        ("both", {"PhotometricInterpretation": "MONOCHROME1", "PresentationLUTShape": "INVERSE"}),
+    ):
+        assert np.array_equal(grey(write(tmp_path / f"{name}.dcm", RAMP, **tags), (0.0, 4032.0)), 255 - plain), name
+
+
+def test_the_window_comes_behind_the_modality_and_before_the_inversion(tmp_path: Path) -> None:
+    tags = {"PhotometricInterpretation": "MONOCHROME1", "WindowCenter": "0.5", "WindowWidth": "1001"}
+    file = write(tmp_path / "a.dcm", RAMP, RescaleSlope="1", RescaleIntercept="-2048", **tags)
+    x = RAMP.astype(float) - 2048
+    assert np.abs(grey(file, "dicom") - (255 - np.clip((x + 500) / 1000, 0, 1) * 255)).max() <= 1
+
+
+SYNTAXES = ["RLELossless", "JPEGLSLossless", "JPEG2000Lossless"]
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_lossless_compression(tmp_path: Path, syntax: str) -> None:
+    array = np.random.default_rng(0).integers(0, 4096, (64, 64)).astype(np.uint16)
+    file = compress(write(tmp_path / "a.dcm", array, BitsStored=12), syntax)
+    assert np.array_equal(deep(file).values, array)
+    colour = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    file = compress(write(tmp_path / "b.dcm", colour), syntax)
+    assert np.array_equal(np.asarray(read_image(file)), colour)
+
+
+def test_deflated(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.dcm", RAMP)
+    ds = pydicom.dcmread(file)
+    ds.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    ds.save_as(file)
+    assert np.array_equal(deep(file).values, RAMP)
+
+
+def test_a_deflated_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitmed.imaging.dicom.BYTES", 10**7)
+    file = write(tmp_path / "a.dcm", RAMP)
+    ds = pydicom.dcmread(file)
+    ds.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    ds.save_as(file)
+    data = file.read_bytes()
+    start = 144 + int.from_bytes(data[140:144], "little")
+    press = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    block = bytes(10**6)
+    bomb = b"".join(press.compress(block) for _ in range(20)) + press.flush()
+    file.write_bytes(data[:start] + bomb)
+    with pytest.raises(DataError, match=r"a\.dcm: unfolds to more than"):
+        read_image(file, window="dicom")
+
+
+def test_colour(tmp_path: Path) -> None:
+    """YBR by PS3.3, C.7.6.3.1.2; planes one after another; the flat colour is orange."""
+    rgb = np.broadcast_to(np.array([200, 100, 50], np.uint8), (8, 8, 3)).copy()
+    assert pixel(write(tmp_path / "rgb.dcm", rgb)) == (200, 100, 50) and not inspect(tmp_path / "rgb.dcm").deep
+    planes = np.ascontiguousarray(np.moveaxis(rgb, 2, 0)).reshape(8, 8, 3)
+    assert pixel(write(tmp_path / "planes.dcm", planes, PlanarConfiguration=1)) == (200, 100, 50)
+    y, cb, cr = 0.299 * 200 + 0.587 * 100 + 0.114 * 50, 0.0, 0.0
+    cb, cr = 128 + (50 - y) / 1.772, 128 + (200 - y) / 1.402
+    ybr = np.broadcast_to(np.rint([y, cb, cr]).astype(np.uint8), (8, 8, 3)).copy()
+    file = write(tmp_path / "ybr.dcm", ybr, PhotometricInterpretation="YBR_FULL")
+    assert pixel(file) == pytest.approx((200, 100, 50), abs=2)
+    with pytest.raises(DataError, match="photometric interpretation 'HSV'"):
+        read_image(write(tmp_path / "hsv.dcm", rgb, PhotometricInterpretation="HSV"))
+
+
+def test_palette(tmp_path: Path) -> None:
+    tables = {}
+    for colour, value in (("Red", 200), ("Green", 100), ("Blue", 50)):
+        tables[f"{colour}PaletteColorLookupTableDescriptor"] = [2, 0, 16]
+        tables[f"{colour}PaletteColorLookupTableData"] = struct.pack("<HH", 0, value << 8)
+    array = np.array([[0, 1], [1, 0]], np.uint8)
+    file = write(tmp_path / "a.dcm", array, PhotometricInterpretation="PALETTE COLOR", **tables)
+    found = np.asarray(read_image(file))
+    assert found[0, 0].tolist() == [0, 0, 0] and found[0, 1].tolist() == [200, 100, 50]
+    assert not inspect(file).deep
+
+
+def test_a_frame_of_several(tmp_path: Path) -> None:
+    array = np.stack([RAMP, RAMP + 1, RAMP + 2])
+    file = write(tmp_path / "a.dcm", array, frames=3)
+    assert inspect(file).frames == 3
+    with pytest.raises(DataError, match=r"a\.dcm: holds 3 frames"):
+        read_image(file, window=(0.0, 4095.0))
+    packed = compress(write(tmp_path / "b.dcm", array, frames=3), "RLELossless")
+    for index in range(3):
+        assert np.array_equal(deep(file, index).values, array[index])
+        assert np.array_equal(deep(packed, index).values, array[index])
+
+
+def test_what_a_frame_says_of_itself_goes_first(tmp_path: Path) -> None:
+    """Functional groups (PS3.3, C.7.6.16): slope of each frame, window shared."""
+    from pydicom.dataset import Dataset
+
+    frames = []
+    for slope in (1, 3):
+        values, item = Dataset(), Dataset()
+        values.RescaleSlope, values.RescaleIntercept = str(slope), "-10"
+        item.PixelValueTransformationSequence = [values]
+        frames.append(item)
+    window, shared = Dataset(), Dataset()
+    window.WindowCenter, window.WindowWidth = "500.5", "1001"
+    shared.FrameVOILUTSequence = [window]
+    groups = {"PerFrameFunctionalGroupsSequence": frames, "SharedFunctionalGroupsSequence": [shared]}
+    file = write(tmp_path / "a.dcm", np.stack([RAMP, RAMP]), frames=2, **groups)
+    assert np.array_equal(deep(file, 1).values, RAMP * 3.0 - 10)
+    assert inspect(file).windows == 1
+    found = np.asarray(read_image(file, 1, frame=1, window="dicom")).astype(float)
+    assert np.abs(found - np.clip((RAMP * 3.0 - 10) / 1000, 0, 1) * 255).max() <= 1
+
+
+def test_padding_is_known(tmp_path: Path) -> None:
+    array = RAMP.copy()
+    array[:2] = 63536
+    found = deep(write(tmp_path / "a.dcm", array, PixelPaddingValue=63536))
+    assert found.valid is not None and not found.valid[:2].any() and found.valid[2:].all()
+
+
+def test_a_dicom_file_of_any_name(tmp_path: Path) -> None:
+    for name in ("a", "a.png", "1.2.840.1", "a.dicom"):
+        write(tmp_path / name, RAMP)
+        assert np.array_equal(deep(tmp_path / name).values, RAMP) and inspect(tmp_path / name).format == "DICOM"
+
+
+def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.dcm", RAMP).read_bytes()
+    ds = pydicom.dcmread(tmp_path / "whole.dcm")
+    del ds.PixelData
+    ds.save_as(tmp_path / "without.dcm")
+    del ds.Rows
+    ds.save_as(tmp_path / "report.dcm")
+    (tmp_path / "cut.dcm").write_bytes(whole[:-40])
+    (tmp_path / "text.dcm").write_text("no DICOM" * 50)
+    (tmp_path / "head.dcm").write_bytes(bytes(128) + b"DICM" + bytes(64))
+    told = {"without": "", "report": "without a picture", "cut": "", "text": "not a DICOM file", "head": "a DICOM file"}
+    for name, text in told.items():
+        with pytest.raises(DataError, match=rf"{name}\.dcm.*{text}"):
+            read_image(tmp_path / f"{name}.dcm", window=(0.0, 1.0))
+
+
+def test_declared_sizes_are_looked_at_before_anything_unfolds(tmp_path: Path) -> None:
+    """Rows and columns beyond the bounds; a stream that is larger than rows and columns say."""
+    file = write(tmp_path / "a.dcm", RAMP, Rows=60000, Columns=60000)
+    with pytest.raises(DataError, match="pixels, refused"):
+        read_image(file, window=(0.0, 1.0))
+    array = np.zeros((64, 64), np.uint16)
+    for syntax in ("JPEG2000Lossless", "JPEGLSLossless"):
+        file = compress(write(tmp_path / f"{syntax}.dcm", array), syntax)
+        ds = pydicom.dcmread(file)
+        ds.Rows = 8
+        ds.save_as(file)
+        with pytest.raises(DataError, match="says 64 x 8 px and holds 64 x 64 px"):
+            read_image(file, window=(0.0, 1.0))
+    file = compress(write(tmp_path / "rle.dcm", array), "RLELossless")
+    ds = pydicom.dcmread(file)
+    ds.PixelData = pydicom.encaps.encapsulate([bytes(200_000)])
+    ds.save_as(file)
+    with pytest.raises(DataError, match="a frame of 200,000 bytes"):
+        read_image(file, window=(0.0, 1.0))
+
+
+def test_a_profile_of_dicom_is_applied(tmp_path: Path) -> None:
+    from test_rasters import profile
+
+    rgb = np.broadcast_to(np.array([200, 100, 50], np.uint8), (8, 8, 3)).copy()
+    file = write(tmp_path / "a.dcm", rgb, ICCProfile=profile("swapped"))
+    assert pixel(file) == pytest.approx((50, 100, 200), abs=2)
+
+
+def test_without_pydicom_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    file = write(tmp_path / "a.dcm", RAMP)
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    for read in (inspect, decode):
+        with pytest.raises(UsageError, match=r"a\.dcm: DICOM files need") as error:
+            read(file)
+        assert error.value.fix == "pip install 'vitmed[dicom]'"
+
+
+def test_without_a_decoder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = compress(write(tmp_path / "a.dcm", np.tile(RAMP, (8, 8))), "JPEGLSLossless")
+    monkeypatch.setitem(pydicom.pixels.get_decoder(pydicom.uid.JPEGLSLossless)._available, "pyjpegls", None)
+    monkeypatch.delitem(pydicom.pixels.get_decoder(pydicom.uid.JPEGLSLossless)._available, "gdcm")
+    with pytest.raises(UsageError, match="JPEG-LS") as error:
+        read_image(file, window=(0.0, 1.0))
+    assert "vitmed[dicom]" in error.value.fix
+
+
+def test_a_stream_that_is_cut_short_ends(tmp_path: Path) -> None:
+    """pyjpegls would go on for minutes."""
+    file = compress(write(tmp_path / "a.dcm", np.tile(RAMP * 16, (8, 8))), "JPEGLSLossless")
+    whole = file.read_bytes()
+    for cut in range(600, len(whole), max(1, len(whole) // 60)):
+        file.write_bytes(whole[:cut])
+        try:
+            read_image(file, window=(0.0, 1.0))
+        except DataError as error:
+            assert "a.dcm" in str(error)
+
+
+def test_an_old_file_of_pillows_is_not_taken_for_dicom(tmp_path: Path) -> None:
+    Image.new("L", (200, 200), 7).save(tmp_path / "a.bmp")
+    assert pixel(tmp_path / "a.bmp") == (7, 7, 7)

@@ -1,0 +1,162 @@
+"""Odd and hostile files, each read or refused by its name: no crash, no 10 seconds, no gigabyte.
+
+pydicom brings its own; Pillow's are in its source archive: VITMED_PILLOW_IMAGES names the folder `Tests/images` of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_decode import raw_png
+
+from vitmed.core.errors import DataError
+from vitmed.imaging import decoded
+from vitmed.imaging.decode import inspect, read_image
+
+# One process reads them all, so that what ends it is seen; each file has a line before and a line behind it.
+CODE = """
+import json, resource, sys, time
+from dataclasses import replace
+from pathlib import Path
+from vitmed.core.errors import VitmedError
+from vitmed.imaging.decode import inspect
+from vitmed.imaging.preprocessing import Preprocessing
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+how = Preprocessing(64, 3, "squash", "half", frame=0, window=(0.0, 4000.0))
+for path in sorted(p for p in Path(sys.argv[1]).glob(sys.argv[2]) if p.is_file()):
+    start, before, told = time.perf_counter(), peak(), "read"
+    print(json.dumps({"path": path.name}), flush=True)
+    for read in (inspect, how.read):
+        try:
+            read(path)
+        except VitmedError as error:
+            told = str(error)
+    line = {"told": told.encode("ascii", "replace").decode(), "seconds": time.perf_counter() - start}
+    print(json.dumps(line | {"mb": peak() - before}), flush=True)
+"""
+
+
+def sweep(folder: Path, pattern: str) -> dict[str, str]:
+    """File name -> "read", or why it was refused."""
+    command = [sys.executable, "-W", "ignore", "-c", CODE, str(folder), pattern]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"ended at {lines[-1]}: {done.stderr[-2000:]}"
+    found = {}
+    for name, result in zip(lines[::2], lines[1::2], strict=True):
+        assert result["seconds"] < 10 and result["mb"] < 1000, (name, result)
+        assert result["told"] == "read" or name["path"].encode("ascii", "replace").decode() in result["told"], name
+        found[name["path"]] = result["told"]
+    return found
+
+
+def test_all_files_of_pydicom() -> None:
+    pydicom = pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
+    folder = Path(pydicom.__file__).parent / "data" / "test_files"
+    if not folder.is_dir():
+        pytest.skip("this pydicom brings no files")
+    found = sweep(folder, "*.dcm")
+    expected = {
+        "CT_small.dcm": "read", "MR_small_jp2klossless.dcm": "read", "SC_rgb_jpeg.dcm": "read", "rtdose.dcm": "read",
+        "MR_truncated.dcm": "cannot be decoded", "rtplan.dcm": "without a picture", "test-SR.dcm": "without a picture",
+        "JPGExtended.dcm": "cannot be decoded", "examples_ybr_color.dcm": "read",
+    }  # fmt: skip
+    for name, told in expected.items():
+        assert name not in found or told in found[name]
+    assert sum(told == "read" for told in found.values()) > len(found) / 4
+
+
+def test_all_files_of_pillow() -> None:
+    folder = os.environ.get("VITMED_PILLOW_IMAGES")
+    if not folder:
+        pytest.skip("VITMED_PILLOW_IMAGES names no folder")
+    found = sweep(Path(folder), "**/*")
+    assert sum(told == "read" for told in found.values()) > len(found) / 2
+
+
+def test_every_cut_and_every_wrong_byte(tmp_path: Path) -> None:
+    """Whole files, cut short and with bytes exchanged: read, or a DataError, never anything else."""
+    rng = np.random.default_rng(0)
+    array = rng.integers(0, 65536, (16, 16)).astype(np.uint16)
+    small = Image.fromarray((array >> 8).astype(np.uint8))
+    Image.fromarray(array).save(tmp_path / "a.png")
+    Image.fromarray(array).save(tmp_path / "a.tif")
+    np.save(tmp_path / "a.npy", array)
+    for suffix in (".jpg", ".gif", ".webp", ".bmp", ".jp2"):
+        small.save(tmp_path / f"a{suffix}")
+    files = sorted(tmp_path.iterdir())
+    try:
+        from test_dicom import RAMP, compress, write
+
+        files += [write(tmp_path / "a.dcm", RAMP), compress(write(tmp_path / "b.dcm", RAMP), "RLELossless")]
+        files += [
+            compress(write(tmp_path / f"{s}.dcm", np.tile(array, (4, 4))), s)
+            for s in ("JPEG2000Lossless", "JPEGLSLossless")
+        ]
+    except pytest.skip.Exception:
+        pass
+    for file in files:
+        whole = file.read_bytes()
+        for trial in range(30):
+            data = bytearray(whole)
+            if trial % 3 == 0:
+                data = data[: rng.integers(0, len(data))]
+            for at in rng.integers(0, max(1, len(data)), trial % 3):
+                data[at : at + 1] = bytes([rng.integers(0, 256)])
+            file.write_bytes(data)
+            for read in (inspect, lambda path: read_image(path, window=(0.0, 65535.0))):
+                try:
+                    read(file)
+                except DataError as error:
+                    assert file.name in str(error)
+
+
+def test_bounds_hold_before_pixels_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every format, with bounds that these small files pass."""
+    array = np.zeros((20, 20), np.uint16)
+    Image.fromarray(array).save(tmp_path / "a.png")
+    Image.fromarray(array).save(tmp_path / "a.tif")
+    np.save(tmp_path / "a.npy", array)
+    for suffix in (".jpg", ".gif", ".webp", ".bmp", ".jp2"):
+        Image.new("L", (20, 20)).save(tmp_path / f"b{suffix}")
+    monkeypatch.setattr(decoded, "PIXELS", 399)
+    for file in tmp_path.iterdir():
+        with pytest.raises(DataError, match=rf"{file.name}: 20 x 20 px, more than 399 pixels, refused"):
+            read_image(file, window=(0.0, 1.0))
+    monkeypatch.setattr(decoded, "PIXELS", 400)
+    monkeypatch.setattr(decoded, "BYTES", 399)
+    with pytest.raises(DataError, match="bytes of pixels"):
+        read_image(tmp_path / "a.tif", window=(0.0, 1.0))
+
+
+def test_pages_in_a_circle_end(tmp_path: Path) -> None:
+    """A TIFF whose last page points back to its first."""
+    pages = [Image.new("L", (8, 8), i) for i in range(3)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    data = bytearray((tmp_path / "a.tif").read_bytes())
+    at = first = int.from_bytes(data[4:8], "little")
+    while True:
+        end = at + 2 + 12 * int.from_bytes(data[at : at + 2], "little")
+        at = int.from_bytes(data[end : end + 4], "little")
+        if at == 0:
+            break
+    data[end : end + 4] = first.to_bytes(4, "little")
+    (tmp_path / "a.tif").write_bytes(data)
+    assert inspect(tmp_path / "a.tif").frames == 3
+    assert read_image(tmp_path / "a.tif", frame=2).size == (8, 8)
+
+
+def test_a_16_bit_bomb_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(raw_png(30_000, 30_000, 16, 2, b"\0" * 100))
+    with pytest.raises(DataError, match="pixels, refused"):
+        read_image(tmp_path / "a.png", window=(0.0, 1.0))

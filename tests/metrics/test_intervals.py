@@ -1,0 +1,353 @@
+"""Intervals against scipy, published worked examples, R's pROC and slow definitions; and where there is none, why."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sk
+
+from vitmed.core.errors import DataError
+from vitmed.metrics.area_intervals import area_spread, pulled_areas
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.intervals import Units, correlation, satterthwaite, separated, share, share_ratio, student, wilson
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import Ranking
+from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
+from vitmed.metrics.scoring import Scorer
+from vitmed.metrics.table import PER_CLASS
+
+
+def slow_delong(first: np.ndarray, second: np.ndarray, positive: np.ndarray) -> float:
+    """Covariance of two AUROCs by the definition, every pair looked at: DeLong 1988, eq. 4 to 6."""
+    placed = []
+    for scores in (first, second):
+        wins = np.array([[(x > y) + 0.5 * (x == y) for y in scores[~positive]] for x in scores[positive]])
+        placed.append((wins.mean(axis=1), wins.mean(axis=0)))
+    (a10, a01), (b10, b01) = placed
+    return float(np.cov(a10, b10)[0, 1] / len(a10) + np.cov(a01, b01)[0, 1] / len(a01))
+
+
+def slow_obuchowski(scores: np.ndarray, positive: np.ndarray, patients: np.ndarray) -> float:
+    """Variance of an AUROC by the definition: Obuchowski 1997, with loops over patients."""
+    wins = np.array([[(x > y) + 0.5 * (x == y) for y in scores[~positive]] for x in scores[positive]])
+    area, m, n = wins.mean(), positive.sum(), (~positive).sum()
+    v10, v01 = wins.mean(axis=1), wins.mean(axis=0)
+    names = np.unique(patients)
+    up = np.array([(v10[patients[positive] == i] - area).sum() for i in names])
+    down = np.array([(v01[patients[~positive] == i] - area).sum() for i in names])
+    g, g10, g01 = len(names), len(np.unique(patients[positive])), len(np.unique(patients[~positive]))
+    s10, s01 = g10 / ((g10 - 1) * m) * (up**2).sum(), g01 / ((g01 - 1) * n) * (down**2).sum()
+    s11 = g / (g - 1) * (up * down).sum()
+    return float(s10 / m + s01 / n + 2 * s11 / (m * n))
+
+
+def logits_of(scores: np.ndarray) -> np.ndarray:
+    return np.stack([np.zeros(len(scores)), scores], axis=1).astype(np.float32)
+
+
+def clustered(seed: int = 0, patients: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores with ties, which are positive, and whose they are."""
+    rng = np.random.default_rng(seed)
+    index = np.repeat(np.arange(patients), rng.integers(1, 9, patients))
+    positive = rng.random(len(index)) < 0.4
+    return np.round(rng.normal(size=len(index)) + positive + rng.normal(size=patients)[index], 1), positive, index
+
+
+def test_delong_is_what_proc_gives() -> None:
+    """WFNS grade of the aneurysm patients of pROC, by outcome; var and auc as its own tests hold them."""
+    good, poor = (37, 20, 3, 8, 4), (2, 12, 1, 8, 18)  # patients of grade 1 to 5
+    grade = np.concatenate([np.repeat(np.arange(1, 6), counts) for counts in (good, poor)]).astype(float)
+    positive = np.arange(113) >= 72
+    area = pulled_areas(grade, positive)[0]
+    assert area.value == pytest.approx(0.8236788617886179, abs=1e-12)
+    found = area_spread(area.pulls, positive, Units(np.arange(113)))
+    assert found.variance == pytest.approx(0.00146991470882363, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_delong_and_obuchowski_by_their_definitions(seed: int) -> None:
+    scores, positive, patients = clustered(seed)
+    other = np.round(scores + np.random.default_rng(seed + 99).normal(size=len(scores)), 1)
+    first, second = (pulled_areas(s, positive)[0] for s in (scores, other))
+    alone, units = Units(np.arange(len(scores))), Units(patients)
+    assert area_spread(first.pulls, positive, alone).variance == pytest.approx(
+        slow_delong(scores, scores, positive), abs=1e-12
+    )
+    gap = slow_delong(scores, scores, positive) + slow_delong(other, other, positive)
+    gap -= 2 * slow_delong(scores, other, positive)
+    assert area_spread(first.pulls - second.pulls, positive, alone).variance == pytest.approx(gap, abs=1e-12)
+    found = area_spread(first.pulls, positive, units)
+    assert found.variance == pytest.approx(slow_obuchowski(scores, positive, patients), abs=1e-12)
+    assert 1 <= found.degrees <= 2 * (units.count - 1)
+
+
+def test_pulls_are_the_derivatives_by_the_weight_of_each_image() -> None:
+    scores, positive, _ = clustered(3)
+    size, step = len(scores), 1e-6
+    areas = Ranking(scores, positive).scores(np.ones((size, size)) + step * np.eye(size))
+    for found, moved, known in zip(
+        pulled_areas(scores, positive),
+        areas,
+        (sk.roc_auc_score(positive, scores), sk.average_precision_score(positive, scores)),
+        strict=True,
+    ):
+        assert found.value == pytest.approx(known, abs=1e-12)
+        assert found.pulls == pytest.approx((moved - found.value) / step, abs=1e-6)
+        assert found.pulls.sum() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (1, 10), (81, 263), (15, 148), (0, 20), (29, 29), (999, 1000)])
+def test_wilson_is_scipys(hits: int, n: int) -> None:
+    counted = np.ones(n, bool)
+    found = share(np.arange(n) < hits, counted, Units(np.arange(n)))
+    known = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((known.low, known.high), abs=1e-9)
+
+
+def test_wilson_as_newcombe_prints_it() -> None:
+    """Newcombe, Stat. Med. 17 (1998) 857, table I, method 3."""
+    printed = {
+        (81, 263): (0.2553, 0.3662),
+        (15, 148): (0.0624, 0.1605),
+        (0, 20): (0.0, 0.1611),
+        (1, 29): (0.0061, 0.1718),
+    }
+    for (hits, n), known in printed.items():
+        assert wilson(hits / n, n, 1.959964) == pytest.approx(known, abs=5e-5)
+
+
+def test_a_share_of_patients_of_one_size_by_hand() -> None:
+    """Four patients with two images each, 2, 2, 1 and 0 right."""
+    hits = np.array([1, 1, 1, 1, 1, 0, 0, 0], bool)
+    found = share(hits, np.ones(8, bool), Units(np.repeat(np.arange(4), 2)))
+    p = 5 / 8
+    variance = 4 / 3 * sum((x - 2 * p) ** 2 for x in (2, 2, 1, 0)) / 8**2
+    effect = variance / (p * (1 - p) / 8)
+    between, within = 2 * sum((x / 2 - p) ** 2 for x in (2, 2, 1, 0)) / 3, 0.5 / 4
+    assert found.icc == pytest.approx((between - within) / (between + within))
+    assert (found.design_effect, found.effective_n) == pytest.approx((effect, 8 / effect))
+    assert (found.low, found.high) == pytest.approx(wilson(p, 8 / effect, stats.t.ppf(0.975, 3)))
+    assert found.method == "wilson-cluster" and found.units == 4
+
+
+def test_likeness_is_that_of_the_analysis_of_variance() -> None:
+    values = np.random.default_rng(0).normal(size=(6, 5)) + np.arange(6)[:, None]
+    f = stats.f_oneway(*values).statistic
+    known = (f - 1) / (f - 1 + 5)  # of groups of one size
+    assert correlation(np.full(6, 5.0), values.sum(1), (values**2).sum(1)) == pytest.approx(known)
+    assert satterthwaite(np.full(6, 5.0), 0.3) == pytest.approx(5)
+    assert satterthwaite(np.array([100.0, 1, 1, 1]), 1.0) == 1  # one patient is nearly all there is
+
+
+def test_one_image_a_patient_is_as_without_patients() -> None:
+    scores, positive, _ = clustered(1)
+    p = Predictions(("a", "b"), tuple(map(str, range(len(scores)))), None, positive.astype(np.int64), logits_of(scores))
+    known = replace(p, groups=tuple(f"P{i}" for i in range(len(scores))))
+    alone, single = (evaluate_predictions(q, resamples=50) for q in (p, known))
+    assert alone["overall"] == single["overall"] and alone["per_class"] == single["per_class"]
+    assert {entry["method"] for entry in single["overall"].values()} == {"wilson", "delong", "influence", "bootstrap"}
+
+
+def test_a_perfect_result_is_not_certain() -> None:
+    """Twenty images without an error: no interval ends where it began, and more images make it narrower."""
+    lows = {}
+    for size in (20, 200):
+        labels = np.arange(size) % 2
+        for groups in (None, tuple(f"P{i // 4}" for i in range(size))):
+            p = Predictions(("a", "b"), ("x",) * size, groups, labels, logits_of(4.0 * labels - 2))
+            result = evaluate_predictions(p, resamples=100)
+            entries = [*result["overall"].items(), *result["per_class"]["b"].items()]
+            for name, entry in entries:
+                if name not in ("n", "log_loss", "brier"):
+                    assert entry["low"] < entry["high"] == pytest.approx(1), name
+            lows[size, groups is None] = result["overall"]["auroc"]["low"]
+    assert lows[20, False] < lows[20, True] < lows[200, True] and lows[20, False] < lows[200, False] < lows[200, True]
+
+
+def test_an_auroc_of_one_solves_newcombes_equation() -> None:
+    low, high = separated(1.0, 30, 12, 1.96)
+    common = (30 + 12) / 2 - 1
+    spread_there = low * (1 - low) * (1 + common * (1 - low) / (2 - low) + common * low / (1 + low)) / (30 * 12)
+    assert high == 1 and 1 - low == pytest.approx(1.96 * spread_there**0.5)
+    mirrored = separated(0.0, 30, 12, 1.96)
+    assert mirrored == pytest.approx((0, 1 - low))
+
+
+def test_the_widened_bootstrap_is_hesterbergs() -> None:
+    edge = stats.norm.cdf(-np.sqrt(10 / 9) * stats.t.ppf(0.975, 9))
+    assert widened(0.95, 9) == pytest.approx(1 - 2 * edge)
+    assert widened(0.95, 1e6) == pytest.approx(0.95, abs=1e-4)
+    assert student(0.95, 9) == pytest.approx(stats.t.ppf(0.975, 9))
+
+
+@pytest.mark.parametrize(("classes", "grouped"), itertools.product((2, 4), (False, True)))
+def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: bool) -> None:
+    """The weighted resamples themselves equal scikit-learn's: tests/test_metrics.py."""
+    rng = np.random.default_rng(classes)
+    patients = np.repeat(np.arange(100), 4)
+    labels = rng.integers(classes, size=400)
+    logits = rng.normal(size=(400, classes)).astype(np.float32)
+    logits[np.arange(400), labels] += 1.5 + 0.7 * rng.normal(size=100)[patients]
+    groups = tuple(f"P{i}" for i in patients) if grouped else None
+    p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
+    result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
+    draws = [Scorer(labels, p).values(weights) for weights in bootstrap_weights(units, 1000, seed=0)]
+    names = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
+    found = {name: (result["overall"][name], np.concatenate([d[0][name] for d in draws])) for name in names}
+    for name in names[::2]:
+        found[f"{name} of b"] = result["per_class"]["b"][name], np.concatenate([d[1][name][:, 1] for d in draws])
+    for name, (entry, drawn) in found.items():
+        assert (entry["high"] - entry["low"]) / (2 * 1.96) == pytest.approx(np.std(drawn), rel=0.15), name
+        assert (entry["low"], entry["high"]) == pytest.approx(percentile_interval(drawn), abs=0.015), name
+
+
+def quiet(p: Predictions) -> dict:
+    result = evaluate_predictions(p, resamples=60)
+    json.dumps(result, allow_nan=False)
+    entries = dict(result["overall"]) | {f"{m} of {c}": result["per_class"][c][m] for c in p.classes for m in PER_CLASS}
+    for name, entry in entries.items():
+        assert (entry["value"] is None) == (name in result["undefined"]), name
+        if entry["value"] is not None and entry["low"] is None and result["n"] > 1:
+            assert name in result["no_interval"] or "There is no interval" in " ".join(result["notes"]), name
+        if entry["low"] is not None:
+            assert entry["low"] <= entry["value"] <= entry["high"], name
+    return result
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_ten_predictions(grouped: bool) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.array([0, 1] * 5)
+    groups = tuple(f"P{i // 2}" for i in range(10)) if grouped else None
+    result = quiet(Predictions(("a", "b"), ("x",) * 10, groups, labels, logits_of(labels + rng.normal(size=10))))
+    assert result["overall"]["accuracy"]["high"] - result["overall"]["accuracy"]["low"] > 0.3
+
+
+def test_a_thousand_classes() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(2000) % 1000
+    logits = rng.normal(size=(2000, 1000)).astype(np.float32)
+    logits[np.arange(2000), labels] += 3
+    p = Predictions(tuple(f"c{i}" for i in range(1000)), ("x",) * 2000, None, labels, logits)
+    result = quiet(p)
+    assert result["overall"]["auroc"]["low"] is not None and len(result["sample"]["classes"]) == 1000
+    assert len(" ".join(result["notes"])) < 1000
+
+
+def test_a_class_of_one_patient_has_no_interval_and_says_so() -> None:
+    labels = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
+    groups = ("A", "A", "A", "A", "B", "B", "C", "C", "D", "D")
+    scores = np.array([2, 1, -1, 3, -2, 1, -1, -3, 0.5, -2.0])
+    result = quiet(Predictions(("a", "b"), ("x",) * 10, groups, labels, logits_of(scores)))
+    assert result["no_interval"]["sensitivity of b"] == "what it counts comes from fewer than 2 patients"
+    assert result["overall"]["accuracy"]["low"] is not None
+    assert any("'b' come from one patient" in note for note in result["notes"])
+
+
+def test_a_score_that_is_no_number_is_refused_by_row() -> None:
+    logits = logits_of(np.arange(6.0))
+    logits[3, 1] = np.nan
+    with pytest.raises(DataError, match=r"1 of 6 rows .* the first is row 4"):
+        evaluate_predictions(Predictions(("a", "b"), ("x",) * 6, None, np.arange(6) % 2, logits))
+
+
+def test_the_sample_is_told() -> None:
+    rng = np.random.default_rng(0)
+    patients = np.repeat(np.arange(30), 40)
+    right = rng.random(1200) < rng.choice([0.5, 1.0], 30)[patients]
+    labels = rng.integers(2, size=1200)
+    logits = np.eye(2, dtype=np.float32)[np.where(right, labels, 1 - labels)]
+    p = Predictions(("a", "b"), ("x",) * 1200, tuple(f"P{i}" for i in patients), labels, logits)
+    sample = quiet(p)["sample"]
+    assert (sample["n_images"], sample["n_patients"]) == (1200, 30)
+    assert sample["images_per_patient"] == {"min": 40, "median": 40.0, "max": 40}
+    found = sample["accuracy"]
+    assert found["design_effect"] == pytest.approx(1 + 39 * found["icc"], rel=0.05)  # Kish
+    assert found["effective_n"] == pytest.approx(1200 / found["design_effect"])
+    assert [set(one) for one in sample["classes"]] == [{"sensitivity", "specificity"}] * 2
+    unknown = quiet(replace(p, groups=None))["sample"]
+    assert unknown["n_patients"] is unknown["images_per_patient"] is unknown["accuracy"]["icc"] is None
+
+
+def test_balanced_accuracy_adds_up_the_classes() -> None:
+    """Zou & Donner 2008 by hand, for 40 of 50 and 27 of 30, in two arrangements of the same images."""
+    labels = np.array([0] * 50 + [1] * 30)
+    called = np.array([0] * 40 + [1] * 10 + [1] * 27 + [0] * 3)
+    entry = evaluate_predictions(Predictions(("a", "b"), ("x",) * 80, None, labels, logits_of(2.0 * called - 1)))
+    first, second = (stats.binomtest(h, n).proportion_ci(method="wilson") for h, n in ((40, 50), (27, 30)))
+    low = 0.85 - np.hypot(0.8 - first.low, 0.9 - second.low) / 2
+    high = 0.85 + np.hypot(first.high - 0.8, second.high - 0.9) / 2
+    found = entry["overall"]["balanced_accuracy"]
+    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_f1_is_wilsons_of_the_jaccard_index() -> None:
+    labels, called = np.array([1] * 20 + [0] * 20), np.array([1] * 15 + [0] * 5 + [1] * 4 + [0] * 16)
+    result = evaluate_predictions(Predictions(("a", "b"), ("x",) * 40, None, labels, logits_of(2.0 * called - 1)))
+    known = stats.binomtest(15, 24).proportion_ci(method="wilson")
+    found = result["per_class"]["b"]["f1"]
+    assert found["value"] == pytest.approx(sk.f1_score(labels, called))
+    assert (found["low"], found["high"]) == pytest.approx([2 * x / (1 + x) for x in (known.low, known.high)], abs=1e-9)
+
+
+def images_of(hits_top: int, top: int, hits_bottom: int, bottom: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Images of two kinds, which are of the first, and which are hits."""
+    first = np.arange(top + bottom) < top
+    hits = np.concatenate([np.arange(top) < hits_top, np.arange(bottom) < hits_bottom])
+    return first, ~first, hits
+
+
+class TestRatio:
+    @pytest.mark.parametrize("counts", [(3, 60, 55, 60), (90, 100, 40, 200), (0, 30, 25, 30), (30, 30, 1, 40)])
+    def test_the_interval_is_the_definition(self, counts: tuple[int, int, int, int]) -> None:
+        """Donner & Zou: at its ends the interval that MOVER gives a - R b, by Wilson's of both, just reaches 0."""
+        first, second, hits = images_of(*counts)
+        value, low, high = share_ratio(first, second, hits, Units(np.arange(len(hits))))
+        x, n, y, m = counts
+        a, b = x / n, y / m
+        (al, ah), (bl, bh) = (stats.binomtest(k, s).proportion_ci(method="wilson") for k, s in ((x, n), (y, m)))
+        assert value == pytest.approx(a / b) and low <= value <= high
+        assert (a - high * b) ** 2 == pytest.approx((ah - a) ** 2 + high**2 * (b - bl) ** 2)
+        if x:
+            assert (a - low * b) ** 2 == pytest.approx((a - al) ** 2 + low**2 * (bh - b) ** 2)
+        else:
+            assert low == 0
+
+    def test_it_agrees_with_scipys_relative_risk(self) -> None:
+        """Katz' interval on the scale of logarithms, for the same on 3,000 images: within a hundredth."""
+        first, second, hits = images_of(400, 2000, 900, 1000)
+        found = share_ratio(first, second, hits, Units(np.arange(3000)))
+        theirs = stats.contingency.relative_risk(400, 2000, 900, 1000)
+        assert found == pytest.approx((theirs.relative_risk, *theirs.confidence_interval()), rel=0.01)
+
+    def test_turned_round_it_is_the_reverse(self) -> None:
+        first, second, hits = images_of(12, 40, 0, 50)
+        units = Units(np.arange(90) // 3)  # the patient of rows 39 to 41 has images of both
+        value, low, high = share_ratio(first, second, hits, units)
+        back = share_ratio(second, first, hits, units)
+        assert (value, back[0], back[1], high) == (np.inf, 0, 0, np.inf) and low == pytest.approx(1 / back[2])
+        assert np.isnan(share_ratio(first, second, np.zeros(90, bool), units)).all()
+
+    def test_patients_with_images_of_both_make_it_narrower_where_errors_go_together(self) -> None:
+        """A scanner that calls much positive raises both shares: their ratio varies less than of strangers."""
+        rng = np.random.default_rng(0)
+        eager, first = np.repeat(rng.random(40) < 0.5, 10), np.tile(np.arange(10) < 5, 40)
+        hits = rng.random(400) < np.where(eager, 0.9, 0.3)
+        both = Units(np.repeat(np.arange(40), 10))
+        apart = Units(np.repeat(np.arange(40), 10) + 40 * first)  # the same images, as if of eighty patients
+        widths = [high / low for _, low, high in (share_ratio(first, ~first, hits, u) for u in (both, apart))]
+        assert widths[0] < 0.8 * widths[1]
+
+
+def test_a_model_that_guesses_has_a_correlation_that_may_be_below_0() -> None:
+    """MCC and kappa lie within -1..1: of 200 guesses the intervals hold 0, nearly as far below as above the value."""
+    rng = np.random.default_rng(1)
+    labels, called = rng.integers(2, size=200), rng.integers(2, size=200)
+    p = Predictions(("a", "b"), ("x",) * 200, None, labels, logits_of(called - 0.5))
+    overall = evaluate_predictions(p, resamples=500)["overall"]
+    for name in ("mcc", "cohen_kappa"):
+        entry = overall[name]
+        assert entry["low"] < 0 < entry["high"] and entry["high"] - entry["low"] == pytest.approx(4 / 200**0.5, rel=0.1)

@@ -1,0 +1,96 @@
+"""Suspected label errors: worked by hand, and found again where they were put."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from vitmed.metrics.label_errors import HEADER, class_thresholds, find_suspects, issues_csv, label_errors
+from vitmed.metrics.predictions import Predictions
+
+
+def said(probabilities: list[list[float]], labels: list[int]) -> Predictions:
+    p = np.array(probabilities)
+    classes = tuple("abcdefgh"[: p.shape[1]])
+    paths = tuple(f"{i}, a.png" for i in range(len(p)))
+    return Predictions(classes, paths, None, np.array(labels), np.log(p).astype(np.float32))
+
+
+def test_by_hand_of_two_classes() -> None:
+    """Thresholds: a (.9 + .8 + .1 + .45) / 4 = .5625, b (.9 + .7 + .2) / 3 = .6."""
+    p = said(
+        [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.45, 0.55], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]], [0, 0, 0, 0, 1, 1, 1]
+    )
+    assert class_thresholds(p) == pytest.approx([0.5625, 0.6])
+    found = find_suspects(p)
+    # row 3 is called b, but with .55 not as surely as an image of b is; so it is an error and no suspect
+    assert found.rows.tolist() == [2, 6] and found.suggested.tolist() == [1, 0]
+    assert found.scores == pytest.approx([-0.8, -0.6])
+
+
+def test_by_hand_where_two_classes_pass() -> None:
+    """Row 3 (label a) passes for b (.4 >= .35) and c (.45 >= .425): the likelier is taken."""
+    p = said(
+        [[0.8, 0.1, 0.1], [0.2, 0.35, 0.45], [0.2, 0.4, 0.4], [0.15, 0.4, 0.45]],
+        [0, 1, 2, 0],
+    )
+    assert class_thresholds(p) == pytest.approx([0.475, 0.35, 0.4])
+    found = find_suspects(p)
+    assert dict(zip(found.rows.tolist(), found.suggested.tolist(), strict=True))[3] == 2
+    assert found.scores[0] == pytest.approx(0.15 - 0.45)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15])
+def test_flipped_labels_are_found(share: float) -> None:
+    """Written digits with some labels flipped, judged by models that learned from the flipped ones, out of fold."""
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+
+    rng = np.random.default_rng(0)
+    images, truth = load_digits(return_X_y=True)
+    images, truth = images[truth < 6] / 16, truth[truth < 6]
+    flipped = rng.permutation(len(truth))[: round(share * len(truth))]
+    labels = truth.copy()
+    labels[flipped] = (truth[flipped] + rng.integers(1, 6, len(flipped))) % 6
+    model = LogisticRegression(C=0.1, max_iter=500)
+    p = cross_val_predict(model, images, labels, cv=4, method="predict_proba")
+    found = find_suspects(said(p.tolist(), labels.tolist()))
+    hits = np.isin(found.rows, flipped)
+    assert hits.sum() / len(flipped) > 0.55 and hits.mean() > 0.85  # of the flipped, and of the suspects
+    assert hits[: len(hits) // 2].mean() >= hits.mean()  # the first ones are the surest
+    right = found.suggested[hits] == truth[found.rows[hits]]
+    assert right.mean() > 0.9
+
+
+def test_what_is_told_counts_from_one_and_ends_in_the_table() -> None:
+    p = said([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]], [0, 0, 0, 1, 1, 1])
+    told = label_errors(p)
+    assert told is not None and told["n"] == 2 and told["of"] == 6
+    assert [(row["row"], row["label"], row["suggested"]) for row in told["rows"]] == [(3, "a", "b"), (6, "b", "a")]
+    assert sorted((pair["label"], pair["suggested"], pair["n"]) for pair in told["pairs"]) == [
+        ("a", "b", 1),
+        ("b", "a", 1),
+    ]
+    table = list(csv.reader(io.StringIO(issues_csv(p), newline="")))
+    assert tuple(table[0]) == HEADER
+    assert [row[:4] for row in table[1:]] == [["3", "2, a.png", "a", "b"], ["6", "5, a.png", "b", "a"]]
+    assert [float(row[4]) for row in table[1:]] == pytest.approx([-0.8, -0.6])
+
+
+def test_nothing_to_doubt() -> None:
+    one = said([[0.9, 0.1], [0.2, 0.8]], [0, 0])
+    assert label_errors(one) == {"of": 2, "reason": "all images have the label 'a'"}
+    none = Predictions(("a", "b"), (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
+    assert label_errors(none) is None and len(find_suspects(none).rows) == 0
+    sure = said([[0.9, 0.1], [0.1, 0.9]], [0, 1])
+    told = label_errors(sure)
+    assert told is not None and told["n"] == 0 and told["rows"] == []
+    constant = said([[0.5, 0.5]] * 4, [0, 0, 1, 1])  # no class is likelier than the label
+    assert len(find_suspects(constant).rows) == 0
+
+
+def test_a_class_without_images_is_never_suggested() -> None:
+    p = said([[0.6, 0.1, 0.3], [0.1, 0.2, 0.7], [0.1, 0.8, 0.1]], [0, 0, 1])
+    assert 2 not in find_suspects(p).suggested

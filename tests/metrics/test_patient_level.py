@@ -1,0 +1,186 @@
+"""One answer per patient: combined by hand, judged as scikit-learn does, undefined where it must be."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.patient_level import (
+    WAYS,
+    combine,
+    known_patients,
+    patient_level,
+    patient_predictions,
+    youden_threshold,
+)
+from vitmed.metrics.predictions import Predictions
+
+INFECTED = ("infected", "uninfected")  # the positive class is the first
+
+
+def said(positive: list[float], labels: list[int], groups: list[str]) -> Predictions:
+    p = np.array(positive)
+    logits = np.log(np.stack([p, 1 - p], axis=1)).astype(np.float32)
+    return Predictions(INFECTED, tuple(f"{i}.png" for i in range(len(p))), tuple(groups), np.array(labels), logits)
+
+
+def draw(patients: int = 40, images: int = 6, classes: int = 2, seed: int = 0, skill: float = 1.0) -> Predictions:
+    """Patients of one class each, whose images resemble each other."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(patients) % classes, images)
+    logits = rng.normal(size=(patients * images, classes))
+    logits += np.repeat(rng.normal(size=(patients, classes)), images, axis=0)
+    logits[np.arange(len(labels)), labels] += skill
+    order = rng.permutation(len(labels))
+    names = INFECTED if classes == 2 else tuple(f"c{i}" for i in range(classes))
+    groups = tuple(f"SECRET{i // images}" for i in order)
+    return Predictions(names, tuple(map(str, order)), groups, labels[order], logits[order].astype(np.float32))
+
+
+def test_two_images_by_hand() -> None:
+    """Of 0.2 and 0.6: mean 0.4, largest 0.6, noisy-or 1 - 0.8 x 0.4 = 0.68."""
+    p = said([0.2, 0.9, 0.6], [1, 0, 1], ["A", "B", "A"])
+    for way, expected in (("mean", 0.4), ("max", 0.6), ("noisy_or", 0.68)):
+        found = np.exp(combine(p, way))
+        assert found.sum(axis=1) == pytest.approx(1)
+        assert found[:, 0] == pytest.approx([expected, 0.9]), way
+        assert patient_predictions(p, way).probabilities[:, 0] == pytest.approx([expected, 0.9], abs=1e-6)
+
+
+def test_of_more_classes() -> None:
+    """Largest of (.5, .3, .2) and (.2, .7, .1): (.5, .7, .2) / 1.4."""
+    logits = np.log([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1]]).astype(np.float32)
+    p = Predictions(("a", "b", "c"), ("x", "y"), ("A", "A"), np.array([0, 0]), logits)
+    assert np.exp(combine(p, "mean"))[0] == pytest.approx([0.35, 0.5, 0.15])
+    assert np.exp(combine(p, "max"))[0] == pytest.approx([0.5 / 1.4, 0.5, 0.2 / 1.4])
+    with pytest.raises(ValueError, match="noisy-or"):
+        combine(p, "noisy_or")
+    told = patient_level(draw(classes=3))
+    assert told is not None and "is for a finding" in told["noisy_or"]["reason"] and "overall" in told["max"]
+
+
+def test_a_patient_with_one_positive_image_is_positive() -> None:
+    p = said([0.5] * 5, [1, 0, 1, 1, 0], ["A", "A", "B", "", ""])
+    patients = known_patients(p)
+    assert patients.units.tolist() == [0, 0, 1, 2, 3]  # without a name each is its own
+    assert patients.labels.tolist() == [0, 1, 1, 0] and patients.mixed == 1
+    of_three = replace(p, classes=("a", "b", "c"), logits=np.zeros((5, 3), np.float32))
+    assert known_patients(of_three).labels.tolist() == [-1, 1, 1, 0]
+    assert len(patient_predictions(of_three, "mean")) == 3
+
+
+def test_the_numbers_are_those_of_sklearn_on_patients() -> None:
+    p = draw()
+    told = patient_level(p, resamples=50)
+    assert told is not None and told["n"] == told["labelled"] == 40
+    assert p.groups is not None and p.labels is not None
+    names = list(dict.fromkeys(p.groups))
+    truth = [int(p.labels[p.groups.index(name)] == 0) for name in names]
+    own = [p.probabilities[[g == name for g in p.groups], 0] for name in names]
+    by_hand = {
+        "mean": [x.mean() for x in own],
+        "max": [x.max() for x in own],
+        "noisy_or": [1 - np.prod(1 - x) for x in own],
+    }
+    assert set(by_hand) == set(WAYS)
+    for way, scores in by_hand.items():
+        overall = told[way]["overall"]
+        assert overall["auroc"]["value"] == pytest.approx(sk.roc_auc_score(truth, scores)), way
+        called = np.array(scores) > 0.5
+        assert overall["accuracy"]["value"] == pytest.approx(sk.accuracy_score(truth, called)), way
+        sensitivity = told[way]["per_class"]["infected"]["sensitivity"]
+        assert sensitivity["value"] == pytest.approx(sk.recall_score(truth, called)), way
+        assert sensitivity["low"] <= sensitivity["value"] <= sensitivity["high"]
+        assert told[way]["n"] == told[way]["n_groups"] == 40
+    assert "SECRET" not in json.dumps(told, allow_nan=False)
+
+
+def test_the_threshold_is_chosen_on_validation_alone() -> None:
+    p, validation = draw(), draw(seed=5)
+    told, other = patient_level(p, validation, 20), patient_level(p, draw(seed=6, skill=3), 20)
+    assert told is not None and other is not None and told["best_on_validation"] in WAYS
+    for way in WAYS:
+        before = patient_predictions(validation, way)
+        fpr, tpr, cuts = sk.roc_curve(before.labels == 0, before.probabilities[:, 0], drop_intermediate=False)
+        best = cuts[np.argmax(tpr - fpr)]
+        threshold = told[way]["at_threshold"]["threshold"]
+        lower = before.probabilities[:, 0][before.probabilities[:, 0] < best].max()
+        assert lower < threshold or threshold > 1 - 1e-9  # between the two scores around the best
+        assert threshold <= best + 1e-6 or best > 1
+        judged = patient_predictions(p, way)
+        called = judged.probabilities[:, 0] >= threshold
+        assert told[way]["at_threshold"]["sensitivity"]["value"] == pytest.approx(
+            sk.recall_score(judged.labels == 0, called)
+        )
+        assert told[way]["overall"] == other[way]["overall"]  # the rest does not depend on it
+    bare = patient_level(p, None, 20)
+    assert bare is not None and bare["best_on_validation"] is None and "at_threshold" not in bare["mean"]
+
+
+def test_youden_by_hand() -> None:
+    scores, positive = np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True])
+    assert youden_threshold(scores, positive) == pytest.approx(0.6)  # 1/2 + 1 - 1, the first of two as good
+    assert youden_threshold(np.array([1.0, 2.0]), np.array([True, False])) > 2  # nothing is called: J is 0 at best
+    assert youden_threshold(np.array([1.0, 1.0]), np.array([True, False])) > 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "why"),
+    [
+        ([0, 1, 0, 1], ["A", "A", "B", "B"], r"all 2 patients count as 'infected' \(2 of them have images of both"),
+        ([1, 1, 1, 1], ["A", "A", "B", "B"], "all 2 patients count as 'uninfected'$"),
+        ([0, 1, 0, 1], ["A", "A", "A", "A"], "the one patient counts as"),
+        ([0, 1, 0, 1], ["A", "B", "C", "D"], "each patient has one image"),
+    ],
+)
+def test_where_it_is_undefined_it_says_why(labels: list[int], groups: list[str], why: str) -> None:
+    told = patient_level(said([0.1, 0.6, 0.7, 0.2], labels, groups))
+    assert told is not None
+    assert re.search(why, told["reason"]) and not set(WAYS) & set(told)
+
+
+def test_without_patients_there_is_nothing_to_say() -> None:
+    p = draw()
+    assert patient_level(replace(p, groups=None)) is None
+    none = Predictions(INFECTED, (), (), np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
+    assert patient_level(none) is None
+
+
+def test_many_images_saturate_noisy_or_and_it_is_said() -> None:
+    p = draw(patients=10, images=200)
+    told = patient_level(p, draw(patients=10, images=200, seed=3), 20)
+    assert told is not None and any(re.match(r"Noisy-or: \d+ of 10", note) for note in told["notes"])
+    cut = told["noisy_or"]["at_threshold"]  # by log-odds, where they still differ
+    assert cut["balanced_accuracy"]["value"] is not None
+    few = patient_level(said([0.2, 0.9, 0.6], [1, 0, 1], ["A", "B", "A"]), resamples=20)
+    assert few is not None and any("only 2 patients" in note for note in few["notes"])
+
+
+def test_constant_scores_and_a_class_without_patients() -> None:
+    p = replace(draw(classes=3), logits=np.zeros((240, 3), np.float32))
+    told = patient_level(p, resamples=20)
+    assert told is not None and told["mean"]["overall"]["auroc"]["value"] == 0.5
+    absent = replace(p, classes=("c0", "c1", "c2", "c3"), logits=np.zeros((240, 4), np.float32))
+    told = patient_level(absent, resamples=20)
+    assert told is not None and "auroc of c3" in told["mean"]["undefined"]
+
+
+def test_a_thousand_classes_stay_small() -> None:
+    told = patient_level(draw(patients=200, images=2, classes=1000), resamples=2000)
+    assert told is not None and len(json.dumps(told)) < 2e5
+    assert "reason" in told["max"] and told["mean"]["overall"]["accuracy"]["value"] is not None
+    assert any("no intervals by patient" in note for note in told["notes"])
+
+
+def test_one_image_of_each_patient_is_judged_as_an_image_is() -> None:
+    """Were it not told apart, it would give the same numbers."""
+    p = draw(images=1)
+    for way in WAYS:
+        same = evaluate_predictions(patient_predictions(p, way), resamples=0)["overall"]
+        expected = evaluate_predictions(p, resamples=0)["overall"]
+        for name, entry in same.items():
+            assert entry["value"] == pytest.approx(expected[name]["value"], abs=1e-5), (way, name)

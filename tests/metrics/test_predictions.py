@@ -1,0 +1,240 @@
+"""predictions.csv holds a Predictions completely."""
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitmed.core.errors import DataError
+from vitmed.metrics.predictions import Predictions
+
+NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
+
+
+def draw(classes: tuple[str, ...] = NASTY, size: int = 50, groups: bool = True, labels: bool = True) -> Predictions:
+    rng = np.random.default_rng(0)
+    logits = (rng.normal(size=(size, len(classes))) * 10.0 ** rng.integers(-30, 30, (size, 1))).astype(np.float32)
+    return Predictions(
+        classes=classes,
+        paths=tuple(f'sub folder/"{i}", é\n{i}\r.png' for i in range(size)),
+        groups=tuple(f"P,{i % 7}" for i in range(size)) if groups else None,
+        labels=rng.integers(len(classes), size=size) if labels else None,
+        logits=logits,
+    )
+
+
+@pytest.mark.parametrize("groups", [True, False])
+@pytest.mark.parametrize("labels", [True, False])
+def test_csv_round_trip_is_bit_for_bit(tmp_path: Path, groups: bool, labels: bool) -> None:
+    before = draw(groups=groups, labels=labels)
+    file = tmp_path / "predictions.csv"
+    file.write_bytes(before.to_csv().encode())
+    after = Predictions.from_csv(file)
+    assert (after.classes, after.paths, after.groups) == (before.classes, before.paths, before.groups)
+    assert after.logits.dtype == np.float32
+    assert after.logits.tobytes() == before.logits.tobytes()
+    assert after.probabilities.tobytes() == before.probabilities.tobytes()
+    if before.labels is None:
+        assert after.labels is None
+    else:
+        assert after.labels is not None
+        assert after.labels.tobytes() == before.labels.astype(np.int64).tobytes()
+    assert after.to_csv() == before.to_csv()
+
+
+def test_what_several_models_decided_is_kept(tmp_path: Path) -> None:
+    """Not the likeliest class, and no threshold gives it: the column `prediction` does."""
+    before = replace(draw(), decided=np.arange(50) % len(NASTY))
+    file = tmp_path / "predictions.csv"
+    file.write_bytes(before.to_csv().encode())
+    after = Predictions.from_csv(file, decided=True)
+    assert after.predicted.tolist() == before.predicted.tolist() == [i % len(NASTY) for i in range(50)]
+    assert after.to_csv() == before.to_csv()
+    assert after.take(np.array([7, 3])).predicted.tolist() == [7 % len(NASTY), 3]
+    assert after.confidence[3] == after.probabilities[3, 3]
+    assert Predictions.from_csv(file).predicted.tolist() == before.logits.argmax(axis=1).tolist()
+
+
+def test_columns_stand_in_class_order() -> None:
+    predictions = draw(("b", "a"), size=1)
+    head = predictions.to_csv().splitlines()[0]
+    assert head == "path,label,group,prediction,confidence,prob_b,prob_a,logit_b,logit_a"
+
+
+def test_no_images_round_trip(tmp_path: Path) -> None:
+    empty = Predictions(("a", "b"), (), None, None, np.zeros((0, 2), np.float32))
+    file = tmp_path / "p.csv"
+    file.write_text(empty.to_csv(), newline="")
+    after = Predictions.from_csv(file)
+    assert len(after) == 0 and after.classes == ("a", "b") and after.probabilities.shape == (0, 2)
+
+
+def test_a_file_name_that_is_no_unicode_is_written() -> None:
+    odd = Predictions(("a", "b"), ("caf\udce9.png",), None, None, np.zeros((1, 2), np.float32))
+    odd.to_csv().encode("utf-8")
+
+
+def test_a_byte_order_mark_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + draw().to_csv().encode())
+    assert Predictions.from_csv(file).classes == NASTY
+
+
+GOOD = "path,label,group,prediction,confidence,prob_a,prob_b,logit_a,logit_b\r\nx.png,a,,a,0.7,0.7,0.3,1.0,0.0\r\n"
+BARE = "path,label,prob_a,prob_b\r\nx.png,a,0.7,0.3\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GOOD.replace("logit_", "score_").replace("prob_", "p_"), "lacks the column logit_<class>; its first line"),
+        (GOOD.replace("logit_b", "score_b"), "lacks the column logit_b"),
+        (GOOD.replace(",", "|"), "its first line, cut at commas, has 'path|label|"),
+        (GOOD.replace("logit_b", "logit_a"), "twice"),
+        (GOOD.replace("x.png,a,", "x.png,c,"), "row 1 has the label 'c', expected one of a, b"),
+        (GOOD.replace("1.0,0.0", "1.0,high"), "row 1 has 'high' as logit_b, expected a finite number"),
+        (GOOD.replace("1.0,0.0", "1.0"), "row 1 has no cell as logit_b"),
+        (GOOD.replace("1.0,0.0", "1.0,0.0,0.0"), "row 1 has more cells"),
+        (GOOD.replace("1.0,0.0", "1.0,nan"), "row 1 has 'nan' as logit_b, expected a finite number"),
+        (GOOD.replace("1.0,0.0", "1.0,1e99"), "finite"),
+        (GOOD + "y.png,,,a,0.7,0.7,0.3,1.0,0.0\r\n", "some have none, the first is row 2"),
+        ("", "is empty"),
+        (" \r\n,,,\r\n", "is empty"),
+        ("\x00\x01", "not UTF-8"),
+        (BARE.replace("0.7,0.3", "1.7,-0.7"), "row 1 has '1.7' as prob_a, expected a probability from 0 to 1"),
+        (BARE.replace("0.7,0.3", "0.7,"), "row 1 has '' as prob_b"),
+        (BARE.replace("0.7,0.3", "0.7,0.4"), "row 1 has probabilities that sum to 1.1, expected 1"),
+    ],
+)
+def test_an_edited_file_is_refused_by_name(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "edited.csv"
+    file.write_text(text, newline="")
+    with pytest.raises(DataError, match=r"edited\.csv") as error:
+        Predictions.from_csv(file)
+    assert told in str(error.value)
+
+
+def test_good_file_is_good(tmp_path: Path) -> None:
+    file = tmp_path / "good.csv"
+    file.write_text(GOOD, newline="")
+    assert Predictions.from_csv(file).predicted.tolist() == [0]
+
+
+def test_missing_or_binary_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.csv"):
+        Predictions.from_csv(tmp_path / "none.csv")
+    (tmp_path / "binary.csv").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(DataError, match=r"binary\.csv"):
+        Predictions.from_csv(tmp_path / "binary.csv")
+
+
+def put(file: Path, text: str, encoding: str = "utf-8") -> Predictions:
+    file.write_bytes(text.encode(encoding))
+    return Predictions.from_csv(file)
+
+
+def rewritten(
+    predictions: Predictions, separator: str = ",", change: Callable[[dict[str, str]], None] | None = None
+) -> str:
+    """The table as another program writes it, each row changed."""
+    rows = list(csv.DictReader(io.StringIO(predictions.to_csv(errors=True), newline="")))
+    for row in rows:
+        if change is not None:
+            change(row)
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, list(rows[0]), delimiter=separator)
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(("separator", "decimal"), [(",", "."), (";", "."), (";", ","), ("\t", ","), ("\t", ".")])
+def test_what_a_spreadsheet_makes_of_it_reads_the_same(
+    tmp_path: Path, encoding: str, separator: str, decimal: str
+) -> None:
+    before = replace(draw(("infected", "healthy")), columns={"age": ("63.5",) * 50, "site": ("1,2",) * 50})
+
+    def german(row: dict[str, str]) -> None:
+        for name in row:
+            if name.startswith(("prob", "logit", "conf", "age")):
+                row[name] = row[name].replace(".", decimal)
+
+    text = rewritten(before, separator, german).replace("path", "Path", 1).replace("label", "Label", 1)
+    after = put(tmp_path / "p.csv", text + separator * 9 + "\r\n", encoding)
+    assert after.logits.tobytes() == before.logits.tobytes() and after.labels.tolist() == before.labels.tolist()
+    assert after.groups == before.groups and after.notes == () and after.paths == before.paths
+    assert set(after.columns["age"]) == {"63.5"}
+
+
+def test_blanks_after_the_commas_of_the_header(tmp_path: Path) -> None:
+    after = put(tmp_path / "p.csv", GOOD.replace(",", ", "))
+    assert after.classes == ("a", "b") and after.labels.tolist() == [0] and after.groups is None
+
+
+def test_columns_that_follow_from_others_may_be_missing(tmp_path: Path) -> None:
+    bare = put(tmp_path / "p.csv", "logit_a,logit_b,label\n1.0,0.0,a\n0.0,2.0,b\n")
+    assert bare.paths == ("1", "2") and bare.groups is None and bare.notes == ()
+    assert bare.predicted.tolist() == [0, 1] and bare.labels.tolist() == [0, 1]
+    with pytest.raises(DataError, match=r"p\.csv: nothing can be judged, since it has no column label"):
+        put(tmp_path / "p.csv", "logit_a,logit_b\n1.0,0.0\n") and Predictions.from_csv(tmp_path / "p.csv", True)
+    (tmp_path / "p.csv").write_text("logit_a,logit_b,label\n1.0,0.0,\n")
+    with pytest.raises(DataError, match="since its column label is empty"):
+        Predictions.from_csv(tmp_path / "p.csv", labelled=True)
+    (tmp_path / "p.csv").write_text("logit_a,logit_b,label\n")
+    with pytest.raises(DataError, match="since it has no rows"):
+        Predictions.from_csv(tmp_path / "p.csv", labelled=True)
+
+
+def test_probabilities_alone_are_taken(tmp_path: Path) -> None:
+    found = put(tmp_path / "p.csv", BARE + "y.png,b,0,1\r\n")
+    assert found.probabilities == pytest.approx(np.array([[0.7, 0.3], [0, 1]]), abs=1e-7)
+    assert found.notes == ("The table has no logits: the logarithms of its probabilities stand for them.",)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "cell", "told"),
+    [
+        (7, "prob_a", "1.7", "1 row of the table has a probability that"),
+        (7, "prob_a", "nan", "a probability that"),
+        (7, "prob_b", "", "a probability that"),
+        (7, "prob_b", "0,99", "a probability that"),
+        (7, "prediction", "zebra", "1 row of the table has a prediction that"),
+        (7, "confidence", "0.1234", "1 row of the table has a confidence that"),
+    ],
+)
+def test_what_contradicts_the_logits_is_told_and_they_count(
+    tmp_path: Path, row: int, column: str, cell: str, told: str
+) -> None:
+    rng = np.random.default_rng(1)
+    before = Predictions(("a", "b"), tuple("0123456789"), None, None, rng.normal(size=(10, 2)).astype(np.float32))
+
+    def change(cells: dict[str, str]) -> None:
+        if cells["path"] == str(row):
+            cells[column] = cell
+
+    after = put(tmp_path / "p.csv", rewritten(before, change=change))
+    assert after.logits.tobytes() == before.logits.tobytes() and len(after.notes) == 1
+    assert (
+        told in after.notes[0] and f"does not follow from the logits, the first is row 8 ({column})" in after.notes[0]
+    )
+    decided = replace(before, positive="a", threshold=0.9)  # a threshold is no contradiction
+    assert put(tmp_path / "p.csv", rewritten(decided)).notes == ()
+
+
+def test_an_unfamiliarity_that_is_no_number_is_told(tmp_path: Path) -> None:
+    odd = replace(draw(("a", "b"), size=2), columns={"unfamiliarity": ("0.5", "abc")})
+    assert (
+        "1 row of the table has an unfamiliarity that is no number, the first is row 2"
+        in (put(tmp_path / "p.csv", odd.to_csv()).notes[0])
+    )
+
+
+def test_unreadable_images_of_a_prediction_are_errors_again(tmp_path: Path) -> None:
+    before = replace(draw(("a", "b")), errors=(("broken.png", "broken.png: empty"),))
+    after = put(tmp_path / "p.csv", before.to_csv(errors=True))
+    assert after.errors == before.errors and len(after) == 50 and "error" not in after.columns

@@ -1,0 +1,147 @@
+"""Agreement of readers against scikit-learn and a worked example; grades; and what cannot be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import COLOURS, TINY, TINY_SETS, Recorder, draw_classes
+from sklearn.metrics import cohen_kappa_score
+
+from vitmed import evaluate, train
+from vitmed.core.errors import DataError, UsageError
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.reader_agreement import agreement
+
+GRADES = ("none", "mild", "severe")
+
+
+def draw(size: int = 200, patients: int = 40) -> Predictions:
+    """Three grades; two readers and the model, each off by a grade now and then."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=size)
+
+    def read(off: float) -> np.ndarray:
+        return np.clip(truth + rng.choice([-1, 0, 1], size, p=[off, 1 - 2 * off, off]), 0, 2)
+
+    called, order = read(0.1), ("mild", "none", "severe")  # classes are sorted by name, grades are not
+    place = np.array([order.index(name) for name in GRADES])
+    logits = np.eye(3)[place[called]].astype(np.float32)
+    columns = {name: tuple(GRADES[k] for k in read(off)) for name, off in (("anna", 0.05), ("ben", 0.2))}
+    columns["ben"] = ("",) * 10 + columns["ben"][10:]
+    groups = tuple(f"SECRET{i % patients}" for i in range(size))
+    return Predictions(order, tuple(f"{i}.png" for i in range(size)), groups, place[truth], logits, columns=columns)
+
+
+def told(p: Predictions, *args: Any) -> dict[str, Any]:
+    found = agreement(p, *args)
+    assert found is not None
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+@pytest.mark.parametrize("ordinal", [(), GRADES])
+def test_kappa_is_scikit_learns(ordinal: tuple[str, ...]) -> None:
+    p = draw()
+    found = told(p, ("anna", "ben"), ordinal, 200)
+    assert [(pair["first"], pair["second"], pair["n"]) for pair in found["pairs"]] == [
+        ("anna", "ben", 190), ("anna", "the reference", 200), ("anna", "the model", 200), ("ben", "the reference", 190),
+        ("ben", "the model", 190), ("the model", "the reference", 200),
+    ]  # fmt: skip
+    assert p.labels is not None
+    seen = {name: np.array(cells) for name, cells in p.columns.items()}
+    seen |= {"the reference": np.array(p.classes)[p.labels], "the model": np.array(p.classes)[p.predicted]}
+    for pair in found["pairs"]:
+        one, two = (
+            seen[pair[side]][10 if "ben" in (pair["first"], pair["second"]) else 0 :] for side in ("first", "second")
+        )
+        theirs = cohen_kappa_score(one, two, labels=GRADES, weights="quadratic" if ordinal else None)
+        assert pair["kappa"]["value"] == pytest.approx(theirs)
+        assert pair["kappa"]["low"] < theirs < pair["kappa"]["high"] and pair["agreement"]["method"] == "wilson-cluster"
+        assert pair["agreement"]["value"] == pytest.approx((one == two).mean())
+
+
+def test_the_textbook_example() -> None:
+    """Both yes 20, both no 15, one alone 5 and 10: agreement 0.7, by chance 0.5, so kappa 0.4."""
+    labels = np.repeat([1, 0, 1, 0], [20, 15, 5, 10])
+    cells = ("yes",) * 20 + ("no",) * 15 + ("no",) * 5 + ("yes",) * 10
+    p = Predictions(("no", "yes"), ("x",) * 50, None, labels, np.zeros((50, 2), np.float32), columns={"r": cells})
+    pair = told(p, ("r",))["pairs"][0]
+    assert (pair["agreement"]["value"], pair["kappa"]["value"]) == pytest.approx((0.7, 0.4))
+
+
+def test_one_number_has_one_interval() -> None:
+    p = draw()
+    own = evaluate_predictions(p)["overall"]["cohen_kappa"]
+    assert told(p, ("anna",), (), 2000, own)["pairs"][-1]["kappa"] == own
+    pair = told(p, ("anna",), (), 2000)["pairs"][-1]["kappa"]  # found by itself it is nearly the same
+    assert (pair["low"], pair["high"]) == pytest.approx((own["low"], own["high"]), abs=0.03)
+
+
+def test_how_many_grades_the_model_is_off() -> None:
+    p = draw()
+    assert p.labels is not None
+    place = np.array([GRADES.index(name) for name in p.classes])
+    off = np.abs(place[p.labels] - place[p.predicted])
+    found = told(p, (), GRADES)["grades"]
+    assert found["off"]["value"] == pytest.approx(off.mean()) and found["within_one"]["value"] == (off <= 1).mean()
+    assert agreement(p, ()) is None
+
+
+def test_no_disagreement_and_nobody() -> None:
+    p = draw(30, 10)
+    columns = {"same": tuple(p.classes[k] for k in p.predicted), "nobody": ("",) * 30}
+    q = Predictions(p.classes, p.paths, p.groups, p.labels, p.logits, columns=columns)
+    pairs = {(pair["first"], pair["second"]): pair for pair in told(q, ("same", "nobody"))["pairs"]}
+    same = pairs["same", "the model"]
+    assert same["kappa"]["value"] == 1 and same["kappa"]["low"] is None and "no disagreement" in same["why"]
+    assert pairs["nobody", "the model"]["kappa"]["value"] is None
+    assert pairs["nobody", "the model"]["why"] == "no image was read by both"
+
+
+def test_what_cannot_be() -> None:
+    p = draw()
+    with pytest.raises(UsageError, match="each class once"):
+        agreement(p, (), ("none", "mild"))
+    odd = Predictions(p.classes, p.paths, None, p.labels, p.logits, columns={"r": ("none",) * 199 + ("moderate",)})
+    with pytest.raises(DataError, match=r"199\.png: 'moderate' in the column r is no class"):
+        agreement(odd, ("r",))
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_with_a_reader_and_grades(tmp_path: Path) -> None:
+    """Told before the long work where it cannot be; kept by the run; and its table by splits stands in the report."""
+    names = tuple(sorted(COLOURS)[:2])
+    data = draw_classes(tmp_path / "data", 40, names)
+    lines = ["path,label,sex,reader"]
+    for i, file in enumerate(sorted(data.rglob("*.png"))):
+        lines.append(f"{file.relative_to(data).as_posix()},{file.parent.name},{'FM'[i % 2]},{names[i % 3 == 0]}")
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(lines))
+    wanted: dict[str, Any] = TINY | {
+        "epochs": 1,
+        "resamples": 20,
+        "baseline": False,
+        "labels": table,
+        "sets": TINY_SETS,
+    }
+    for wrong in ({"rater": "doctor"}, {"rater": "sex"}, {"ordinal": "low,high"}):
+        with pytest.raises((UsageError, DataError)):
+            train(data, output=tmp_path / "runs", ui=Recorder(), **wanted, **wrong)
+    assert not (tmp_path / "runs").exists()
+    result = train(
+        data, output=tmp_path / "runs", subgroup="sex", rater="reader", ordinal=",".join(names), ui=Recorder(), **wanted
+    )
+    found = result.test.metrics
+    assert len(found["agreement"]["pairs"]) == 3 and found["agreement"]["grades"]["order"] == list(names)
+    sexes = found["flow"]["characteristics"]["sex"]
+    assert sexes["unit"] == "images" and [row["name"] for row in sexes["rows"]] == ["F", "M"]
+    html = (result.folder / "test" / "report.html").read_text(encoding="utf-8")
+    assert "reader and the model" in html and "Quadratic kappa" in html and "The images of the splits, by sex" in html
+    assert "how far those who labelled agree is not known" not in html
+    other = draw_classes(tmp_path / "other", 6, names, seed=9)
+    ui = Recorder()
+    assert len(evaluate(result.folder, data=other, ui=ui, resamples=20).metrics["agreement"]["pairs"]) == 1
+    assert any("No agreement with reader: these images have no such column" in text for text in ui.warned)

@@ -1,0 +1,358 @@
+"""Every number against scikit-learn, the bootstrap against a slow loop, and what is undefined said so."""
+
+import itertools
+import json
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sk
+
+from vitmed.core.errors import DataError
+from vitmed.metrics.evaluation import Judged, evaluate_predictions
+from vitmed.metrics.paired_comparison import compare_predictions
+from vitmed.metrics.positive_class import positive_class
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import threshold_counts
+from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval, widened
+from vitmed.metrics.scoring import Scorer, metric_values
+from vitmed.metrics.table import METRICS, PER_CLASS
+
+
+def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:
+    """Logits on a coarse grid, so that many probabilities tie."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(classes, size=size, p=(w := np.arange(1, classes + 1)) / w.sum())
+    logits = rng.normal(size=(size, classes))
+    logits[np.arange(size), labels] += 0.8
+    if ties:
+        logits = np.round(logits)
+    return Predictions(
+        classes=tuple(f"class {i}" for i in range(classes)),
+        paths=tuple(f"{i}.png" for i in range(size)),
+        groups=None if groups is None else tuple(f"P{g}" for g in rng.integers(groups, size=size)),
+        labels=labels.astype(np.int64),
+        logits=logits.astype(np.float32),
+    )
+
+
+def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
+    """The same numbers from scikit-learn."""
+    y, k, probabilities, predicted = p.labels, len(p.classes), p.probabilities, p.predicted
+    assert y is not None
+    share = np.array([weight[y == c].sum() for c in range(k)]) / weight.sum()
+    out = {
+        "accuracy": sk.accuracy_score(y, predicted, sample_weight=weight),
+        "balanced_accuracy": sk.balanced_accuracy_score(y, predicted, sample_weight=weight),
+        "mcc": sk.matthews_corrcoef(y, predicted, sample_weight=weight),
+        "cohen_kappa": sk.cohen_kappa_score(y, predicted, sample_weight=weight),
+        "log_loss": sk.log_loss(y, probabilities, sample_weight=weight, labels=range(k)),
+    }
+    if k == 2:
+        out["brier"] = sk.brier_score_loss(y, probabilities[:, 1], sample_weight=weight)
+    else:
+        out["brier"] = (((probabilities - np.eye(k)[y]) ** 2).sum(1) * weight).sum() / weight.sum()
+    single: dict[str, list[float]] = {name: [] for name in PER_CLASS}
+    for c in range(k):
+        truth, called = y == c, predicted == c
+        single["auroc"].append(sk.roc_auc_score(truth, probabilities[:, c], sample_weight=weight))
+        single["average_precision"].append(sk.average_precision_score(truth, probabilities[:, c], sample_weight=weight))
+        single["sensitivity"].append(sk.recall_score(truth, called, sample_weight=weight))
+        single["specificity"].append(sk.recall_score(~truth, ~called, sample_weight=weight))
+        single["ppv"].append(sk.precision_score(truth, called, sample_weight=weight))
+        single["npv"].append(sk.precision_score(~truth, ~called, sample_weight=weight))
+        single["f1"].append(sk.f1_score(truth, called, sample_weight=weight))
+    for name, values in single.items():
+        mean, weighted = float(np.mean(values)), float(share @ values)
+        out[f"{name}_weighted"] = weighted
+        if name in ("auroc", "average_precision"):
+            out[name] = values[1] if k == 2 else mean
+        else:
+            out[f"{name}_macro"] = mean
+        out |= {f"{name}/{c}": v for c, v in enumerate(values)}
+    return out
+
+
+def compare(p: Predictions, weight: np.ndarray) -> None:
+    assert p.labels is not None
+    overall, per_class = Scorer(p.labels, p).values(weight[None])
+    found = {name: v[0] for name, v in overall.items()}
+    found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
+    expected = reference(p, weight)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-12), name
+
+
+@pytest.mark.parametrize(("classes", "ties", "seed"), itertools.product((2, 3, 7), (True, False), (0, 1)))
+def test_equal_to_sklearn(classes: int, ties: bool, seed: int) -> None:
+    p = draw(classes, seed=seed, ties=ties)
+    compare(p, np.ones(len(p)))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_weighted_resamples_equal_sklearn(classes: int) -> None:
+    p = draw(classes)
+    for weight in next(bootstrap_weights(np.arange(len(p)), 3, seed=1)):
+        compare(p, weight)
+    compare(p, np.random.default_rng(0).uniform(0.1, 2, len(p)))
+
+
+def test_multiclass_brier_and_auroc_are_sklearns() -> None:
+    p = draw(4, ties=False)
+    values = metric_values(p)
+    ovr = [sk.roc_auc_score(p.labels, p.probabilities, multi_class="ovr", average=a) for a in ("macro", "weighted")]
+    assert [values["auroc"], values["auroc_weighted"]] == pytest.approx(ovr, abs=1e-12)
+
+
+def test_worked_by_hand() -> None:
+    """40 sick and 60 well: 30 found, 6 false alarms."""
+    labels = np.array([1] * 40 + [0] * 60)
+    called = np.array([1] * 30 + [0] * 10 + [1] * 6 + [0] * 54)
+    logits = np.stack([np.zeros(100), np.where(called == 1, 1.0, -1.0)], axis=1).astype(np.float32)
+    result = evaluate_predictions(Predictions(("normal", "sick"), ("x",) * 100, None, labels, logits), resamples=200)
+    sick = {name: result["per_class"]["sick"][name]["value"] for name in PER_CLASS}
+    assert sick["sensitivity"] == pytest.approx(30 / 40)
+    assert sick["specificity"] == pytest.approx(54 / 60)
+    assert sick["ppv"] == pytest.approx(30 / 36)
+    assert sick["npv"] == pytest.approx(54 / 64)
+    assert sick["f1"] == pytest.approx(60 / 76)
+    assert sick["auroc"] == pytest.approx((0.75 + 0.9) / 2)  # one threshold: the mean of the two
+    assert result["confusion_matrix"] == [[54, 6], [10, 30]]
+    assert result["positive_class"] == "sick"
+    overall = {name: entry["value"] for name, entry in result["overall"].items()}
+    assert overall["accuracy"] == pytest.approx(0.84)
+    assert overall["balanced_accuracy"] == pytest.approx(0.825)
+    assert overall["mcc"] == pytest.approx((30 * 54 - 6 * 10) / np.sqrt(36 * 40 * 60 * 64))
+    chance = 0.36 * 0.4 + 0.64 * 0.6
+    assert overall["cohen_kappa"] == pytest.approx((0.84 - chance) / (1 - chance))
+    assert overall["auroc"] == sick["auroc"] and overall["average_precision"] == sick["average_precision"]
+
+
+def test_names_agree() -> None:
+    overall = evaluate_predictions(draw(3), resamples=2)["overall"]
+    assert set(overall) == set(METRICS) == set(metric_values(draw(2)))
+
+
+def test_every_number_has_an_interval_around_it() -> None:
+    result = evaluate_predictions(draw(3, size=200, groups=40), resamples=300)
+    entries = dict(result["overall"])
+    entries |= {f"{m} {c}": result["per_class"][c][m] for c in result["classes"] for m in PER_CLASS}
+    for name, entry in entries.items():
+        assert entry["low"] < entry["value"] < entry["high"], name
+    assert result["undefined"] == {} and result["notes"] == []
+    assert (result["n"], result["n_groups"], result["resampling"]) == (200, 40, "by patient")
+
+
+def test_the_seed_fixes_the_intervals_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = draw(2, size=100)
+    first = evaluate_predictions(p, resamples=50)
+    monkeypatch.setattr("vitmed.metrics.resampling.CHUNK", 700)
+    assert evaluate_predictions(p, resamples=50) == first
+    assert evaluate_predictions(p, resamples=50, seed=1) != first
+
+
+def test_bootstrap_by_group_equals_a_slow_loop() -> None:
+    p = draw(3, size=120, groups=15)
+    assert p.labels is not None and p.groups is not None
+    names = list(dict.fromkeys(p.groups))
+    drawn = np.random.default_rng(5).integers(len(names), size=(60, len(names)))
+    slow = []
+    for row in drawn:
+        rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
+        slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
+    entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["log_loss"]
+    edge = (1 - widened(0.95, Judged(p).degrees)) / 2
+    assert 0.01 < edge < 0.025  # 15 patients: wider than the middle 95 %
+    assert [entry["low"], entry["high"]] == pytest.approx(np.quantile(slow, [edge, 1 - edge]), abs=1e-12)
+
+
+def test_by_patient_is_wider_where_patients_differ() -> None:
+    rng = np.random.default_rng(0)
+    patients = np.repeat(np.arange(30), 40)
+    right = rng.random(1200) < rng.choice([0.5, 1.0], 30)[patients]  # some patients are hard
+    labels = rng.integers(2, size=1200)
+    logits = np.eye(2, dtype=np.float32)[np.where(right, labels, 1 - labels)]
+    groups = tuple(f"P{i}" for i in patients)
+    width = []
+    for known in (groups, None):
+        p = Predictions(("a", "b"), ("x",) * 1200, known, labels, logits)
+        entry = evaluate_predictions(p, resamples=400)["overall"]["accuracy"]
+        width.append(entry["high"] - entry["low"])
+    assert width[0] > 2 * width[1]
+
+
+def test_weights_draw_whole_groups() -> None:
+    units = group_index(("a", "b", "a", "", ""), 5)
+    assert units.tolist() == [0, 1, 0, 2, 3]  # an unknown patient is nobody else's
+    weights = np.concatenate(list(bootstrap_weights(units, 500, seed=0)))
+    assert weights.shape == (500, 5)
+    assert (weights[:, 0] == weights[:, 2]).all()
+    assert (weights[:, [0, 1, 3, 4]].sum(axis=1) == 4).all()
+    assert weights.mean(axis=0) == pytest.approx(1, abs=0.15)
+
+
+def quiet(p: Predictions) -> dict:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric_values(p)
+        result = evaluate_predictions(p, resamples=40)
+    json.dumps(result, allow_nan=False)
+    nulls = {name for name, entry in result["overall"].items() if entry["value"] is None}
+    nulls |= {f"{m} of {c}" for c in p.classes for m in PER_CLASS if result["per_class"][c][m]["value"] is None}
+    assert nulls == set(result["undefined"])
+    return result
+
+
+def test_one_class_only() -> None:
+    p = Predictions(
+        ("a", "b"), ("x",) * 6, None, np.zeros(6, np.int64), np.eye(2, dtype=np.float32)[[0, 0, 0, 0, 1, 1]]
+    )
+    result = quiet(p)
+    assert result["undefined"]["auroc"] == "there is no image of class 'b'"
+    assert result["undefined"]["mcc"] == "all images are of one class"
+    assert result["undefined"]["specificity_macro"] == "every image is of class 'a'"
+    assert result["overall"]["balanced_accuracy"]["value"] == pytest.approx(4 / 6)  # of the class that is there
+    assert any("no image of class 'b'" in note for note in result["notes"])
+    for name in ("ppv", "npv", "f1", "average_precision"):  # they would be 1, 0, 0.8 and 1, whatever the scores
+        assert result["undefined"][f"{name} of a"] == "every image is of class 'a'"
+        assert result["undefined"][f"{name} of b"] == "there is no image of class 'b'"
+    assert result["undefined"]["cohen_kappa"] == "all images are of one class"
+
+
+def test_constant_scores() -> None:
+    p = Predictions(("a", "b", "c"), ("x",) * 9, None, np.arange(9) % 3, np.zeros((9, 3), np.float32))
+    result = quiet(p)
+    assert result["overall"]["auroc"]["value"] == 0.5  # ties count half
+    assert result["overall"]["average_precision"]["value"] == pytest.approx(1 / 3)
+    assert result["overall"]["mcc"]["value"] == 0
+    assert all(result["overall"][name]["low"] is None for name in ("auroc", "log_loss", "brier"))  # nothing varies
+    assert result["undefined"]["ppv_macro"] == result["undefined"]["ppv of b"] == "no image was predicted as 'b'"
+    assert result["undefined"]["npv of a"] == "every image was predicted as 'a'"
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_hardly_any_image(size: int) -> None:
+    p = Predictions(("a", "b"), ("x",) * size, None, np.ones(size, np.int64), np.zeros((size, 2), np.float32))
+    result = quiet(p)
+    assert all(entry["low"] is None for entry in result["overall"].values())
+    assert "needs at least 2 images" in " ".join(result["notes"])
+    if not size:
+        assert set(result["undefined"].values()) == {"there are no images"}
+
+
+def test_few_patients_are_told() -> None:
+    assert any("only 5 patients" in note for note in quiet(draw(2, groups=5))["notes"])
+    one = quiet(draw(2, groups=1))
+    assert "at least 2 patients" in one["notes"][0] and one["overall"]["accuracy"]["low"] is None
+    p = draw(2, size=40)
+    assert p.labels is not None
+    groups = tuple("P0" if label else f"P{i}" for i, label in enumerate(p.labels))
+    notes = quiet(Predictions(p.classes, p.paths, groups, p.labels, p.logits))["notes"]
+    assert any("'class 1' come from one patient" in note for note in notes)
+    groups = ("", "", *(f"P{i}" for i in range(38)))
+    notes = quiet(Predictions(p.classes, p.paths, groups, p.labels, p.logits))["notes"]
+    assert any("2 images have no patient" in note for note in notes)
+
+
+def test_without_labels_there_is_nothing_to_measure() -> None:
+    with pytest.raises(DataError, match="no labels"):
+        metric_values(Predictions(("a", "b"), ("x",), None, None, np.zeros((1, 2), np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (("infected", "uninfected"), "infected"),
+        (("Parasitized", "Uninfected"), "Parasitized"),
+        (("NORMAL", "PNEUMONIA"), "PNEUMONIA"),
+        (("abnormal", "normal"), "abnormal"),
+        (("healthy", "unhealthy"), "unhealthy"),
+        (("COVID", "Non-COVID"), "COVID"),
+        (("benign", "malignant"), "malignant"),
+        (("glioma", "no_tumor"), "glioma"),
+        (("notumor", "tumor"), "tumor"),
+        (("normal", "not normal"), "not normal"),
+        (("0", "1"), "1"),
+        (("cat", "dog"), "dog"),
+        (("nodule", "other"), "other"),
+        (("---", "x"), "x"),
+    ],
+)
+def test_positive_class(classes: tuple[str, ...], expected: str) -> None:
+    assert classes[positive_class(classes)] == expected
+    if set(classes) & {"dog", "other", "x"}:  # no name tells: the last
+        assert positive_class(classes[::-1]) == 1
+    else:
+        assert classes[::-1][positive_class(classes[::-1])] == expected
+
+
+def test_threshold_counts_are_sklearns_curve() -> None:
+    p = draw(2)
+    assert p.labels is not None
+    tp, fp = threshold_counts(p.probabilities[:, 1], p.labels == 1)
+    fpr, tpr, _ = sk.roc_curve(p.labels, p.probabilities[:, 1], drop_intermediate=False)
+    assert (tp / tp[-1]).tolist() == tpr.tolist() and (fp / fp[-1]).tolist() == fpr.tolist()
+
+
+def test_percentile_interval() -> None:
+    assert percentile_interval(np.array([np.nan, *np.arange(101.0)])) == pytest.approx((2.5, 97.5))
+    assert np.isnan(percentile_interval(np.array([np.nan]))).all()
+
+
+def two_models(seed: int = 0, count: int = 60) -> tuple[Predictions, Predictions]:
+    """Two models of unlike skill on the same images, three images a patient."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % 2
+    truth = np.stack([-labels, labels], axis=1).astype(np.float32)
+    paths, groups = tuple(f"{i}.png" for i in range(count)), tuple(str(i // 3) for i in range(count))
+    made = [
+        Predictions(
+            ("a", "b"), paths, groups, labels, (truth + noise * rng.normal(size=truth.shape)).astype(np.float32)
+        )
+        for noise in (0.5, 2.0)
+    ]
+    return made[0], made[1]
+
+
+def test_two_models_are_compared_in_the_same_resamples() -> None:
+    good, poor = two_models()
+    result = compare_predictions(good, poor, resamples=500)
+    separate = [evaluate_predictions(p, resamples=500)["overall"] for p in (good, poor)]
+    for name, entry in result["difference"].items():
+        assert entry["value"] == pytest.approx(separate[0][name]["value"] - separate[1][name]["value"]), name
+        assert result["overall"][name] == separate[1][name], name  # the same draws: the same interval
+    # By hand: draw patients, judge both, subtract.
+    rng_weights = next(bootstrap_weights(np.repeat(np.arange(20), 3), 500, 0))
+    hits = [p.predicted == p.labels for p in (good, poor)]
+    drawn = [(w @ hits[0] - w @ hits[1]) / w.sum() for w in rng_weights]
+    degrees = 19  # 20 patients of one size; Hesterberg 2015
+    edge = stats.norm.cdf(-np.sqrt((degrees + 1) / degrees) * stats.t.ppf(0.975, degrees))
+    low, high = np.quantile(drawn, [edge, 1 - edge])
+    accuracy = result["difference"]["accuracy"]
+    assert (accuracy["low"], accuracy["high"]) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_a_model_is_not_different_from_itself() -> None:
+    good, _ = two_models()
+    entries = compare_predictions(good, good, resamples=50)["difference"].values()
+    assert all((e["value"], e["low"], e["high"]) == (0, 0, 0) for e in entries)
+
+
+def test_models_of_other_images_are_not_compared() -> None:
+    good, poor = two_models()
+    with pytest.raises(DataError, match="not of the same images"):
+        compare_predictions(good, replace(poor, paths=poor.paths[::-1]))
+    with pytest.raises(DataError, match="different labels"):
+        compare_predictions(good, replace(poor, labels=1 - good.labels))
+
+
+def test_without_an_error_no_loss_has_an_interval() -> None:
+    """What an error would cost is not among the images, so no resample knows it; the shares do have intervals."""
+    labels = np.arange(30) % 2
+    logits = np.stack([np.zeros(30), (labels - 0.5) * np.linspace(6, 9, 30)], axis=1).astype(np.float32)
+    overall = quiet(Predictions(("a", "b"), ("x",) * 30, None, labels, logits))["overall"]
+    assert overall["accuracy"]["low"] > 0.8 and overall["auroc"]["low"] > 0.8
+    assert all(overall[name]["value"] < 0.06 and overall[name]["low"] is None for name in ("log_loss", "brier"))

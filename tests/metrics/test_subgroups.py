@@ -1,0 +1,330 @@
+"""Subgroups: cut as stated, judged as a data set of their own, gaps with the right chance of being wrong."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import COLOURS, TINY, TINY_SETS, Recorder, draw_classes
+from sklearn.metrics import roc_auc_score
+
+from vitmed import evaluate, train
+from vitmed.core.errors import UsageError
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.resampling import bootstrap_weights
+from vitmed.metrics.subgroups import EMPTY, Strata, compared, pair_wins, strata, subgroups
+from vitmed.report.write import write_report
+
+
+def draw(
+    patients: int = 60, images: int = 8, classes: int = 2, seed: int = 0, sites: str = "NS", harm: float = 0.0
+) -> Predictions:
+    """Patients in sites by turns; `harm` draws the images of the last site towards the wrong class."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(patients), images)
+    labels = rng.integers(classes, size=len(owner))
+    site = np.array([sites[i % len(sites)] for i in owner])
+    logits = rng.normal(size=(len(owner), classes)) + 0.5 * rng.normal(size=(patients, classes))[owner]
+    logits[np.arange(len(owner)), labels] += 2 - harm * (site == sites[-1])
+    return Predictions(
+        ("infected", "uninfected") if classes == 2 else tuple(f"c{i}" for i in range(classes)),
+        tuple(f"{i}.png" for i in range(len(owner))),
+        tuple(f"SECRET{i}" for i in owner),
+        labels,
+        logits.astype(np.float32),
+        columns={"site": tuple(site), "scanner": tuple(rng.choice(list("xyz"), len(owner)))},
+    )
+
+
+def column(p: Predictions, cells: list[str]) -> dict[str, Any]:
+    told = subgroups(replace(p, columns={"c": tuple(cells)}), ["c"], 20)
+    assert told is not None
+    json.dumps(told, allow_nan=False)
+    return told["c"]
+
+
+# -- how a column is cut
+
+
+def cut(cells: list[str], units: list[int] | None = None) -> Strata:
+    return strata(cells, units or list(range(len(cells))), "patients")
+
+
+def test_words_are_strata_in_order_and_numbers_by_size() -> None:
+    found = cut(["b", "a", "", " a ", "b"])
+    assert found.names == ("a", "b", EMPTY) and found.of.tolist() == [1, 0, 2, 0, 1] and not found.cut
+    assert cut(["10", "9", "2"]).names == ("2", "9", "10")
+
+
+def test_many_numbers_are_cut_at_their_quartiles() -> None:
+    found = cut([str(i) for i in range(20, 100)])  # quartiles of 20 .. 99: 40, 60, 80
+    assert found.names == ("under 40", "40 to under 60", "60 to under 80", "80 and above")
+    assert np.bincount(found.of).tolist() == [20, 20, 20, 20]
+    assert found.cut == "cut at the quartiles of the images: 40, 60, 80"
+    assert not any("99" in name or "20 " in name for name in found.names)  # the oldest patient is not told
+    gaps = cut([str(i) for i in range(20, 100)] + ["", "NA", "unknown"])
+    assert gaps.names[-1] == EMPTY and gaps.of[-3:].tolist() == [4, 4, 4]
+    assert cut([str(i) for i in range(20)] + ["young"]).cut == ""  # a word: no column of numbers
+    zeros = cut(["0"] * 90 + [str(i) for i in range(12)])
+    assert zeros.names == ("under 1", "1 and above") and np.bincount(zeros.of).tolist() == [91, 11]
+
+
+def test_quartiles_of_few_patients_would_tell_their_ages() -> None:
+    ages = [str(20 + i) for i in range(40)]
+    assert cut(ages).cut and not cut(ages[:-1]).names  # 10 patients in each quartile, and 9 in one
+    pairs = [age for age in ages for _ in range(2)]
+    assert cut(pairs, [i // 2 for i in range(80)]).cut  # two images each are still 10 patients
+    few = cut(pairs, [i // 4 for i in range(80)])
+    assert few.names == () and few.cut == "" and "fewer than 10 patients" in few.why
+    p = draw(patients=12, images=10)
+    found = column(p, [str(60 + i // 10) for i in range(120)])
+    assert found["strata"] == [] and found["gaps"] == {} and "fewer than 10 patients" in found["reason"]
+    assert not re.search(r"\b6\d\b|\b7\d\b", json.dumps(found))  # no age of anybody
+
+
+def test_groups_that_are_alike_have_no_worst() -> None:
+    p = draw(patients=40, images=4, sites="NS")
+    even = replace(p, labels=np.arange(160) % 2, logits=np.eye(2, dtype=np.float32)[np.arange(160) % 2])
+    told = subgroups(even, ["site"], 20)
+    assert told is not None and told["site"]["gaps"]["accuracy"]["value"] == 0 and told["site"]["worst"] == {}
+    assert compared(told) and not compared(None) and not compared({"c": column(p, ["one"] * 160)})
+
+
+# -- what is told of a stratum
+
+
+def test_a_stratum_is_judged_as_if_it_were_alone() -> None:
+    p = draw()
+    told = subgroups(p, ["site"], 100)
+    assert told is not None
+    for stratum in told["site"]["strata"]:
+        rows = np.flatnonzero(np.array(p.columns["site"]) == stratum["name"])
+        alone = evaluate_predictions(p.take(rows), resamples=100)
+        assert (stratum["n"], stratum["n_groups"]) == (len(rows), 30)
+        for name in ("auroc", "balanced_accuracy", "accuracy", "mcc"):
+            assert stratum["overall"][name] == alone["overall"][name]
+        for name in ("sensitivity", "specificity", "ppv", "npv"):
+            assert stratum["overall"][name] == alone["per_class"]["infected"][name]
+
+
+def test_small_strata_are_named_and_not_judged() -> None:
+    p = draw(patients=30, images=10)
+    cells = ["big"] * 195 + ["few"] * 9 + ["SECRET"] * 5 + ["few patients"] * 91
+    found = column(p, cells)
+    by_name = {stratum["name"]: stratum for stratum in found["strata"]}
+    assert by_name["few"] == {"name": "few", "n": "<10", "suppressed": True}
+    assert by_name["big"]["n"] == 195 and found["too_small"] == 2
+    assert "SECRET" not in by_name  # of one patient: the value may be a name
+    assert by_name["few patients"]["n_groups"] == 10
+    nine = column(p, ["big"] * 210 + ["nine patients"] * 90)
+    assert nine["strata"][1] == {"name": "nine patients", "n": "<10", "suppressed": True}
+    assert nine["gaps"] == {} and "fewer than two strata" in nine["reason"]
+
+
+def test_a_column_that_names_patients_is_not_told() -> None:
+    p = draw()
+    assert p.groups is not None
+    found = column(p, list(p.groups))
+    assert "one patient" in found["reason"] and "SECRET" not in json.dumps(found)
+    halves = [f"{name}{i % 2}" for i, name in enumerate(p.groups)]
+    assert "SECRET" not in json.dumps(column(p, halves))
+
+
+def test_many_small_strata_are_only_counted() -> None:
+    p = draw(patients=100, images=4)
+    found = column(p, [f"DATE{i // 8}" for i in range(400)])
+    assert found["too_small"] == 50 and found["strata"] == []
+    alone = column(replace(p, groups=None), ["all"] * 400)
+    assert alone["strata"][0]["n_groups"] is None and "fewer than two" in alone["reason"]
+
+
+# -- gaps
+
+
+def test_the_gap_by_hand() -> None:
+    p = draw(harm=2)
+    told = subgroups(p, ["site"], 400)
+    assert told is not None
+    gap = told["site"]["gaps"]["sensitivity"]
+    site, hits = np.array(p.columns["site"]), p.predicted == p.labels
+    ill = p.labels == 0
+    assert (gap["best"], gap["worst"]) == ("N", "S") and told["site"]["worst"]["sensitivity"] == "S"
+    share = {s: hits[ill & (site == s)].mean() for s in "NS"}
+    assert gap["value"] == pytest.approx(share["N"] - share["S"])
+    # Draw patients, judge both sites, subtract.
+    units = np.repeat(np.arange(60), 8)
+    drawn = []
+    for weights in bootstrap_weights(units, 400, 0):
+        per = [(weights @ (hits & ill & (site == s))) / (weights @ (ill & (site == s))) for s in "NS"]
+        drawn.append(per[0] - per[1])
+    low, high = np.quantile(np.concatenate(drawn), [0.025, 0.975])
+    assert (gap["low"], gap["high"]) == (pytest.approx(low), pytest.approx(high))
+    assert gap["low"] > 0 and gap["by_chance"] < 0.02
+    odds = told["site"]["equalised_odds"]
+    assert odds["value"] == max(told["site"]["gaps"][name]["value"] for name in ("sensitivity", "specificity"))
+
+
+def test_pairs_give_the_auroc_of_sklearn() -> None:
+    rng = np.random.default_rng(0)
+    scores, positive, atoms = rng.integers(6, size=80) / 6, rng.random(80) < 0.4, rng.integers(5, size=80)
+    wins = pair_wins(scores, positive, atoms)
+    assert wins.sum() / (positive.sum() * (~positive).sum()) == pytest.approx(roc_auc_score(positive, scores))
+    weights = rng.integers(4, size=5).astype(float)
+    pairs = (weights @ np.bincount(atoms[positive], minlength=5)) * (
+        weights @ np.bincount(atoms[~positive], minlength=5)
+    )
+    expected = roc_auc_score(positive, scores, sample_weight=weights[atoms])
+    assert weights @ wins @ weights / pairs == pytest.approx(expected)
+
+
+def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
+    """Six sites that do not differ: the best and the worst differ all the same, and chance explains it."""
+    by_chance = []
+    for seed in range(12):
+        told = subgroups(draw(patients=72, seed=seed, sites="ABCDEF"), ["site"], 200)
+        assert told is not None
+        by_chance.append(told["site"]["gaps"]["auroc"]["by_chance"])
+        assert told["site"]["gaps"]["auroc"]["value"] > 0.01
+    assert 0.25 < np.mean(by_chance) < 0.75 and min(by_chance) > 0.001
+    across = subgroups(draw(), ["scanner"], 50)  # a patient is on several scanners: there is no such shuffle
+    assert across is not None and across["scanner"]["gaps"]["auroc"]["by_chance"] is None
+
+
+def test_intervals_of_a_gap_hold_the_truth() -> None:
+    """Two sites that truly differ: 95 % intervals of the gap in sensitivity hold it about as often."""
+    rng, inside, times = np.random.default_rng(0), 0, 40
+    truth = {"N": 0.9, "S": 0.7}
+    for _ in range(times):
+        owner = np.repeat(np.arange(120), 5)
+        site = np.where(owner % 2, "S", "N")
+        wanted = np.array([truth[s] for s in site])
+        own = np.where(rng.random(120) < 0.5, -0.08, 0.08)[owner]  # patients differ
+        hits = rng.random(600) < wanted + own
+        logits = np.where(hits[:, None], [[1.0, 0.0]], [[0.0, 1.0]]).astype(np.float32)
+        labels = np.zeros(600, np.int64)
+        p = Predictions(
+            ("infected", "uninfected"), ("x",) * 600, tuple(map(str, owner)), labels, logits, columns={"s": tuple(site)}
+        )
+        told = subgroups(p, ["s"], 200)
+        assert told is not None
+        gap = told["s"]["gaps"]["sensitivity"]
+        inside += gap["low"] <= 0.2 <= gap["high"]
+    assert 0.85 <= inside / times <= 1
+
+
+def test_sensitivity_is_compared_where_there_are_positives() -> None:
+    p = draw()
+    site = np.array(p.columns["site"])
+    labels = np.where(site == "S", 1, p.labels)  # no positive in S
+    told = subgroups(replace(p, labels=labels), ["site"], 30)
+    assert told is not None
+    assert "fewer than two strata have 10" in told["site"]["gaps"]["sensitivity"]["reason"]
+    assert told["site"]["gaps"]["specificity"]["value"] is not None
+    alone = {s["name"]: s["overall"] for s in told["site"]["strata"]}
+    assert alone["S"]["auroc"]["value"] is None and alone["S"]["specificity"]["value"] is not None
+
+
+def test_more_classes_and_patients_unknown() -> None:
+    p = draw(classes=3, harm=1.5)
+    told = subgroups(p, ["site"], 60)
+    assert told is not None
+    assert set(told["site"]["gaps"]) == {"auroc", "balanced_accuracy", "accuracy"}
+    assert told["site"]["equalised_odds"]["metric"].startswith("sensitivity of c")
+    alone = subgroups(replace(p, groups=None), ["site"], 60)
+    assert alone is not None and alone["site"]["gaps"]["auroc"]["value"] is not None
+
+
+def test_by_pair_and_by_image_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = draw(harm=1)
+    first = subgroups(p, ["site"], 80)
+    monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", 0)
+    again = subgroups(p, ["site"], 80)
+    assert first is not None and again is not None
+    for name, gap in first["site"]["gaps"].items():
+        for key in ("value", "low", "high"):
+            assert again["site"]["gaps"][name][key] == pytest.approx(gap[key]), name
+
+
+# -- bad input
+
+
+def test_hopeless_columns() -> None:
+    p = draw()
+    assert subgroups(p, []) is None
+    assert "empty for all" in column(p, [""] * len(p))["reason"]
+    assert "fewer than two" in column(p, ["one"] * len(p))["reason"]
+    ten = p.take(np.arange(10))
+    assert column(ten, ["a", "b"] * 5)["gaps"] == {}
+    constant = replace(p, logits=np.zeros_like(p.logits))
+    told = subgroups(constant, ["site"], 20)
+    assert told is not None and told["site"]["gaps"]["auroc"]["value"] == 0
+    with pytest.raises(UsageError, match=r"unknown column for --subgroup 'sit'.*") as error:
+        subgroups(p, ["sit"])
+    assert "site" in str(error.value) and "scanner" in str(error.value)
+    with pytest.raises(UsageError, match="no further columns"):
+        subgroups(replace(p, columns={}), ["site"])
+    none = p.take(np.arange(0))
+    assert subgroups(none, ["site"]) is None
+
+
+def test_a_thousand_classes() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(1000, size=2000)
+    p = Predictions(
+        tuple(f"c{i}" for i in range(1000)), ("x",) * 2000, tuple(str(i // 10) for i in range(2000)), labels,
+        np.eye(1000, dtype=np.float32)[labels], columns={"site": tuple("NS"[i // 10 % 2] for i in range(2000))},
+    )  # fmt: skip
+    told = subgroups(p, ["site"], 100)
+    assert told is not None and set(told["site"]["gaps"]) == {"accuracy"} and len(json.dumps(told)) < 1e4
+
+
+# -- the commands
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_report_of_a_table_by_subgroup(tmp_path: Path, vitmed: Any) -> None:
+    p = draw(harm=1)
+    write_report(tmp_path / "first", p, title="t", facts={})
+    file = tmp_path / "first" / "predictions.csv"
+    assert "subgroups" not in json.loads((tmp_path / "first" / "metrics.json").read_text())
+    answer = vitmed(
+        "evaluate", file, "--subgroup", "site", "--subgroup", "scanner", "--resamples", 30, "-o", tmp_path / "a"
+    )
+    assert answer.code == 0, answer.err
+    told = json.loads((tmp_path / "a" / "metrics.json").read_text())
+    assert list(told["subgroups"]) == ["site", "scanner"]
+    html = (tmp_path / "a" / "report.html").read_text()
+    assert "By site" in html and "Equalised odds" in html and "SECRET" not in html
+    again = evaluate(tmp_path / "a" / "predictions.csv", output=tmp_path / "b", ui=Recorder())  # it remembers
+    assert again.metrics["subgroups"] == told["subgroups"]
+    answer = vitmed("evaluate", file, "--subgroup", "hospital", "-o", tmp_path / "c")
+    assert answer.code == 2 and "site, scanner" in answer.err.replace("\n", " ") and not (tmp_path / "c").exists()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_with_subgroups(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "data", 30, tuple(COLOURS)[:2])
+    lines = ["path,label,site"]
+    for i, file in enumerate(sorted(data.rglob("*.png"))):
+        lines.append(f"{file.relative_to(data).as_posix()},{file.parent.name},{'NS'[i % 2]}")
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(lines))
+    wanted: dict[str, Any] = TINY | {"epochs": 1, "resamples": 20, "baseline": False}
+    with pytest.raises(UsageError, match="unknown column for --subgroup 'size'"):
+        train(data, labels=table, output=tmp_path / "runs", subgroup=["size"], sets=TINY_SETS, ui=Recorder(), **wanted)
+    assert not (tmp_path / "runs").exists()  # before the long work
+    result = train(
+        data, labels=table, output=tmp_path / "runs", subgroup="site", sets=TINY_SETS, ui=Recorder(), **wanted
+    )
+    assert set(result.test.metrics["subgroups"]) == {"site"}
+    other, ui = draw_classes(tmp_path / "other", 6, tuple(COLOURS)[:2], seed=9), Recorder()
+    found = evaluate(
+        result.folder, data=other, ui=ui, resamples=20
+    )  # of the run's wish, of a folder without the column
+    assert "subgroups" not in found.metrics and any("No subgroups by site" in text for text in ui.warned)
+    with pytest.raises(UsageError, match="no further columns"):
+        evaluate(result.folder, data=other, ui=ui, resamples=20, subgroup="site")

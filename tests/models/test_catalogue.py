@@ -1,0 +1,193 @@
+"""What the catalogue states of public weights, against timm and torchvision; and what counts as one of its names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from timm.models._pretrained import PretrainedCfg
+from timm.models.deit import default_cfgs as deit_cfgs
+from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import default_cfgs as vit_cfgs
+
+from vitmed.core.config import Config, load_config
+from vitmed.core.errors import UsageError
+from vitmed.models.catalogue import CATALOGUE, DISTILLED, HALF, MASKED, SUPERVISED, Entry, entry_of, is_name, is_path
+from vitmed.models.pretrained import read_weights
+from vitmed.models.weight_layouts import LAYOUTS
+from vitmed.training.checkpoint import portable
+
+TIMM = {  # name here -> name and tag in timm
+    "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",
+    "vit_small_augreg_in21k": "vit_small_patch16_224.augreg_in21k",
+    "vit_base_augreg_in21k": "vit_base_patch16_224.augreg_in21k",
+    "vit_tiny_augreg_in21k_ft_in1k": "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    "vit_small_augreg_in21k_ft_in1k": "vit_small_patch16_224.augreg_in21k_ft_in1k",
+    "vit_base_augreg_in21k_ft_in1k": "vit_base_patch16_224.augreg_in21k_ft_in1k",
+    "vit_base_augreg2_in21k_ft_in1k": "vit_base_patch16_224.augreg2_in21k_ft_in1k",
+    "deit_tiny_patch16_224": "deit_tiny_patch16_224.fb_in1k",
+    "deit_small_patch16_224": "deit_small_patch16_224.fb_in1k",
+    "deit_base_patch16_224": "deit_base_patch16_224.fb_in1k",
+    "mae_vit_base": "vit_base_patch16_224.mae",
+    "mae_vit_large": "vit_large_patch16_224.mae",
+    "dino_vits16": "vit_small_patch16_224.dino",
+    "dino_vits8": "vit_small_patch8_224.dino",
+    "dino_vitb16": "vit_base_patch16_224.dino",
+    "dino_vitb8": "vit_base_patch8_224.dino",
+    "dinov2_vits14": "vit_small_patch14_dinov2.lvd142m",
+    "dinov2_vitb14": "vit_base_patch14_dinov2.lvd142m",
+    "dinov2_vitl14": "vit_large_patch14_dinov2.lvd142m",
+    "dinov2_vits14_reg4": "vit_small_patch14_reg4_dinov2.lvd142m",
+    "dinov2_vitb14_reg4": "vit_base_patch14_reg4_dinov2.lvd142m",
+    "dinov2_vitl14_reg4": "vit_large_patch14_reg4_dinov2.lvd142m",
+}
+WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024}
+
+
+def timm_says(name: str) -> PretrainedCfg:
+    model, _, tag = TIMM[name].partition(".")
+    return {**vit_cfgs, **deit_cfgs}[model].cfgs[tag]
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_what_is_stated_is_what_timm_states(name: str) -> None:
+    entry, cfg = CATALOGUE[name], timm_says(name)
+    if entry.hub:
+        assert entry.hub == f"{cfg.hf_hub_id}{TIMM[name]}" and not cfg.url
+    else:
+        assert entry.url == cfg.url
+    assert (entry.mean, entry.std, entry.interpolation) == (cfg.mean, cfg.std, cfg.interpolation)
+    assert entry.licence.lower() == cfg.license and (3, entry.image_size, entry.image_size) == cfg.input_size
+
+
+@pytest.mark.parametrize("name", ["vit_b_16", "vit_b_32", "vit_l_16"])
+def test_what_is_stated_is_what_torchvision_states(name: str) -> None:
+    from torchvision.models import get_model_weights
+
+    weights: Any = get_model_weights(name)["IMAGENET1K_V1"]
+    entry, transforms = CATALOGUE[f"torchvision_{name}"], weights.transforms()
+    assert entry.url == weights.url and abs(entry.size - weights.meta["_file_size"] * 2**20) < 1000
+    assert (list(entry.mean), list(entry.std)) == (transforms.mean, transforms.std)
+    assert entry.interpolation == transforms.interpolation.value and [entry.image_size] == transforms.crop_size
+
+
+def parameters(name: str) -> int:
+    """As the short form of the model tells it: of the blocks, which are nearly all."""
+    match = re.fullmatch(r"ViT-(\w+)/(\d+)", CATALOGUE[name].model)
+    assert match, name
+    width = WIDTHS[match[1]]
+    return 12 * width * width * (24 if match[1] == "L" else 12)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_entry_is_well_formed(name: str) -> None:
+    entry = CATALOGUE[name]
+    assert re.fullmatch(r"[a-z0-9_]+", name) and entry.url.startswith("https://") and entry.file
+    assert entry.kind in (SUPERVISED, MASKED, DISTILLED) and entry.layout in LAYOUTS
+    assert entry.layout == "Google npz" or not entry.file.endswith(".npz")
+    assert entry.sha256 is None or re.fullmatch(r"[0-9a-f]{8}|[0-9a-f]{64}", entry.sha256)
+    assert (f"-{entry.sha256}." in entry.file) == (entry.sha256 is not None and len(entry.sha256) == 8)
+    assert ("sha256 is published" in entry.note) == (entry.sha256 is None and not entry.hub)
+    assert 1 < entry.size / (4 * parameters(name)) < 1.9 and Path(entry.file).suffix in (
+        ".npz", ".pth", ".bin", ".safetensors")  # fmt: skip
+    if entry.hub:
+        assert entry.url == f"https://huggingface.co/{entry.hub}/resolve/main/{entry.file}"
+    assert entry.hub or not entry.gated
+
+
+def test_licences_that_forbid_commercial_use() -> None:
+    forbidden = {name for name, entry in CATALOGUE.items() if entry.non_commercial}
+    assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni"}
+
+
+def test_near_names_are_listed() -> None:
+    assert entry_of("phikon").hub == "owkin/phikon"
+    with pytest.raises(UsageError, match=r"did you mean dinov2_vits14 or dinov2_vit") as error:
+        entry_of("DINOv2-vits14")
+    assert "vitmed weights list" in str(error.value)
+    with pytest.raises(UsageError) as error:
+        entry_of("resnet50")
+    assert "did you mean" not in str(error.value)
+
+
+def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_name("uni") and not is_name("union")
+    (tmp_path / "uni").mkdir()  # what `weights fetch --to .` might leave: no weight file
+    assert is_name("uni")
+    (tmp_path / "uni").rmdir()
+    (tmp_path / "uni").touch()
+    assert not is_name("uni") and is_name("uni", tmp_path.parent)
+    assert [is_path(text) for text in ("a/uni", "uni.pth", "uni", "unii", "u" * 999)] == [True] * 3 + [False] * 2
+
+
+def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    file = tmp_path / "configs" / "c.yaml"
+    file.write_text("model: {weights: dino_vits16}\n")
+    config = load_config(file)
+    assert config.model.weights == "dino_vits16"
+    run = tmp_path / "runs" / "first"
+    run.mkdir(parents=True)
+    assert portable(config, run).model.weights == "dino_vits16"
+    (run / "config.yaml").write_text(portable(config, run).to_yaml())
+    assert load_config(run / "config.yaml").model.weights == "dino_vits16"
+    # a file keeps the road to itself, whatever its name
+    (tmp_path / "configs" / "dino_vits16").touch()
+    config = load_config(file)
+    assert config.model.weights is not None and Path(config.model.weights) == file.parent / "dino_vits16"
+    assert portable(config, run).model.weights == "../../configs/dino_vits16"
+    file.write_text("model: {weights: mine.pth}\n")
+    assert Path(str(load_config(file).model.weights)) == file.parent / "mine.pth"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    state = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=1, num_heads=1, num_classes=5).state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    return tmp_path / "w.pth"
+
+
+def test_what_the_catalogue_knows_travels_with_the_weights(file: Path) -> None:
+    entry = Entry("https://x.invalid/w.pth", 1, "ViT", SUPERVISED, "a test", licence="CC-BY-NC-4.0", mean=HALF,
+                  std=(0.1, 0.2, 0.3), interpolation="bilinear")  # fmt: skip
+    weights = read_weights(file, entry)
+    assert (weights.mean, weights.std) == (HALF, (0.1, 0.2, 0.3))
+    assert (weights.interpolation, weights.licence) == ("bilinear", "CC-BY-NC-4.0")
+    assert weights.normalize == ("given", "the catalogue") and weights.kind == SUPERVISED
+
+
+def test_a_mean_of_its_own_is_kept(file: Path) -> None:
+    weights = read_weights(file, CATALOGUE["rad_dino"])
+    assert weights.mean == (0.5307, 0.5307, 0.5307) and weights.std == (0.2583, 0.2583, 0.2583)
+    assert weights.normalize == ("given", "the catalogue")
+
+
+def test_what_a_hub_file_beside_the_weights_knows_travels_too(file: Path) -> None:
+    weights = read_weights(file)
+    assert (weights.mean, weights.std, weights.interpolation, weights.licence) == (None, None, None, None)
+    beside = file.with_name("config.json")
+    beside.write_text('{"architecture": "vit", "pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], '
+                      '"interpolation": "bicubic", "license": "apache-2.0"}}')  # fmt: skip
+    weights = read_weights(file)
+    assert (weights.mean, weights.std, weights.interpolation) == (HALF, HALF, "bicubic")
+    assert weights.licence == "apache-2.0" and weights.normalize == ("half", "config.json")
+    beside = file.with_name("preprocessor_config.json")
+    beside.write_text('{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "resample": 2}')
+    weights = read_weights(file)
+    assert weights.mean == (0.485, 0.456, 0.406) and weights.interpolation == "bilinear" and weights.licence is None
+    assert weights.normalize == ("imagenet", "preprocessor_config.json")
+    for broken in ("{", "[]", '{"image_mean": "x"}', "null"):
+        beside.write_text(broken)
+        assert read_weights(file).normalize == ("half", "config.json")
+
+
+def test_a_run_config_holds_the_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Config.model_validate({"model": {"weights": "uni"}})
+    assert "weights: uni\n" in portable(config, tmp_path).to_yaml()

@@ -1,0 +1,128 @@
+"""The one path from images to logits: in order, in bounded memory, with the unreadable set aside."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitmed.core.errors import DataError
+from vitmed.core.hardware import Precision
+from vitmed.data.batches import read_batches
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.inference import predict_logits
+from vitmed.models.vit import ViT
+
+PREPROCESSING = Preprocessing(16, 3, "pad", "half")
+CPU = torch.device("cpu")
+
+
+def picture(index: int) -> np.ndarray:
+    return np.random.default_rng(index).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+
+
+def network() -> ViT:
+    torch.manual_seed(0)
+    return ViT(3, 16, 8, width=16, depth=2, heads=2, dropout=0.5)
+
+
+def test_batches_come_in_order_with_the_unreadable_apart() -> None:
+    def read(index: int) -> np.ndarray:
+        time.sleep(0.002 * (index % 3))  # threads overtake each other
+        if index in (3, 4, 5, 9):
+            raise DataError(f"{index} is broken")
+        return picture(index)
+
+    found = list(read_batches(read, 11, batch_size=3))
+    assert [good for good, _, _ in found] == [[0, 1, 2], [], [6, 7, 8], [10]]
+    assert [sorted(bad) for _, _, bad in found] == [[], [3, 4, 5], [], [9]]
+    assert found[1][2][4] == "4 is broken"
+    for good, images, _ in found:
+        assert len(images) == len(good)
+        assert all(np.array_equal(image, picture(i)) for i, image in zip(good, images, strict=True))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 6, 7])
+def test_every_count(count: int) -> None:
+    assert [i for good, _, _ in read_batches(picture, count, 3) for i in good] == list(range(count))
+
+
+def test_reading_is_never_more_than_a_batch_ahead() -> None:
+    read, lock, ahead = 0, threading.Lock(), []
+
+    def one(index: int) -> np.ndarray:
+        nonlocal read
+        with lock:
+            read += 1
+        return picture(index)
+
+    for done, _ in enumerate(read_batches(one, 40, batch_size=4), 1):
+        time.sleep(0.01)
+        ahead.append(read - 4 * done)
+    assert max(ahead) <= 4
+
+
+def test_an_error_that_is_no_data_error_is_not_hidden() -> None:
+    def read(index: int) -> np.ndarray:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(read_batches(read, 3))
+
+
+def test_logits_are_the_networks() -> None:
+    model, seen = network(), []
+    indices, logits, problems = predict_logits(
+        model, PREPROCESSING, picture, 70, CPU, progress=lambda done, total: seen.append((done, total))
+    )
+    assert indices == list(range(70)) and problems == {} and logits.dtype == np.float32
+    assert seen == [(64, 70), (70, 70)]
+    assert not model.training  # dropout rests
+    with torch.no_grad():
+        x = torch.stack([torch.from_numpy(picture(i)) for i in range(70)]).permute(0, 3, 1, 2) / 127.5 - 1
+        expected = model(x).numpy()
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_an_image_alone_and_in_company_get_the_same_logits() -> None:
+    model = network()
+    together = predict_logits(model, PREPROCESSING, picture, 20, CPU)[1]
+    alone = [predict_logits(model, PREPROCESSING, lambda _, i=i: picture(i), 1, CPU)[1][0] for i in range(20)]
+    np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
+
+
+def test_the_unreadable_have_no_logits() -> None:
+    def read(index: int) -> np.ndarray:
+        if index % 2:
+            raise DataError(f"file {index}", "a fix")
+        return picture(index)
+
+    indices, logits, problems = predict_logits(network(), PREPROCESSING, read, 5, CPU)
+    assert indices == [0, 2, 4] and logits.shape == (3, 3) and problems == {1: "file 1; a fix", 3: "file 3; a fix"}
+
+    def broken(index: int) -> np.ndarray:
+        raise DataError("x")
+
+    indices, logits, problems = predict_logits(network(), PREPROCESSING, broken, 2, CPU)
+    assert indices == [] and len(logits) == 0 and len(problems) == 2
+
+
+def test_no_gradient_is_kept() -> None:
+    class Watch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_grad_enabled() and x.dtype == torch.float32
+            return x.mean(dim=(2, 3))
+
+    assert predict_logits(Watch(), PREPROCESSING, picture, 3, CPU)[1].shape == (3, 3)
+
+
+def test_mixed_precision_gives_float32_logits_close_to_it() -> None:
+    model = network()
+    exact = predict_logits(model, PREPROCESSING, picture, 8, CPU)[1]
+    mixed = predict_logits(model, PREPROCESSING, picture, 8, CPU, Precision("bf16", torch.bfloat16, ""))[1]
+    assert mixed.dtype == np.float32
+    np.testing.assert_allclose(mixed, exact, atol=0.05)

@@ -1,0 +1,396 @@
+"""Foreign weights fit by name and shape, exactly accounted, or are refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, Recorder, Trained, draw_splits
+from timm.models.vision_transformer import VisionTransformer
+
+import vitmed
+from vitmed import build_model, train
+from vitmed.core.config import ModelConfig
+from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.pretrained import LoadReport, fitted, load_pretrained, read_weights
+from vitmed.models.resample_weights import resample_positions
+from vitmed.models.vit import ViT
+from vitmed.models.weight_layouts import HEAD
+from vitmed.training.checkpoint import load_checkpoint
+
+SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
+
+
+def ours(classes: int = 3, **fields: object) -> ViT:
+    torch.manual_seed(1)
+    return ViT(classes, **(SMALL | fields))  # type: ignore[arg-type]
+
+
+def theirs(classes: int = 3) -> VisionTransformer:
+    torch.manual_seed(0)
+    return VisionTransformer(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=classes)
+
+
+def give(model: ViT, file: Path) -> LoadReport:
+    return load_pretrained(model, read_weights(file))
+
+
+@pytest.mark.parametrize("wrapped", [None, "model", "state_dict", "model_state_dict", "teacher", "weights"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "net.", "backbone.", "module.backbone."])
+def test_timm_weights_fit_by_identity(tmp_path: Path, wrapped: str | None, prefix: str) -> None:
+    donor, model = theirs().eval(), ours().eval()
+    state = {f"{prefix}{name}": value for name, value in donor.state_dict().items()}
+    torch.save({wrapped: state, "epoch": 3} if wrapped else state, tmp_path / "w.pt")
+    report = give(model, tmp_path / "w.pt")
+    assert (report.fresh, report.unused, report.resized) == ((), (), ())
+    assert set(report.loaded) == set(donor.state_dict())
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(model(x), donor(x), atol=1e-5, rtol=1e-5)
+
+
+def test_the_head_alone_may_be_fresh(tmp_path: Path) -> None:
+    extra = {"mask_token": torch.zeros(1), "decoder_embed.weight": torch.zeros(2, 2)}
+    torch.save(theirs(classes=10).state_dict() | extra, tmp_path / "w.pt")
+    model = ours(classes=3)
+    head = model.head.weight.detach().clone()
+    report = give(model, tmp_path / "w.pt")
+    assert report.fresh == HEAD and set(report.unused) == {*HEAD, *extra}
+    assert torch.equal(model.head.weight, head)
+    assert "fresh: head.weight, head.bias" in str(report) and report.to_dict()["file"] == "w.pt"
+
+
+def test_what_is_resampled_is_told(tmp_path: Path) -> None:
+    torch.save(theirs().state_dict(), tmp_path / "w.pt")
+    report = give(ours(image_size=32, channels=1), tmp_path / "w.pt")
+    assert set(report.resized) == {"patch_embed.proj.weight", "pos_embed"} and not set(report.resized) & set(
+        report.loaded
+    )
+    assert "resized" in str(report)
+
+
+def test_positions_keep_their_place_when_resampled(tmp_path: Path) -> None:
+    """A ramp over the image stays a ramp, and the class token's own row is untouched."""
+    row = torch.arange(8.0).repeat_interleave(8)  # the row of each patch of an 8 x 8 grid
+    positions = torch.cat([torch.full((1, 1, 1), 99.0), row[None, :, None]], dim=1)
+    finer = resample_positions(positions, torch.Size((1, 1 + 16 * 16, 1)))
+    assert finer[0, 0, 0] == 99
+    expected = (torch.arange(16.0) + 0.5) / 2 - 0.5  # centres of the finer rows in units of the old ones
+    inner = finer[0, 1:, 0].reshape(16, 16)[4:12, 8]
+    torch.testing.assert_close(inner, expected[4:12], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [({"width": 32}, "cls_token"), ({"depth": 3}, "blocks.2."), ({"stem": "conv"}, "patch_embed"),
+     ({"layer_scale": True}, "blocks.0.ls1.gamma"), ({"registers": 2}, "reg_token")],
+)  # fmt: skip
+def test_what_else_does_not_fit_is_an_error_that_names_it(tmp_path: Path, fields: dict[str, object], name: str) -> None:
+    torch.save(theirs().state_dict(), tmp_path / "w.pt")
+    model = ours(**fields)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError) as error:
+        give(model, tmp_path / "w.pt")
+    assert "w.pt" in str(error.value) and name in str(error.value)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # nothing half-loaded
+
+
+def test_the_file_decides_the_network(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    donor = VisionTransformer(img_size=56, patch_size=14, embed_dim=64, depth=2, num_heads=1, num_classes=7,
+                              init_values=1e-5, reg_tokens=4, no_embed_class=True)  # fmt: skip
+    torch.save(donor.state_dict(), tmp_path / "dinov2.pth")
+    model = build_model(weights=str(tmp_path / "dinov2.pth"))
+    assert (model.registers, len(model.blocks), model.blocks[0].attn.heads) == (4, 2, 1)
+    x = torch.randn(1, 3, 56, 56)
+    torch.testing.assert_close(model.eval()(x), donor.eval()(x), atol=1e-5, rtol=1e-5)  # the head of 7 classes is kept
+    assert build_model(weights=str(tmp_path / "dinov2.pth"), num_classes=2).head.out_features == 2
+
+
+def test_very_large_images_of_a_file_are_not_taken_over(tmp_path: Path) -> None:
+    """DINOv2 ended at 518 px, which costs seven times 224 px."""
+    state = VisionTransformer(img_size=518, patch_size=14, embed_dim=64, depth=1, num_heads=1).state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    weights = read_weights(tmp_path / "w.pth")
+    assert (weights.model["image_size"], fitted(ModelConfig(), weights).image_size) == (518, 224)
+    assert fitted(ModelConfig(image_size=518), weights).image_size == 518
+
+
+def test_a_number_set_by_hand_must_agree_with_the_weights(tmp_path: Path) -> None:
+    state = VisionTransformer(img_size=16, patch_size=8, embed_dim=192, depth=2, num_heads=3).state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    weights = read_weights(tmp_path / "w.pth")
+    assert fitted(ModelConfig(), weights).heads == 3
+    wrong = {"width": 64, "depth": 3, "registers": 1, "mlp_ratio": 2.0, "stem": "conv", "name": "vit_base"}
+    for name, value in wrong.items():
+        with pytest.raises(UsageError, match=r"w\.pth"):
+            fitted(ModelConfig(**{name: value}), weights)  # type: ignore[arg-type]
+    torch.save(theirs().state_dict(), tmp_path / "narrow.pth")  # 16 wide
+    with pytest.raises(UsageError, match=r"model\.heads"):
+        fitted(ModelConfig(), read_weights(tmp_path / "narrow.pth"))
+
+
+def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
+    torch.save(theirs().state_dict() | tensors, tmp_path / "w.pt")
+    return tmp_path / "w.pt"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("blocks.0.mlp.w12.weight", "SwiGLU"),
+        ("blocks.0.attn.q_norm.weight", "queries"),
+        ("blocks.0.attn.rope.freqs", "rotary"),
+        ("blocks.0.attn.relative_position_bias_table", "Swin"),
+        ("norm_pre.weight", "CLIP"),
+        ("attn_pool.q.weight", "SigLIP"),
+        ("blocks.0.adapter.weight", "blocks.0.adapter.weight"),
+    ],
+)
+def test_what_is_no_plain_vit_is_refused_by_its_name(tmp_path: Path, name: str, what: str) -> None:
+    with pytest.raises(CheckpointError, match=what):
+        read_weights(changed(tmp_path, **{name: torch.zeros(4)}))
+
+
+def test_a_cnn_is_called_a_cnn(tmp_path: Path) -> None:
+    import torchvision
+
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match="CNN"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_quantised_weights_are_refused(tmp_path: Path) -> None:
+    whole = torch.zeros(48, 16, dtype=torch.int8)
+    with pytest.raises(CheckpointError, match="quantised"):
+        read_weights(changed(tmp_path, **{"blocks.0.attn.qkv.weight": whole}))
+
+
+def test_half_precision_is_widened(tmp_path: Path) -> None:
+    torch.save({name: value.half() for name, value in theirs().state_dict().items()}, tmp_path / "w.pt")
+    model = ours()
+    give(model, tmp_path / "w.pt")
+    assert all(value.dtype == torch.float32 for value in model.state_dict().values())
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit(99)",)
+
+
+def test_files_that_hold_no_weights(tmp_path: Path) -> None:
+    torch.save({"a": 1}, tmp_path / "plain.pt")
+    torch.save({"features.0.weight": torch.zeros(3)}, tmp_path / "vgg.pt")
+    torch.save({"cls_token": Hostile()}, tmp_path / "hostile.pt")
+    whole = changed(tmp_path).read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "cut.npz").write_bytes(b"PK")
+    (tmp_path / "cut.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    (tmp_path / "folder.pt").mkdir()
+    (tmp_path / "empty.pt").write_bytes(b"")
+    names = (
+        "plain.pt",
+        "vgg.pt",
+        "hostile.pt",
+        "cut.pt",
+        "cut.npz",
+        "cut.safetensors",
+        "folder.pt",
+        "empty.pt",
+        "none.pt",
+    )
+    for name in names:
+        with pytest.raises(CheckpointError, match=name):
+            read_weights(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["w.pth", "model.safetensors", "w.npz"])
+def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 346\n"
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CheckpointError, match="Git LFS"):
+        read_weights(tmp_path / name)
+
+
+def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_habit(tmp_path: Path) -> None:
+    assert read_weights(changed(tmp_path)).normalize[0] == "imagenet"
+    assert "habit" in read_weights(changed(tmp_path)).normalize[1]
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
+    assert read_weights(changed(tmp_path)).normalize == ("half", "preprocessor_config.json")
+    (tmp_path / "preprocessor_config.json").unlink()
+    (tmp_path / "config.json").write_text('{"pretrained_cfg": {"mean": [0.485, 0.456, 0.406]}}')
+    assert read_weights(changed(tmp_path)).normalize == ("imagenet", "config.json")
+
+
+def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
+    fields = {**SMALL, "depth": 1, "stem": "conv", "pool": "mean", "weights": str(trained.best)}
+    model = build_model("vit_tiny", 5, **fields)
+    assert torch.equal(model.cls_token, torch.load(trained.best, weights_only=True)["weights"]["cls_token"])
+    assert model.head.weight.shape == (5, 16)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_training_starts_from_a_file_alone_and_says_so(tmp_path: Path, ui: Recorder) -> None:
+    data = draw_splits(tmp_path / "data")
+    torch.manual_seed(0)
+    donor = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=2, num_heads=1, num_classes=7).state_dict()
+    torch.save(donor, tmp_path / "w.pt")
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
+    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    settings |= {"epochs": 1, "lr": 1e-30}  # so small that nothing moves
+    result = train(
+        data, weights=str(tmp_path / "w.pt"), output=tmp_path / "runs", sets=["train.min_lr=0"], ui=ui, **settings
+    )
+    saved = torch.load(result.checkpoint, weights_only=True)
+    assert torch.equal(saved["weights"]["blocks.0.attn.qkv.weight"], donor["blocks.0.attn.qkv.weight"])
+    model, data_config = saved["config"]["model"], saved["config"]["data"]
+    assert (model["stem"], model["pool"], model["width"], model["depth"]) == ("patch", "cls", 64, 2)
+    assert (model["image_size"], model["patch_size"], data_config["normalize"]) == (16, 8, "half")
+    assert any("weights w.pt (timm)" in line and "fresh: head.weight" in line and "half" in line for line in ui.said)
+    assert (result.folder / "weights.json").is_file()
+    assert len(vitmed.predict(next((data / "test").rglob("*.png")), checkpoint=result.checkpoint)) == 1
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, ui: Recorder) -> None:
+    """Network and normalisation are the first run's, though nothing but its file was named."""
+    data = draw_splits(tmp_path / "data")
+    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    result = train(data, weights=str(trained.best), output=tmp_path / "runs", ui=ui, **(settings | {"epochs": 1}))
+    first, second = (torch.load(file, weights_only=True)["config"] for file in (trained.best, result.checkpoint))
+    for name in ("image_size", "patch_size", "width", "depth", "heads", "stem", "pool", "positions"):
+        assert first["model"][name] == second["model"][name], name
+    assert first["data"]["normalize"] == second["data"]["normalize"]
+
+
+def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained: Trained) -> None:
+    """Its config leaves width, depth and heads to the name; its image size is taken over, however large."""
+    content = torch.load(trained.best, weights_only=True)
+    content["config"]["model"] |= {"width": None, "depth": None, "heads": None, "image_size": 512}
+    torch.save(content, tmp_path / "best.pt")
+    config = fitted(ModelConfig(), read_weights(tmp_path / "best.pt"))
+    assert (config.width, config.depth, config.heads, config.image_size) == (192, 12, 3, 512)
+
+
+@pytest.mark.parametrize("part", ["config", "weights"])
+def test_a_damaged_checkpoint_is_no_weight_file(tmp_path: Path, trained: Trained, part: str) -> None:
+    content = torch.load(trained.best, weights_only=True)
+    for wrong in (None, 3, {"model": 1, "data": 2}, {"a": "b"}):
+        torch.save(content | {part: wrong}, tmp_path / "best.pt")
+        with pytest.raises(CheckpointError, match=r"best\.pt"):
+            read_weights(tmp_path / "best.pt")
+
+
+@pytest.mark.parametrize(
+    ("normalize", "mean", "std"),
+    [("imagenet", None, None), ("half", None, None), ("image", None, None),
+     ("given", (0.2, 0.5, 0.7), (0.1, 0.3, 0.2)), ("given", (0.53,) * 3, (0.26,) * 3)],
+)  # fmt: skip
+@pytest.mark.parametrize("patch", [8, 4])
+def test_a_grey_image_gives_the_features_of_its_copy_in_three_channels(
+    tmp_path: Path, normalize: str, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, patch: int
+) -> None:
+    torch.save(theirs().state_dict(), tmp_path / "w.pt")
+    torch.manual_seed(3)
+    grey = torch.randint(0, 256, (2, 16, 16, 1), dtype=torch.uint8)
+    features = {}
+    for channels in (1, 2, 3, 4):
+        how = Preprocessing(16, channels, "pad", normalize, mean, std)
+        model = ours(channels=channels, patch_size=patch).eval()
+        load_pretrained(model, read_weights(tmp_path / "w.pt"), how)
+        alpha = torch.full_like(grey, 128)
+        copies = [grey] * (1 if channels < 3 else 3) + [alpha] * (channels in (2, 4))
+        features[channels] = model.features(how.normalise(torch.cat(copies, dim=-1)))
+    for channels in (1, 2, 4):
+        torch.testing.assert_close(features[channels], features[3], atol=1e-4, rtol=1e-4)
+
+
+def test_grey_weights_give_a_colour_image_the_features_of_its_mean(tmp_path: Path) -> None:
+    donor = VisionTransformer(img_size=16, patch_size=8, in_chans=1, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    torch.save(donor.state_dict(), tmp_path / "w.pt")
+    torch.manual_seed(3)
+    colour = torch.randint(0, 86, (2, 16, 16, 3), dtype=torch.uint8) * 3  # their mean is a whole number
+    grey = colour.sum(dim=-1, keepdim=True).div(3).to(torch.uint8)
+    out = []
+    for images in (colour, grey):
+        how = Preprocessing(16, images.shape[-1], "pad", "imagenet")
+        model = ours(channels=images.shape[-1]).eval()
+        load_pretrained(model, read_weights(tmp_path / "w.pt"), how)
+        out.append(model.features(how.normalise(images)))
+    torch.testing.assert_close(out[0], out[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Recorder) -> None:
+    """From the hub's file beside the weights, through the checkpoint, into weights made of that checkpoint."""
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    donor = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=1, num_heads=1, num_classes=7).state_dict()
+    torch.save(donor, tmp_path / "w.pt")
+    told = {"mean": [0.53, 0.53, 0.53], "std": [0.26, 0.26, 0.26], "interpolation": "bicubic", "license": "mit"}
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": told}))
+    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    result = train(data, weights=str(tmp_path / "w.pt"), output=tmp_path / "runs", ui=ui, **settings | {"epochs": 1})
+    saved = load_checkpoint(result.folder)
+    assert saved.preprocessing == Preprocessing(16, 3, "pad", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")
+    assert saved.config.model.licence == "mit"
+    assert "licence mit" in result.test.metrics["report"]["facts"]["Started from"]
+    again = read_weights(result.checkpoint)
+    assert (again.normalize[0], again.mean, again.std) == ("given", (0.53,) * 3, (0.26,) * 3)
+    assert (again.interpolation, again.licence, again.kind) == ("bicubic", "mit", "vitmed")
+
+
+@pytest.mark.parametrize(
+    ("extra", "lacks", "kind"),
+    [({}, (), "supervised"), ({}, HEAD, "self-distilled"), ({"decoder_pred.weight": 1}, HEAD, "masked image")],
+)
+def test_how_weights_were_made_is_told_by_what_lies_in_the_file(
+    tmp_path: Path, extra: dict[str, int], lacks: tuple[str, ...], kind: str
+) -> None:
+    state = {name: value for name, value in theirs().state_dict().items() if name not in lacks}
+    torch.save(state | {name: torch.zeros(size) for name, size in extra.items()}, tmp_path / "w.pt")
+    assert read_weights(tmp_path / "w.pt").kind == kind
+
+
+def test_the_teacher_is_taken_and_settings_beside_it_do_no_harm(tmp_path: Path) -> None:
+    """As DINO saves: student and teacher side by side, with the script's arguments."""
+    teacher = theirs().state_dict()
+    student = {name: torch.zeros_like(value) for name, value in teacher.items()}
+    flat = {
+        f"{who}.backbone.{name}": v for who, s in (("student", student), ("teacher", teacher)) for name, v in s.items()
+    }
+    torch.save(flat, tmp_path / "flat.pth")
+    nested = {"student": student, "teacher": teacher, "args": argparse.Namespace(arch="vit", patch_size=8), "epoch": 99}
+    torch.save(nested, tmp_path / "nested.pth")
+    for file in ("flat.pth", "nested.pth"):
+        assert torch.equal(read_weights(tmp_path / file).state["cls_token"], teacher["cls_token"]), file
+    with pytest.raises(CheckpointError, match="refused"):
+        load_checkpoint(tmp_path / "nested.pth")  # a checkpoint of vitmed holds plain types alone
+
+
+def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None:
+    state = theirs().state_dict()
+    state["blocks.1.norm1.weight"][3] = float("nan")
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.norm1\.weight holds numbers that are not finite"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_folders_and_addresses_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(CheckpointError) as error:
+        read_weights(tmp_path / "hub")
+    assert error.value.fix == f"name {tmp_path / 'hub' / 'model.safetensors'}"
+    for wrong in ("", "https://example.invalid/w.pth"):
+        with pytest.raises(UsageError, match="no file and no name"):
+            build_model(weights=wrong)
+
+
+def test_python_objects_in_an_npz_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", evil=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(CheckpointError, match="refused: it holds Python objects"):
+        read_weights(tmp_path / "w.npz")

@@ -1,0 +1,154 @@
+"""The checklists are complete, point only to what is there, and say honestly what is not."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.checklist_items import CLAIM, GUIDELINES, STARD, TRIPOD
+from vitmed.report.checklists import TOPICS, checklists
+from vitmed.report.limitations import limitations
+from vitmed.report.page import SECTIONS
+from vitmed.report.write import write_report
+
+
+def found(groups: bool = True, n: int = 200, resamples: int = 10, **more: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    patients = tuple(f"p{i % 60}" for i in range(n)) if groups else None
+    p = Predictions(("a", "b"), ("x",) * n, patients, np.arange(n) % 2, rng.normal(size=(n, 2)).astype(np.float32))
+    metrics = evaluate_predictions(p, resamples=resamples)
+    return {**metrics, "baselines": {}, "report": {"title": "t", "facts": {}, "notes": []}, **more}
+
+
+JUDGED = {"site": {"strata": [{"name": "N", "overall": {}}, {"name": "S", "overall": {}}]}}
+SUPPRESSED = {"site": {"strata": [{"name": "N", "n": "<10", "suppressed": True}], "reason": "too few"}}
+
+
+def test_every_item_is_there_once_and_in_order() -> None:
+    """44, 27 and 40 items; those with parts are 52 of TRIPOD+AI and 48 of STARD-AI."""
+    for guideline, items, lines in ((CLAIM, 44, 44), (TRIPOD, 27, 52), (STARD, 40, 48)):
+        numbers = [item.number for item in guideline.items]
+        assert len(numbers) == len(set(numbers)) == lines
+        whole = [int(re.match(r"\d+", number).group()) for number in numbers]  # type: ignore[union-attr]
+        assert whole == sorted(whole) and set(whole) == set(range(1, items + 1))
+
+
+def test_every_item_has_an_answer_or_asks_for_one() -> None:
+    for guideline in GUIDELINES:
+        for item in guideline.items:
+            assert item.topics or item.author, item
+            assert set(item.topics) <= set(TOPICS)
+            assert (len(item.asks) < 70 and item.asks[0].islower()) or item.asks.startswith("ROC"), item
+    assert {topic.section for topic in TOPICS.values()} <= set(SECTIONS) | {
+        "operating", "calibration", "patients", "subgroups", "uncertainty", "attention", "robustness",
+    }  # fmt: skip
+
+
+def line(metrics: dict[str, Any], name: str, number: str, shown: tuple[str, ...] = tuple(SECTIONS)) -> Any:
+    (one,) = [c for c in checklists(metrics, shown) if c.name == name]
+    return next(line for line in one.lines if line.number == number)
+
+
+def test_a_pointer_depends_on_what_is_there() -> None:
+    bare = found()
+    assert line(bare, "CLAIM 2024", "20").state == "not supplied"  # no flow: the level is unknown
+    assert line(bare, "CLAIM 2024", "44").state == "not supplied"  # funding: no program knows
+    assert line(bare, "CLAIM 2024", "38").state == "answered"
+    assert line(found(resamples=0), "CLAIM 2024", "29").state == "not supplied"
+    flow = {"judged": {"split": "test", "images": 200, "patients": 60}, "level": "patient"}
+    assert line(found(flow=flow), "CLAIM 2024", "20").state == "answered"
+    assert line(found(flow=flow), "CLAIM 2024", "32").state == "answered"
+    assert line(found(flow=flow), "CLAIM 2024", "33").state == "not supplied"
+    elsewhere = {"judged": {"split": None, "images": 200, "patients": 60}, "level": "patient"}
+    assert line(found(flow=elsewhere), "CLAIM 2024", "33").state == "answered"
+    assert line(found(flow=elsewhere), "CLAIM 2024", "32").state == "not supplied"
+    calibrated = found(calibration={"x": 1})
+    assert line(calibrated, "TRIPOD+AI", "12e", (*SECTIONS, "calibration")).state == "in part"  # no decision curve
+    everything = found(calibration={"x": 1}, decision_curve={"thresholds": [0.5]})
+    assert line(everything, "TRIPOD+AI", "12e", (*SECTIONS, "calibration", "operating")).state == "answered"
+
+
+def test_groups_that_were_too_small_answer_nothing() -> None:
+    shown = (*SECTIONS, "subgroups", "patients", "errors", "robustness")
+    asked = (("TRIPOD+AI", "23a"), ("TRIPOD+AI", "23b"), ("TRIPOD+AI", "12d"), ("STARD-AI", "23"), ("CLAIM 2024", "30"))
+    for guideline, number in asked:
+        assert "results by subgroup" in line(found(subgroups=SUPPRESSED), guideline, number, shown).missing
+        assert "results by subgroup" not in line(found(subgroups=JUDGED), guideline, number, shown).missing
+    assert any("No subgroups were compared, since too few" in t for t in limitations(found(subgroups=SUPPRESSED)))
+
+
+def test_a_threshold_counts_only_where_one_was_chosen() -> None:
+    shown = (*SECTIONS, "operating")
+    none = found(operating_points={"threshold": None, "chosen": "default"})
+    assert line(none, "TRIPOD+AI", "15", shown).state == "not supplied"
+    for chosen in ({"threshold": 0.3, "chosen": "youden"}, {"threshold": None, "chosen": "cost"}):
+        assert line(found(operating_points=chosen), "TRIPOD+AI", "15", shown).state == "answered"
+
+
+def test_the_author_is_asked_for_what_no_column_tells() -> None:
+    table = {"unit": "patients", "cut": "", "rows": [{"name": "x"}], "rare": 0}
+    flow = {"judged": {"split": "test"}, "level": "patient"}
+    said = found(flow={**flow, "characteristics": {"age_years": table, "Sex": table, "hospital": table}})
+    for guideline, number in (("CLAIM 2024", "36"), ("TRIPOD+AI", "20b"), ("STARD-AI", "25")):
+        assert line(said, guideline, number).missing == "device, severity of the patients of each split"
+        assert "age, sex, site, device, severity" in line(found(flow=flow), guideline, number).missing
+    hidden = {**table, "rows": [], "reason": "too few"}
+    assert "age" in line(found(flow={**flow, "characteristics": {"age": hidden}}), "CLAIM 2024", "36").missing
+
+
+def test_images_that_the_model_has_seen_are_the_first_limitation() -> None:
+    seen = {"images": 0, "patients": 21, "test": 1}
+    told = limitations(found(flow={"judged": {"split": None, "seen": seen}, "level": "patient"}))
+    assert told[0].startswith("The model was made with images of 21 patients of the same name")
+    assert told[1].startswith("1 image of these is of the run's own test too")
+    assert "Few images" not in " ".join(t for t in limitations(found(n=200)) if "(0)" in t)
+
+
+def test_no_pointer_leads_to_a_section_that_is_not_shown() -> None:
+    for checklist in checklists(found(calibration={"x": 1}), ["results"]):
+        assert {section for line in checklist.lines for section, _ in line.answers} <= {"results"}
+        assert sum(map(checklist.count, ("answered", "in part", "not supplied"))) == len(checklist.lines)
+
+
+def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
+    p = Predictions(("a", "b"), ("x",) * 10, None, np.arange(10) % 2, np.eye(2, dtype=np.float32)[np.arange(10) % 2])
+    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    html = (tmp_path / "report.html").read_text()
+    ids, links = set(re.findall(r' id="([^"]+)"', html)), set(re.findall(r'href="#([^"]+)"', html))
+    assert links and links <= ids
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (found(groups=False), "Patients are unknown"),
+        (found(n=20), "Only 20 patients"),
+        (found(n=20), "Few images of 'a' (10), 'b' (10)"),
+        (found(flow={"judged": {"split": "test"}, "level": "patient"}), "No external test"),
+        (found(), "is not known"),
+        (found(), "No threshold was chosen on validation"),
+        (found(flow={"judged": {"split": None}, "level": "patient"}), "not of the run"),
+        (
+            found(flow={"judged": {"split": "test"}, "level": "none", "patients_in_two": 3}),
+            "3 patients are in more than",
+        ),
+        (found(flow={"judged": {"split": "test"}, "copies_in_two": 2}), "2 files lie in more than one split"),
+    ],
+)
+def test_limitations_grow_from_what_was_not_supplied(metrics: dict[str, Any], said: str) -> None:
+    assert any(said in text for text in limitations(metrics))
+
+
+def test_what_was_supplied_is_no_limitation() -> None:
+    text = " ".join(
+        limitations(
+            found(subgroups=JUDGED, operating_points={"threshold": 0.3}, calibration={"x": 1}, robustness={"x": 1})
+        )
+    )
+    for said in ("Patients are unknown", "No subgroups", "No threshold", "were not checked", "Not tried"):
+        assert said not in text

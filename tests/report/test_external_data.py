@@ -1,0 +1,89 @@
+"""Other images beside the run's own test: differences against a published example, and what is said of a run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Recorder, Trained, draw_classes
+from sklearn.metrics import roc_auc_score
+
+from vitmed import evaluate
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+from vitmed.report.external_data import beside_internal
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.external_data import beside_own_test
+
+
+def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray | None = None) -> Predictions:
+    """So many of the positives called positive, and of the negatives negative."""
+    labels = np.repeat([1, 0], [positives, negatives])
+    called = np.concatenate([np.arange(positives) < found, np.arange(negatives) >= kept])
+    logits = np.stack([np.zeros(len(labels)), np.where(called, 2.0, -2.0)], axis=1).astype(np.float32)
+    columns = {} if scores is None else {UNFAMILIARITY: tuple(map(str, scores))}
+    paths = tuple(f"{i}.png" for i in range(len(labels)))
+    return Predictions(("healthy", "ill"), paths, None, labels, logits, columns=columns)
+
+
+def compared(own: Predictions, other: Predictions) -> dict:  # type: ignore[type-arg]
+    found = beside_internal(other, evaluate_predictions(other, 50), own, 50)
+    assert found is not None
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def test_newcombes_example() -> None:
+    """Stat. Med. 17 (1998) 873, table II, example (a): 56 / 70 - 48 / 80 = 0.2, by method 10 0.0524 to 0.3339."""
+    found = compared(of(48, 80, 30, 50), of(56, 70, 20, 50))
+    gap = found["numbers"]["sensitivity"]["difference"]
+    assert gap["value"] == pytest.approx(0.2) and (gap["low"], gap["high"]) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    assert found["numbers"]["specificity"]["difference"]["value"] == pytest.approx(0.4 - 0.6)
+    assert found["prevalence"] == {"internal": 80 / 130, "external": 70 / 120} and found["n"] == 130
+
+
+def test_a_shift_is_told_by_how_unfamiliar_the_images_are() -> None:
+    rng = np.random.default_rng(0)
+    own, other = rng.random(40), rng.random(30) + 0.4
+    found = compared(of(18, 20, 18, 20, own), of(13, 15, 12, 15, other))["shift"]
+    truth = np.repeat([0, 1], [40, 30])
+    assert found["auroc"]["value"] == pytest.approx(roc_auc_score(truth, np.concatenate([own, other])))
+    assert found["auroc"]["low"] < found["auroc"]["value"] < found["auroc"]["high"]
+    assert found["flagged"] == {"internal": 0.0, "external": pytest.approx((other > 1).mean())}
+
+
+def test_what_is_undefined_has_no_difference() -> None:
+    found = compared(of(48, 80, 30, 50), of(56, 70, 0, 0))["numbers"]
+    assert found["auroc"]["difference"]["value"] is None and found["specificity"]["external"]["value"] is None
+    assert found["sensitivity"]["difference"]["low"] is not None
+    assert found["balanced_accuracy"]["difference"]["value"] is None  # of one class it is another number
+    assert compared(of(48, 80, 30, 50), of(56, 70, 0, 0))["absent"] == ["healthy"]
+    assert beside_internal(of(1, 2, 1, 2), {}, None) is None
+
+
+def test_of_a_run(trained: Trained, tmp_path: Path) -> None:
+    """Another folder stands beside the run's own test; the report is made again with it; and it is drawn."""
+    run, ui = tmp_path / "run", Recorder()
+    shutil.copytree(trained.folder, run)
+    other = draw_classes(tmp_path / "other", 6, trained.result.test.predictions.classes, seed=9)
+    test = next((trained.data / "test" / "blue").iterdir())
+    shutil.copy(test, other / "blue" / "copy.png")
+    found = evaluate(run / "best.pt", data=other, resamples=50, ui=ui)
+    pair = found.metrics["external"]["numbers"]["accuracy"]
+    assert pair["internal"]["value"] == trained.result.test.metrics["overall"]["accuracy"]["value"]
+    assert pair["external"] == found.metrics["overall"]["accuracy"]
+    assert any("beside the run's own test: AUROC" in text for text in ui.said)
+    assert any("1 of 19 images is of the run's own test too" in text for text in ui.warned)
+    html = (found.folder / "report.html").read_text(encoding="utf-8")
+    assert (
+        "Beside the run's own test" in html.replace("&#39;", "'") and (found.folder / "beside_own_test.png").is_file()
+    )
+    again = evaluate(found.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    assert again.metrics["external"] == found.metrics["external"]
+    shutil.copytree(found.folder, tmp_path / "elsewhere")
+    far = evaluate(tmp_path / "elsewhere" / "predictions.csv", output=tmp_path / "far", ui=Recorder())
+    assert far.metrics["external"] == found.metrics["external"]
+    figure = beside_own_test(None, found.metrics)
+    assert figure is not None and png(figure).startswith(b"\x89PNG")
+    assert "external" not in trained.result.test.metrics

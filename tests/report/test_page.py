@@ -1,0 +1,277 @@
+"""report.html in a real browser: the slider counts right, nothing is loaded, everybody can read and reach it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import Page, browser
+from sklearn.metrics import confusion_matrix
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.pdf import find_browser
+from vitmed.report.plots import drawing, pictures
+from vitmed.report.write import write_report
+
+PROGRAM = find_browser()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium, Chrome or Edge is installed")
+HOSTILE = (
+    "</script><script>window.hacked=1</script>",
+    "<img src=x onerror=window.hacked=1>",
+    "--><svg onload=window.hacked=1> \" ' & $x$ {{ 7*7 }}",
+    "🧫 " + "x" * 300,
+    "\u202eعربي with many words that go on and on " * 4,
+)
+WIDTHS = (1280, 390)
+
+# Text whose colour lies too near to that of what is behind it (WCAG 2.2, 1.4.3 AA: 4.5; 3 for large text).
+CONTRAST = """(() => {
+  const light = (c) => { const v = c / 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+  const parse = (s) => s.match(/[\\d.]+/g).map(Number);
+  const lum = ([r, g, b]) => 0.2126 * light(r) + 0.7152 * light(g) + 0.0722 * light(b);
+  function behind(e) {
+    for (; e; e = e.parentElement) {
+      const c = parse(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] === 1) return c;
+    }
+    return [255, 255, 255];
+  }
+  const bad = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement, style = getComputedStyle(e);
+    if (!walk.currentNode.textContent.trim() || !e.getClientRects().length || e.closest("script, style")) continue;
+    const [a, b] = [lum(parse(style.color)), lum(behind(e))].sort((x, y) => y - x);
+    const size = parseFloat(style.fontSize), bold = Number(style.fontWeight) >= 700;
+    const least = size >= 24 || (bold && size >= 18.66) ? 3 : 4.5;
+    seen += 1;
+    if ((a + 0.05) / (b + 0.05) < least) bad.push(walk.currentNode.textContent.trim().slice(0, 40));
+  }
+  return {bad, seen};
+})()"""
+REACHABLE = """[...document.querySelectorAll("a[href], button, input, select, [tabindex='0']")]
+  .filter((e) => e.getClientRects().length).length"""
+
+
+def made(folder: Path, classes: tuple[str, ...], n: int = 300, signal: float = 1.0) -> tuple[Path, Predictions]:
+    rng = np.random.default_rng(len(classes))
+    labels = rng.choice(len(classes), size=n, p=np.linspace(1, 2, len(classes)) / np.linspace(1, 2, len(classes)).sum())
+    logits = rng.normal(size=(n, len(classes)))
+    logits[np.arange(n), labels] += signal
+    p = Predictions(
+        classes, tuple(f"f/{i}.png" for i in range(n)), tuple(f"p{i % 30}" for i in range(n)), labels,
+        logits.astype(np.float32),
+    )  # fmt: skip
+    split = {
+        "images": n,
+        "patients": 30,
+        "made": "<b>folder</b>/",
+        "classes": {c: {"images": 9, "patients": 3} for c in classes},
+    }
+    flow = {
+        "found": 900, "unreadable": 0, "exact_duplicates": 3, "near_duplicates": 1, "duplicates_across_splits": 0,
+        "used": 890, "left_out": 10, "why_left_out": "outside <i>", "level": "patient", "how": "by table",
+        "patients": 90, "patients_in_two": 0, "copies_in_two": 0,
+        "splits": {"train": split, "val": split, "test": split},
+        "judged": {"split": "test", "images": n, "patients": 30},
+    }  # fmt: skip
+    facts = {"Model": "<b onclick='window.hacked=1'>vit</b>", "Versions": "1"}
+    read = lambda path: np.full((9, 9, 3), 120, np.uint8)  # noqa: E731
+    write_report(
+        folder, p, title="t <script>window.hacked=1</script>", facts=facts, flow=flow, read=read,
+        config=EvaluateConfig(resamples=20),
+    )  # fmt: skip
+    return folder / "report.html", p
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    assert PROGRAM is not None
+    with browser(PROGRAM) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Predictions]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "DPI", 30)
+        patch.setattr(pictures, "PICTURES", 2)
+        return made(tmp_path_factory.mktemp("two"), ("infected", "uninfected"))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Predictions]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "DPI", 30)
+        patch.setattr(pictures, "PICTURES", 2)
+        return made(tmp_path_factory.mktemp("many"), HOSTILE)
+
+
+def say(page: Page, index: int | None = None, prevalence: float | None = None) -> dict[str, str]:
+    """Move the slider, type a prevalence in per cent, and read what stands there."""
+    for name, value in (("threshold", index), ("prevalence", prevalence)):
+        if value is not None:
+            page.run(
+                f"""(() => {{ const e = document.getElementById("slider-{name}"); e.value = "{value}";
+                e.dispatchEvent(new Event("input", {{bubbles: true}})); }})()"""
+            )
+    names = ["tp", "fn", "fp", "tn", "sensitivity", "specificity", "ppv", "npv", "told"]
+    text = '(n) => [n, document.getElementById("slider-" + n).textContent]'
+    found: dict[str, str] = page.run(f"Object.fromEntries({json.dumps(names)}.map({text}))")
+    return found
+
+
+def expected(scores: np.ndarray, truth: np.ndarray, threshold: float, p: float | None) -> dict[str, str]:
+    """The same, by scikit-learn and Bayes' rule."""
+    tn, fp, fn, tp = confusion_matrix(truth, scores >= threshold, labels=[False, True]).ravel().tolist()
+    se, sp = tp / (tp + fn), tn / (tn + fp)
+    p = truth.mean() if p is None else p
+    shares = {
+        "sensitivity": (se, 1.0), "specificity": (sp, 1.0),
+        "ppv": (se * p, se * p + (1 - sp) * (1 - p)), "npv": (sp * (1 - p), sp * (1 - p) + (1 - se) * p),
+    }  # fmt: skip
+    told = {name: f"{top / bottom:.3f}" if bottom > 0 else "undefined" for name, (top, bottom) in shares.items()}
+    return {"tp": f"{tp:,}", "fn": f"{fn:,}", "fp": f"{fp:,}", "tn": f"{tn:,}", **told}
+
+
+def data(page: Page) -> Any:
+    return json.loads(page.run('document.getElementById("slider-data").textContent'))
+
+
+def test_the_slider_counts_as_scikit_learn_does(page: Page, two: tuple[Path, Predictions]) -> None:
+    file, p = two
+    assert p.labels is not None
+    page.open(file)
+    (curve,) = data(page)["classes"]
+    thresholds, start = curve["thresholds"], curve["start"]
+    scores, truth = p.probabilities[:, 0], p.labels == 0
+    assert curve["name"] == "infected" and thresholds[start] == 0.5
+    assert say(page) == {**expected(scores, truth, 0.5, None), "told": "0.500"}
+    report = json.loads((file.parent / "metrics.json").read_text())
+    assert say(page)["ppv"] == f"{report['per_class']['infected']['ppv']['value']:.3f}"
+    assert [say(page)[key] for key in ("tp", "fn")] == [str(n) for n in report["confusion_matrix"][0]]
+    last = len(thresholds) - 1
+    for index in (0, 1, 17, start - 3, start, start + 40, last - 1, last):
+        for prevalence in (50, 1, 0.1, 0, 100):
+            shown = say(page, index, prevalence)
+            del shown["told"]
+            assert shown == expected(scores, truth, thresholds[index], prevalence / 100), (index, prevalence)
+    assert say(page, last, 50)["ppv"] == "undefined"  # nobody is called positive
+    for wrong in ("", "101", "-1"):
+        assert say(page, start, wrong)["ppv"] == "undefined"  # type: ignore[arg-type]
+    page.run('document.getElementById("slider-usual").click()')
+    assert say(page)["ppv"] == expected(scores, truth, 0.5, None)["ppv"]
+    assert page.complaints() == []
+
+
+def test_a_class_is_chosen(page: Page, many: tuple[Path, Predictions]) -> None:
+    file, p = many
+    assert p.labels is not None
+    page.open(file)
+    for k, name in enumerate(HOSTILE):
+        page.run(
+            f"""(() => {{ const e = document.getElementById("slider-class"); e.selectedIndex = {k};
+            e.dispatchEvent(new Event("change")); }})()"""
+        )
+        shown, scores = say(page), p.probabilities[:, k]
+        assert {**expected(scores, p.labels == k, 0.5, None), "told": "0.500"} == shown
+        shown_name = page.run('document.querySelector(".slider-name").textContent')
+        assert shown_name == name.replace("\u202e", "")  # it would turn round whatever follows
+    assert page.complaints() == []
+
+
+def test_keys_move_the_slider(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0])
+    (curve,) = data(page)["classes"]
+    page.run('document.getElementById("slider-threshold").focus()')
+    page.press("ArrowRight", 39)
+    assert page.run('document.getElementById("slider-threshold").value') == str(curve["start"] + 1)
+    assert say(page)["told"] == page.run('document.getElementById("slider-threshold").getAttribute("aria-valuetext")')
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("which", ["two", "many"])
+def test_it_fits_reads_and_loads_nothing(
+    page: Page, two: tuple[Path, Predictions], many: tuple[Path, Predictions], which: str, width: int
+) -> None:
+    file = {"two": two, "many": many}[which][0]
+    page.open(file, width)
+    assert page.run("document.documentElement.scrollWidth") <= width
+    found = page.run(CONTRAST)
+    assert found["bad"] == [] and found["seen"] > 100
+    assert page.run("typeof window.hacked") == "undefined"
+    assert page.run("document.scripts.length") == 2 - (page.run('document.getElementById("slider-data")') is None)
+    assert page.complaints() == []
+    assert page.requests() == [file.resolve().as_uri()]
+
+
+def test_everything_is_reached_by_the_tab_key(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0], 390)
+    page.run("document.body.focus(); window.reached = new Set()")
+    count = page.run(REACHABLE)
+    for _ in range(count + 3):
+        page.press("Tab", 9)
+        page.run("window.reached.add(document.activeElement); 0")
+    assert count > 20
+    missed = page.run(
+        """[...document.querySelectorAll("a[href], button, input, select, [tabindex='0']")]
+        .filter((e) => e.getClientRects().length && !window.reached.has(e)).map((e) => e.outerHTML.slice(0, 80))"""
+    )
+    assert missed == []
+
+
+def test_without_scripts_the_numbers_are_there(page: Page, two: tuple[Path, Predictions]) -> None:
+    file, p = two
+    assert p.labels is not None
+    page.open(file, scripts=False)
+    shown = say(page)
+    del shown["told"]
+    assert shown == expected(p.probabilities[:, 0], p.labels == 0, 0.5, None)
+    assert page.run('document.getElementById("slider-controls").getClientRects().length') == 0
+
+
+def test_the_policy_lets_no_other_script_and_no_request_through(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0])
+    page.run(
+        """(() => { const s = document.createElement("script"); s.textContent = "window.hacked = 1";
+        document.body.append(s);
+        document.body.insertAdjacentHTML("beforeend", "<b onclick='window.hacked=1' style='color:red'>x</b>");
+        document.body.lastElementChild.click(); })()"""
+    )
+    assert page.run("typeof window.hacked") == "undefined"
+    assert page.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')") == "refused"
+    assert any("Content Security Policy" in text for text in page.complaints())
+
+
+def test_on_paper_there_is_all_but_what_is_clicked(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0], 720)
+    page.ask("Emulation.setEmulatedMedia", media="print")
+    try:
+        there = {"nav": False, ".controls": False, ".tried": True, ".checklist": True, "img": True}
+        for selector, shown in there.items():
+            assert bool(page.run(f'document.querySelector("{selector}").getClientRects().length')) is shown, selector
+        assert "not a medical device" in page.run("document.body.innerText")
+    finally:
+        page.ask("Emulation.setEmulatedMedia", media="")
+
+
+def test_every_picture_control_and_section_has_a_name(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0])
+    nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
+    named = {
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node["ignored"] and "role" in node
+    }
+    for role in ("image", "slider", "spinbutton", "button", "link", "region", "navigation"):
+        names = [name for kind, name in named if kind == role]
+        assert names and all(names), role
+    pictures = [name for kind, name in named if kind == "image"]
+    assert all(any(c.isdigit() for c in name) and len(name) > 30 for name in pictures), pictures
+    assert any("n = 300 images" in name for name in pictures)

@@ -1,0 +1,207 @@
+"""Figures draw for few and many classes, show the right numbers, and leak no file name."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.core.errors import DataError
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.analyses import ANALYSES, Material
+from vitmed.report.plots import drawing, pictures
+from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
+from vitmed.report.plots.drawing import place, png, told
+from vitmed.report.plots.pictures import contact_sheet, errors, grid
+from vitmed.report.plots.table import PLOTS
+from vitmed.report.plots.training import training_curves
+
+NAMES = {
+    2: ("infected", "uninfected"),
+    10: tuple(f"class {i}" for i in range(10)),
+    30: tuple(f"_{i} a $very$ long & winding name of a disease\nstage {i} 細胞" for i in range(30)),
+}
+
+FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
+NEEDS_MORE = {"familiarity", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pictures at a low resolution: the same code in a tenth of the time."""
+    monkeypatch.setattr(pictures, "PICTURES", 6)
+    monkeypatch.setattr(drawing, "DPI", 30)
+
+
+def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(classes, size=size)
+    logits = rng.normal(size=(size, classes))
+    logits[np.arange(size), labels] += signal
+    return Predictions(
+        NAMES[classes], tuple(f"secret/{i}.png" for i in range(size)), None, labels, logits.astype(np.float32)
+    )
+
+
+def read(path: str) -> np.ndarray:
+    number = int(path.removeprefix("secret/").removesuffix(".png"))
+    return np.full((9, 12, 3) if number % 2 else (12, 9), number % 256, np.uint8)
+
+
+def texts(figure: Figure) -> list[str]:
+    return [item.get_text() for item in figure.findobj(Text) if item.get_text()]
+
+
+def is_png(figure: Figure) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return png(figure).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("classes", [2, 10, 30])
+@pytest.mark.parametrize("name", [name for name, plot in PLOTS.items() if not plot.pictures and not plot.maps])
+def test_draws(name: str, classes: int) -> None:
+    p = draw(classes)
+    metrics = evaluate_predictions(p, resamples=5)
+    material = Material(p, metrics, config=EvaluateConfig(resamples=5))
+    found = {key: analyse(material) for key, analyse in ANALYSES.items()}
+    figure = PLOTS[name].draw(p, metrics | {key: part for key, part in found.items() if part is not None})
+    bare = PLOTS[name].draw(p, None)
+    assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else set()))
+    assert all(drawn is None or is_png(drawn) for drawn in (figure, bare))
+
+
+@pytest.mark.parametrize("name", ["errors", "grid"])
+def test_pictures_are_known_by_row_alone(name: str) -> None:
+    p = draw(2)
+    figure = PLOTS[name].draw(p, read)
+    shown = texts(figure)
+    assert not any("secret" in text or "png" in text for text in shown)
+    rows = [int(text.split()[1]) for text in shown if text.startswith("row ")]
+    assert len(rows) == len(set(rows)) == pictures.PICTURES
+    for axes in (a for a in figure.axes if a.images):
+        row = int(axes.get_xlabel().split()[1]) - 1
+        assert np.asarray(axes.images[0].get_array())[0, 0].max() == row % 256  # it is that row's image
+        assert p.labels is not None
+        right = p.predicted[row] == p.labels[row]
+        assert axes.get_title().startswith("✓" if right else "✗")
+        assert p.classes[p.predicted[row]] in axes.get_title()
+    assert is_png(figure)
+
+
+def test_errors_come_most_confident_first() -> None:
+    p = draw(2)
+    wrong = np.flatnonzero(p.predicted != p.labels)
+    first = errors(p, read).axes[0].get_xlabel()
+    assert first == f"row {wrong[p.confidence[wrong].argmax()] + 1}"
+
+
+def test_no_errors_and_unreadable_images() -> None:
+    perfect = draw(2, signal=50)
+    assert "no errors among 200 images" in texts(errors(perfect, read))
+
+    def broken(path: str) -> np.ndarray:
+        raise DataError(f"{path}: truncated")
+
+    assert texts(grid(perfect, broken)).count("cannot be read") == pictures.PICTURES
+
+
+def test_grid_of_one_image_without_labels() -> None:
+    p = Predictions(("a", "b"), ("secret/0.png",), None, None, np.zeros((1, 2), np.float32))
+    figure = grid(p, read)
+    assert "a\n50%" in texts(figure) and is_png(figure)
+
+
+def test_confusion_matrix_holds_counts_and_row_shares() -> None:
+    labels = np.array([0] * 40 + [1] * 300)
+    predicted = np.array([0] * 30 + [1] * 10 + [0] * 1 + [1] * 299)
+    p = Predictions(NAMES[2], ("x",) * 340, None, labels, np.eye(2, dtype=np.float32)[predicted])
+    shown = texts(confusion_matrix(p))
+    assert {"30\n75%", "10\n25%", "1\n<1%", "299\n>99%"} <= set(shown)
+    assert "infected (n=40)" in shown and "uninfected (n=300)" in shown
+
+
+def test_roc_tells_area_and_interval_of_the_positive_class() -> None:
+    p = draw(2)
+    metrics = evaluate_predictions(p, resamples=50)
+    entry = metrics["overall"]["auroc"]
+    legend = texts(roc(p, metrics))
+    assert any(f"infected: {entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})" in text for text in legend)
+    entry = metrics["overall"]["average_precision"]
+    assert any(f"infected: {entry['value']:.3f} (" in text for text in texts(precision_recall(p, metrics)))
+
+
+def test_of_many_classes_the_legend_names_the_worst() -> None:
+    p = draw(10)
+    areas = {c: entry["auroc"]["value"] for c, entry in evaluate_predictions(p, resamples=2)["per_class"].items()}
+    legend = roc(p).legends[0].get_texts()
+    named = [text.get_text().split(":")[0] for text in legend if "n=" in text.get_text()]
+    assert named == sorted(areas, key=lambda c: areas[c])[:4]
+
+
+@pytest.mark.parametrize("draws", [roc, precision_recall, confusion_matrix])
+def test_a_missing_class_or_no_image_draws(draws: type(roc)) -> None:  # type: ignore[valid-type]
+    one = Predictions(NAMES[2], ("x",) * 3, None, np.zeros(3, np.int64), np.zeros((3, 2), np.float32))
+    none = Predictions(NAMES[2], (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
+    for p in (one, none):
+        assert is_png(draws(p, evaluate_predictions(p, resamples=5)))
+
+
+def test_training_curves_mark_the_epoch_of_best_pt() -> None:
+    """The last record that wrote best.pt: ties go by the loss, and with `choose: last` every epoch is written."""
+    records = [
+        {
+            "epoch": i + 1,
+            "lr": 0.1,
+            "train_loss": 1.0,
+            "val_loss": 1.0,
+            "val_auroc": v,
+            "monitor": "auroc",
+            "best": kept,
+        }
+        for i, (v, kept) in enumerate([(None, True), (0.9, True), (0.8, False)])
+    ]
+    figure = training_curves(records)
+    assert "best.pt: epoch 2, validation AUROC 0.900" in texts(figure) and is_png(figure)
+    last = training_curves([record | {"best": True} for record in records])
+    assert "best.pt: epoch 3, validation AUROC 0.800" in texts(last)
+    assert training_curves([]) and is_png(training_curves([{"epoch": 1, "train_loss": 2.0}]))
+
+
+def test_contact_sheet() -> None:
+    figure = contact_sheet({"a": [read("secret/1.png"), read("secret/2.png")], "b" * 99: [read("secret/3.png")]})
+    assert sum(bool(axes.images) for axes in figure.axes) == 3 and is_png(figure)
+    assert any(text.startswith("bbb") and len(text) <= 20 for text in texts(figure))
+    assert is_png(contact_sheet({"empty": []}))
+
+
+def test_names_are_cut_in_the_middle() -> None:
+    assert drawing.short("adenocarcinoma stage 12", 14) == "adenoc…tage 12"
+    assert drawing.short("_a$b\n c", 14) == r" _a\$b c"
+
+
+def test_pyplot_is_never_loaded() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, vitmed.report.plots.table; assert 'matplotlib.pyplot' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_path_keeps_its_end_over_two_lines() -> None:
+    assert place("row 7", 24) == "row 7"
+    assert place("melanoma/PATANNA009_lesion6_img06.png", 24) == "melanoma/PATANNA009_\nlesion6_img06.png"
+    assert place("melanoma/PA0009_img0003.png", 24) == "melanoma/\nPA0009_img0003.png"
+    long = place("a_very_long_folder/of_a_very_long_name/" + "x" * 30 + "_img03.png", 24)
+    assert long.startswith("…") and long.endswith("_img03.png") and max(map(len, long.split("\n"))) <= 24
+    assert place("a$b", 24) == r"a\$b"
+
+
+@pytest.mark.parametrize("draw", [roc, precision_recall])
+def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
+    p = Predictions(("a", "b"), ("x",) * 4, None, np.zeros(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
+    assert "all images are of the class a" in told(draw(p, None))

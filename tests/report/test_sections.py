@@ -1,0 +1,165 @@
+"""Every section of the report is written for whatever it is given: no exception, no name of a patient, all JSON."""
+
+import html
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.core.text import chance, counted, listed
+from vitmed.decisions.policy import count_answers
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.notes import one_answer
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.headline import headline
+from vitmed.report.page import sampling_of, worth
+from vitmed.report.write import write_report
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def draw(case: str) -> Predictions:
+    rng = np.random.default_rng(0)
+    classes = {"a thousand classes": 1000, "three classes": 3, "a class without images": 3, "mixed": 3}.get(case, 2)
+    size = {"ten": 10, "none": 0, "one image": 1}.get(case, 120)
+    labels = rng.integers(classes, size=size)
+    owner = np.arange(size) // 4
+    if case == "one class":
+        labels[:] = 1
+    if case == "a class without images":
+        labels = np.minimum(labels, 1)
+    if case == "one patient":
+        owner[:] = 0
+    if case == "one image each":
+        owner = np.arange(size)
+    if case in ("pure", "three classes"):
+        labels = owner % classes
+    if case == "mixed":
+        labels = np.arange(size) % 3
+    logits = rng.normal(size=(size, classes)) if case != "constant" else np.zeros((size, classes))
+    columns = {
+        "empty": ("",) * size,
+        "one": ("x",) * size,
+        "site": tuple("AB"[i % 2] for i in owner),
+        "age": tuple(str(20 + i) for i in owner),
+        "name": tuple(f"SECRET{i}" for i in owner),
+        "small": tuple("tiny" if i < 8 else "large" for i in range(size)),
+    }
+    groups = None if case == "no patients" else tuple("" if case == "nameless" else f"SECRET{i}" for i in owner)
+    return Predictions(
+        tuple(f"c{i} <b>" for i in range(classes)), tuple(f"SECRET/{i}.png" for i in range(size)), groups, labels,
+        logits.astype(np.float32), columns=columns,
+    )  # fmt: skip
+
+
+CASES = (
+    "two classes", "three classes", "pure", "one class", "a class without images", "mixed", "one patient",
+    "one image each", "no patients", "nameless", "constant", "ten", "one image", "none", "a thousand classes",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_comes(case: str, tmp_path: Path) -> None:
+    p = draw(case)
+    config = EvaluateConfig(resamples=20, subgroups=list(p.columns))
+    write_report(tmp_path, p, title="t", facts={}, config=config, validation=draw("pure") if case == "pure" else None)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    text = (tmp_path / "report.html").read_text()
+    assert "SECRET" not in text and "nan" not in text.lower().replace("nance", "")
+    assert "c0 <b>" not in text and "c0 &lt;b&gt;" in text
+    for key in ("patient_level", "per_patient"):
+        assert (key in metrics) == (p.groups is not None and len(p) > 0)
+    assert ("subgroups" in metrics) == (len(p) > 0)
+    assert (tmp_path / "label_issues.csv").exists() == ("n" in metrics.get("label_errors", {}))
+
+
+def page(folder: Path, p: Predictions, resamples: int = 20, **more: Any) -> tuple[str, dict[str, Any]]:
+    metrics = write_report(folder, p, title="t", facts={}, config=EvaluateConfig(resamples=resamples), **more)
+    return " ".join(html.unescape((folder / "report.html").read_text()).split()), metrics
+
+
+def test_one_patient_gives_no_interval_and_no_promise(tmp_path: Path) -> None:
+    text, metrics = page(tmp_path, draw("one patient"))
+    assert "No intervals: one patient cannot tell how much others would differ." in text
+    assert "95% intervals" not in text and "120 images of 1 patient," in text
+    assert "Only one patient is judged" in text and "1 patients" not in text and "1 of them" not in text
+    assert "So few images or patients cannot tell how many of 100 positive results" in text
+    assert headline(metrics).endswith("; no intervals")
+
+
+def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
+    for case, said in (
+        ("no patients", "of AUROC by DeLong, the rest"),
+        ("two classes", "of AUROC by Obuchowski, the rest"),
+        (
+            "three classes",
+            "of AUROC of a class by Obuchowski, of its mean over the classes by how much each image pulls",
+        ),
+    ):
+        assert said in sampling_of(evaluate_predictions(draw(case), 20))
+
+
+def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
+    said = "Every image is called 'c0 <b>': the model has learned nothing that decides, or its threshold is wrong."
+    text, metrics = page(tmp_path / "constant", draw("constant"))
+    assert metrics["notes"][0] == said and said in text
+    assert not one_answer(evaluate_predictions(draw("two classes"), 0))
+    assert not one_answer(evaluate_predictions(draw("one class"), 0))
+
+
+def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) -> None:
+    p = draw("a thousand classes")
+    text, metrics = page(tmp_path, p)
+    assert len(metrics["undefined"]) > 1000 and text.count("there is no image of class") <= 11 + 1
+    assert "more, in metrics.json" in text and max(map(len, metrics["notes"])) < 400
+    assert "1,000 classes" in text
+    few, metrics = page(tmp_path / "few", draw("ten"), resamples=0)
+    assert metrics["no_interval"] and any("beneath 'All numbers'" in note for note in metrics["notes"])
+    for why in set(metrics["no_interval"].values()):
+        assert why in few
+
+
+def test_a_few_images_are_few_below_thirty() -> None:
+    p = draw("no patients")
+    assert any("only 29 images" in note for note in evaluate_predictions(p.take(np.arange(29)), 0)["notes"])
+    assert not any("only" in note for note in evaluate_predictions(p.take(np.arange(30)), 0)["notes"])
+
+
+def test_the_answers_are_counted(tmp_path: Path) -> None:
+    p = draw("no patients")
+    several = "no: 2 classes are possible"
+    cells = ["yes"] * 60 + [several] * 40 + [f"no: unlike the training images, {several[4:]}"] * 20
+    found = count_answers(replace(p, columns={"answer": tuple(cells)}))
+    assert found is not None and (found["n"], found["answered"]["value"]) == (120, 0.5)
+    assert found["unanswered"] == {"classes are possible": 60, "unlike the training images": 20}
+    wrong = p.predicted != p.labels
+    assert found["wrong_answered"]["value"] == pytest.approx(wrong[:60].mean())
+    assert found["wrong_unanswered"]["value"] == pytest.approx(wrong[60:].mean())
+    assert count_answers(replace(p, columns={"answer": ("42",) * 120})) is None and count_answers(p) is None
+    text, metrics = page(tmp_path, replace(p, columns={"answer": (several,) * 120}))
+    assert "Of 120 images the model answers 0: 0.000 (0.000 to" in text and "several classes are possible 120." in text
+    assert "answers every image" not in text and metrics["answers"]["answered"]["value"] == 0
+
+
+def test_independent_images_are_not_said_to_be_unlike_where_none_was_wrong() -> None:
+    p = draw("pure")
+    logits = np.eye(2, dtype=np.float32)[p.labels] * 4
+    logits[np.flatnonzero(p.labels == 0)[[0, 5, 9]]] *= -1  # all of the second class are right
+    told = worth(evaluate_predictions(replace(p, logits=logits), 0))
+    assert "(all are right, so each patient counts once)" in told
+
+
+def test_words() -> None:
+    assert (counted(1, "image"), counted(1500, "image"), counted(0, "class")) == (
+        "1 image",
+        "1,500 images",
+        "0 classes",
+    )
+    assert listed(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j and 2 more" and listed(["a"]) == "a"
+    assert [chance(p) for p in (0.3123, 1.0, 0.0, 0.9996, 0.999994, 1 - 2e-12)] == [
+        "0.312", "1", "0", "0.9996", "0.99999", "1 - 2e-12",
+    ]  # fmt: skip

@@ -1,0 +1,90 @@
+"""Baselines: features, logistic regression and neighbours against scikit-learn and hand-worked numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from vitmed.data.loading import Images
+from vitmed.data.samples import Sample
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.vit import ViT
+from vitmed.training.baselines import C_VALUES, colour_and_size, fit_head, fit_neighbours, frozen_features
+
+
+def blobs(classes: int, count: int, seed: int, shift: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+    """(S, 5) features of scales far apart, (S,) labels."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    x = rng.normal(size=(count, 5))
+    x[:, 0] += shift * labels
+    return (x * [1, 100, 0.01, 1, 1] + [0, 1000, 0, 0, 5]).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_head_gives_the_probabilities_of_a_standardised_logistic_regression(classes: int) -> None:
+    train, val = blobs(classes, 120, 0), blobs(classes, 60, 1)
+    head = fit_head(train, val, classes)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=head.C, max_iter=5000, tol=1e-8)).fit(*train)
+    ours = torch.from_numpy(head.logits(val[0])).softmax(dim=1).numpy()
+    np.testing.assert_allclose(ours, model.predict_proba(val[0]), atol=2e-3)
+    assert head.weight.shape == (classes, 5) and head.bias.shape == (classes,)
+
+
+def test_the_penalty_is_the_best_on_validation() -> None:
+    train, val = blobs(2, 40, 0), blobs(2, 40, 1)
+    head = fit_head(train, val, 2)
+    losses = {}
+    for C in C_VALUES:
+        chances = (
+            make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=5000)).fit(*train).predict_proba(val[0])
+        )
+        losses[C] = -np.log(chances[np.arange(40), val[1]]).mean()
+    assert min(losses, key=lambda C: losses[C]) == head.C
+    assert head.val_loss == pytest.approx(min(losses.values()), abs=1e-3)
+
+
+def test_a_feature_that_never_changes_does_no_harm() -> None:
+    (x, y), (x_val, y_val) = blobs(2, 40, 0), blobs(2, 40, 1)
+    x[:, 3] = x_val[:, 3] = 7
+    head = fit_head((x, y), (x_val, y_val), 2)
+    assert np.isfinite(head.weight).all() and (head.logits(x_val).argmax(1) == y_val).mean() > 0.6
+
+
+def test_neighbours_by_hand() -> None:
+    train = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], np.float32), np.array([0, 0, 1, 1])
+    k, logits = fit_neighbours(train, train, 2)
+    assert k == 1  # of copies of itself, one neighbour is right with certainty
+    np.testing.assert_allclose(logits(np.array([[5, 0]], np.float32)), np.log([[1, 1e-3]]), atol=1e-6)
+
+
+def images_of(folder: Path, channels: int = 3) -> Images:
+    pixels = np.zeros((4, 8, 3), np.uint8)
+    pixels[:, :4] = [200, 100, 0]
+    Image.fromarray(pixels).save(folder / "a.png")
+    return Images(folder, [Sample("a.png", 0, None)], Preprocessing(8, channels, "squash", "half"))
+
+
+def test_colours_and_size_by_hand(tmp_path: Path) -> None:
+    (row,) = colour_and_size(images_of(tmp_path))
+    red, green, blue, size = row[:9], row[9:18], row[18:27], row[27:]
+    assert size.tolist() == [8, 4]  # of the file, not of the square
+    assert red[0] == pytest.approx(100, abs=1) and green[0] == pytest.approx(50, abs=1) and not blue.any()
+    assert red[1] == pytest.approx(100, abs=12)  # half at 200, half at 0, the border between blurred
+    assert red[2:5].tolist() == [0, 0, 0] and red[-3:].tolist() == [200, 200, 200]
+
+
+def test_features_are_what_the_head_sees(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    images = images_of(tmp_path)
+    for pool in ("cls", "mean"):
+        model = ViT(3, image_size=8, patch_size=4, width=16, depth=1, heads=2, pool=pool).eval()
+        features = frozen_features(model, images, torch.device("cpu"))
+        x = images.preprocessing.normalise(torch.from_numpy(images.read(0).copy())[None])
+        with torch.inference_mode():
+            torch.testing.assert_close(model.head(torch.from_numpy(features)), model(x))

@@ -1,0 +1,214 @@
+"""A checkpoint is self-sufficient, plain, relative, and read without running anything."""
+
+from __future__ import annotations
+
+import os
+import pickletools
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import Trained
+
+from vitmed.core.config import ModelConfig, load_config
+from vitmed.core.errors import CheckpointError, DataError
+from vitmed.data.samples import Sample, Splits
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, portable, relative, save_checkpoint
+
+
+def content(file: Path) -> dict[str, object]:
+    return torch.load(file, weights_only=True)
+
+
+def rewrite(source: Path, target: Path, **changes: object) -> Path:
+    """A copy of a checkpoint with other entries; None takes one out."""
+    changed = {k: v for k, v in (content(source) | changes).items() if v is not None or k == "training"}
+    torch.save(changed, target)
+    return target
+
+
+def test_it_knows_all_that_evaluation_and_prediction_need(trained: Trained) -> None:
+    saved = load_checkpoint(trained.best)
+    assert saved.classes == ("amber", "blue", "green")
+    assert saved.preprocessing == Preprocessing(16, 3, "pad", "imagenet")
+    assert saved.config.model.stem == "conv" and saved.config.model.pool == "mean"  # no `auto` left
+    assert saved.data_root().samefile(trained.data)
+    assert {name: len(part) for name, part in saved.splits.samples.items()} == {"train": 36, "val": 12, "test": 18}
+    assert [len(digests) for digests in saved.hashes.values()] == [36, 12, 18]
+    assert saved.record["best"] and saved.training is None
+    assert set(saved.versions) >= {"vitmed", "torch"}
+    assert not saved.model().training
+
+
+def test_last_holds_the_state_and_best_does_not(trained: Trained) -> None:
+    last = load_checkpoint(trained.folder / "last.pt")
+    assert last.training is not None and last.training["epoch"] == 6 and len(last.training["history"]) == 6
+    assert (trained.folder / "last.pt").stat().st_size > trained.best.stat().st_size
+    assert sorted(p.name for p in trained.folder.glob("epoch_*")) == [f"epoch_000{n}.pt" for n in (2, 4, 6)]
+
+
+def test_it_is_made_of_plain_types(trained: Trained) -> None:
+    """What the pickle inside names beyond literals: the makers of tensors, and nothing else."""
+    with zipfile.ZipFile(trained.folder / "last.pt") as archive:
+        pickled = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
+    named, strings = set(), []
+    for code, argument, _ in pickletools.genops(pickled):
+        if code.name == "GLOBAL":
+            named.add(str(argument))
+        elif "UNICODE" in code.name:
+            strings.append(argument)
+        elif code.name == "STACK_GLOBAL":
+            named.add(" ".join(strings[-2:]))
+    assert all(name.startswith(("torch", "collections OrderedDict")) for name in named), named
+
+
+def test_no_absolute_path_leaves_the_lab(trained: Trained) -> None:
+    place = str(trained.data.parent).encode()
+    for file in trained.folder.rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            if file.suffix == ".pt":
+                with zipfile.ZipFile(file) as archive:
+                    data = b"".join(archive.read(name) for name in archive.namelist())
+            assert place not in data and str(Path.home()).encode() + b"/" not in data, file
+    assert yaml.safe_load((trained.folder / "config.yaml").read_text())["data"]["root"] == "../../data"
+
+
+def test_run_and_data_may_move_together_or_apart(trained: Trained, tmp_path: Path) -> None:
+    run = tmp_path / "elsewhere" / "runs" / "tiny"
+    shutil.copytree(trained.folder, run)
+    moved = load_checkpoint(run / "best.pt")
+    with pytest.raises(DataError, match=r"data.*is not there") as error:
+        moved.data_root()
+    assert "--data" in error.value.fix
+    shutil.copytree(trained.data, tmp_path / "elsewhere" / "data")
+    assert moved.data_root().samefile(tmp_path / "elsewhere" / "data")
+
+
+def test_the_weights_come_back_to_the_last_bit(trained: Trained, tmp_path: Path) -> None:
+    saved = load_checkpoint(trained.best)
+    save_checkpoint(
+        tmp_path / "copy.pt", config=saved.config, splits=saved.splits, hashes=saved.hashes, weights=saved.weights,
+        record=saved.record,
+    )  # fmt: skip
+    again = load_checkpoint(tmp_path / "copy.pt")
+    assert all(torch.equal(again.weights[name], tensor) for name, tensor in saved.weights.items())
+    assert (again.classes, again.preprocessing, again.hashes, again.record) == (
+        saved.classes, saved.preprocessing, saved.hashes, saved.record,
+    )  # fmt: skip
+    assert again.splits.samples == saved.splits.samples
+    assert again.data_root().samefile(trained.data)
+
+
+def test_names_that_are_no_unicode_survive(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"a/caf\xe9.png")
+    splits = Splits(tmp_path, ("a", "b"), {"train": (Sample(odd, 0, None),)}, {})
+    save_checkpoint(tmp_path / "c.pt", config=load_config(), splits=splits, hashes={}, weights={}, record={})
+    assert torch.load(tmp_path / "c.pt", weights_only=True)["data"]["splits"]["train"]["paths"] == [odd]
+
+
+def told(file: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(file)
+    assert error.value.exit_code == 4 and str(file) in str(error.value)
+    return str(error.value)
+
+
+def test_what_is_no_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    assert "no such file" in told(tmp_path / "none.pt")
+    assert "is a folder" in told(tmp_path)
+    for name, data in {"empty.pt": b"", "text.pt": b"hello", "zip.pt": b"PK\x03\x04" + bytes(50)}.items():
+        (tmp_path / name).write_bytes(data)
+        told(tmp_path / name)
+    shutil.copy(trained.data / "train" / "amber" / "amber_0.png", tmp_path / "image.pt")
+    told(tmp_path / "image.pt")
+    torch.save({"head.weight": torch.zeros(2, 2)}, tmp_path / "weights.pt")
+    assert "not a vitmed checkpoint" in told(tmp_path / "weights.pt") and "--weights" in told(tmp_path / "weights.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    told(tmp_path / "list.pt")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_one(trained: Trained, tmp_path: Path, share: float) -> None:
+    whole = trained.best.read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[: int(len(whole) * share)])
+    assert "copy it again" in told(tmp_path / "cut.pt") or "damaged" in told(tmp_path / "cut.pt")
+
+
+def test_one_of_another_version(trained: Trained, tmp_path: Path) -> None:
+    message = told(rewrite(trained.best, tmp_path / "v.pt", version=VERSION + 1))
+    assert f"version {VERSION + 1}" in message and f"reads {VERSION}" in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classes": None},
+        {"config": {"model": {"widht": 3}}},
+        {"config": []},
+        {"data": {"root": "x"}},
+        {"preprocessing": {"side": 3}},
+        {"preprocessing": Preprocessing(16, 3, "crop", "imagenet").to_dict()},  # not what its config says
+        {"classes": [0, 1, 2]},
+        {"classes": ["amber", "blue", "blue"]},
+        {"weights": 5},
+        {"record": None},
+    ],
+)
+def test_one_that_lacks_something(trained: Trained, tmp_path: Path, changes: dict[str, object]) -> None:
+    told(rewrite(trained.best, tmp_path / "odd.pt", **changes))
+
+
+def test_weights_that_do_not_fit_their_config(trained: Trained, tmp_path: Path) -> None:
+    weights = dict(load_checkpoint(trained.best).weights)
+    weights.pop("head.bias")
+    saved = load_checkpoint(rewrite(trained.best, tmp_path / "w.pt", weights=weights))
+    with pytest.raises(CheckpointError, match=r"w\.pt: the weights do not fit"):
+        saved.model()
+
+
+class Hostile:
+    """Unpickled in the ordinary way, this runs a command."""
+
+    def __init__(self, command: str):
+        self.command = command
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_hostile_pickle_does_not_run(trained: Trained, tmp_path: Path, inside: bool) -> None:
+    mark, file = tmp_path / "ran", tmp_path / "hostile.pt"
+    payload = Hostile(f"touch {mark}")
+    torch.save(content(trained.best) | {"record": payload} if inside else payload, file)
+    assert "could run code" in told(file)
+    assert not mark.exists()
+    torch.load(file, weights_only=False)  # the payload is a real one
+    assert mark.exists()
+
+
+def test_auto_is_made_definite() -> None:
+    assert from_scratch(ModelConfig()).stem == "conv" and from_scratch(ModelConfig()).pool == "mean"
+    asked = from_scratch(ModelConfig(stem="patch", pool="cls"))
+    assert (asked.stem, asked.pool) == ("patch", "cls")
+
+
+def test_paths_are_stored_relative(tmp_path: Path) -> None:
+    assert relative(tmp_path / "a" / "b", tmp_path / "c") == "../a/b"
+    config = load_config(None, {"data.root": str(tmp_path / "data"), "model.weights": str(tmp_path / "w.pt")})
+    moved = portable(config, tmp_path / "runs" / "x")
+    assert (moved.data.root, moved.model.weights) == ("../../data", "../../w.pt")
+
+
+def test_a_run_without_a_classifier_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "splits.csv").touch()
+    with pytest.raises(CheckpointError, match=r"a run without best\.pt"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "encoder.pt").touch()
+    with pytest.raises(CheckpointError, match="a pretraining run, which has no classifier"):
+        load_checkpoint(tmp_path)

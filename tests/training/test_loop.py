@@ -1,0 +1,324 @@
+"""The training loop: it learns, it accumulates rightly, and it says by name what went wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
+
+from vitmed import VitmedError, train
+from vitmed.core.config import Config, load_config
+from vitmed.core.hardware import Precision
+from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+from vitmed.data.samples import Sample
+from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions import Predictions
+from vitmed.models.vit import build_vit
+from vitmed.training.loop import (
+    Epoch,
+    LossWatch,
+    Step,
+    TrainState,
+    class_weights,
+    epoch_record,
+    fit,
+    mixer,
+    new_state,
+    scheduled_lr,
+    steps_per_epoch,
+)
+
+CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
+CLASSES = ("amber", "blue")
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_classes(tmp_path_factory.mktemp("loop"), 16)
+
+
+def images(folder: Path, count: int = 16) -> Images:
+    samples = [Sample(f"{c}/{c}_{i}.png", k, None) for k, c in enumerate(CLASSES) for i in range(count)]
+    found = Images(folder, samples, Preprocessing(16, 3, "pad", "imagenet"))
+    found.check(True)
+    return found
+
+
+def config(**fields: Any) -> Config:
+    tiny = {"model.image_size": 16, "model.patch_size": 8, "model.width": 16, "model.depth": 1, "model.heads": 2,
+            "augment.policy": "none", "train.batch_size": 8, "train.epochs": 2, "train.lr": 3e-3,
+            "train.warmup_epochs": 0.0, "model.stem": "patch", "model.pool": "cls"}  # fmt: skip
+    return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
+
+
+def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Epoch]]:
+    data, seed = images(folder), asked.train.seed
+    torch.manual_seed(seed)
+    batches = EpochBatches(data.labels, asked.train.batch_size, seed, asked.train.balance == "sampler")
+    loader = train_loader(TrainImages(data, Augmenter("none", 16, 3), seed), batches, 0, False)
+    state = new_state(build_vit(asked.model, 2), asked, batches.batches, CPU, FP32)
+    return state, fit(state, loader, batches, data, CLASSES, asked, CPU, FP32)
+
+
+def trained_state(folder: Path, asked: Config) -> tuple[TrainState, list[Step | Epoch]]:
+    state, events = begin(folder, asked)
+    return state, list(events)
+
+
+def test_the_loss_falls_and_the_classes_are_told_apart(trained: Trained) -> None:
+    records = [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [r["epoch"] for r in records] == [1, 2, 3, 4, 5, 6]
+    assert records[-1]["train_loss"] < 0.8 * records[0]["train_loss"]
+    assert trained.result.test.metrics["overall"]["auroc"]["value"] > 0.95
+    for record in records:
+        assert 0 <= record["wait_share"] <= 1 and record["images_per_second"] > 0
+        assert all(math.isfinite(v) for v in record.values() if isinstance(v, float))
+
+
+def test_what_is_told_after_every_batch_and_epoch(folder: Path) -> None:
+    state, events = trained_state(folder, config())
+    kinds = [type(event) for event in events]
+    assert kinds == [*[Step] * 4, Epoch] * 2
+    steps = [event for event in events if isinstance(event, Step)]
+    assert [(s.epoch, s.batch, s.batches) for s in steps] == [(e, b, 4) for e in (1, 2) for b in (1, 2, 3, 4)]
+    epochs = [event for event in events if isinstance(event, Epoch)]
+    assert [e.record for e in epochs] == state.history and (state.epoch, state.batch, state.step) == (2, 0, 8)
+
+
+def test_the_training_loss_is_the_mean_over_the_epochs_images(folder: Path) -> None:
+    """At a learning rate of 0 the loss can be worked out apart, from the model alone."""
+    asked = config(train__lr=1e-30, train__min_lr=0.0, train__epochs=1, train__smoothing=0.1)
+    state, _ = trained_state(folder, asked)
+    data = images(folder)
+    x = data.preprocessing.normalise(torch.from_numpy(np.stack([data.read(i) for i in range(len(data))])))
+    log_p = F.log_softmax(state.model(x).detach().double(), dim=1)
+    target = torch.full((32, 2), 0.05, dtype=torch.float64)  # smoothing 0.1: 0.95 for the truth, 0.05 for the other
+    target[torch.arange(32), torch.from_numpy(data.labels)] = 0.95
+    expected = -(target * log_p).sum(dim=1).mean()
+    assert state.history[0]["train_loss"] == pytest.approx(float(expected), abs=1e-5)
+    assert state.history[0]["val_loss"] == pytest.approx(
+        -float(log_p[torch.arange(32), torch.from_numpy(data.labels)].mean()), abs=1e-5
+    )
+
+
+def test_the_learning_rate_follows_the_schedule(folder: Path) -> None:
+    asked = config(train__warmup_epochs=0.5, train__epochs=3, train__lr=0.001, train__min_lr=1e-5)
+    state, events = begin(folder, asked)
+    found = [state.optimiser.param_groups[0]["lr"] for event in events if isinstance(event, Step)]
+    cosine = [1e-5 + (1e-3 - 1e-5) / 2 * (1 + math.cos(math.pi * i / 9)) for i in range(10)]
+    assert found == pytest.approx([0.0005, 0.001, *cosine])
+
+
+def test_warm_up_is_at_most_a_third() -> None:
+    asked = config(train__warmup_epochs=100.0, train__epochs=3, train__lr=1.0)
+    rates = [scheduled_lr(step, 4, asked) for step in range(12)]
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0]) and rates[5] < 1
+    assert [steps_per_epoch(b, a) for b, a in ((4, 1), (4, 2), (5, 2), (1, 8))] == [4, 2, 3, 1]
+
+
+def gradients(folder: Path, asked: Config) -> list[torch.Tensor]:
+    """What each optimiser step is given, (parameters,) each."""
+    found: list[torch.Tensor] = []
+    state, events = begin(folder, asked)
+    real = state.optimiser.step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        found.append(torch.cat([p.grad.flatten() for p in state.model.parameters()]))
+        return real(*args, **kwargs)
+
+    state.optimiser.step = step  # type: ignore[method-assign]
+    list(events)
+    assert state.step == len(found)
+    return found
+
+
+def test_accumulated_batches_are_one_large_batch(folder: Path) -> None:
+    """Without batch norm the mean of the parts is the whole (fp32, the same images in the same order)."""
+    whole = gradients(folder, config(train__batch_size=16, train__clip_norm=1e9))
+    parts = gradients(folder, config(train__batch_size=4, train__accumulate=4, train__clip_norm=1e9))
+    assert len(whole) == len(parts) == 4
+    for a, b in zip(whole, parts, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+def test_a_last_group_of_fewer_batches_is_a_mean_too(folder: Path) -> None:
+    """Four batches, three to a step: steps of three and of one, and that one is not divided by three."""
+    still = {"train__epochs": 1, "train__lr": 1e-30, "train__min_lr": 0.0, "train__clip_norm": 1e9}
+    grouped = gradients(folder, config(train__accumulate=3, **still))
+    single = gradients(folder, config(**still))
+    assert len(grouped) == 2 and len(single) == 4
+    torch.testing.assert_close(grouped[0], sum(single[:3]) / 3, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(grouped[1], single[3], atol=1e-6, rtol=1e-5)
+
+
+def test_gradients_are_clipped(folder: Path) -> None:
+    norms = [float(g.norm()) for g in gradients(folder, config(train__clip_norm=0.01))]
+    assert norms == pytest.approx([0.01] * 8, rel=1e-3)
+    assert min(float(g.norm()) for g in gradients(folder, config(train__clip_norm=1e9))) > 0.02
+
+
+def test_class_weights_are_inverse_frequencies() -> None:
+    labels = np.array([0] * 6 + [1] * 3 + [2])
+    weights = class_weights(labels, 3, CPU)
+    assert weights.tolist() == pytest.approx([10 / (3 * 6), 10 / (3 * 3), 10 / (3 * 1)])
+    assert float(weights[torch.from_numpy(labels)].mean()) == pytest.approx(1)  # the scale of the loss stays
+
+
+@pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
+def test_mixing_keeps_shape_and_mass(mixup: float, cutmix: float) -> None:
+    mix = mixer(config(augment__mixup=mixup, augment__cutmix=cutmix), 3)
+    torch.manual_seed(0)
+    x, y = mix(torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 0]))
+    assert x.shape == (4, 3, 16, 16) and y.shape == (4, 3)
+    torch.testing.assert_close(y.sum(dim=1), torch.ones(4))
+    plain = mixer(config(), 3)
+    labels = torch.tensor([0])
+    assert plain(x[:1], labels)[1] is labels
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_others(folder: Path) -> None:
+    weights = [
+        trained_state(folder, config(train__seed=s, model__dropout=0.2))[0].model.state_dict() for s in (1, 1, 2)
+    ]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not torch.equal(weights[0]["head.weight"], weights[2]["head.weight"])
+
+
+def test_patience_stops_and_best_is_the_best(folder: Path) -> None:
+    """Weights that hardly move: the first epoch stays the best."""
+    asked = config(train__lr=1e-12, train__min_lr=0.0, train__epochs=50, train__patience=3, train__monitor="accuracy")
+    state, events = trained_state(folder, asked)
+    epochs = [event for event in events if isinstance(event, Epoch)]
+    assert len(epochs) <= 50 and state.epoch - state.best_epoch == 3
+    assert epochs[-1].stop and not any(event.stop for event in epochs[:-1])
+    assert [event.record["epoch"] for event in epochs if event.best][-1] == state.best_epoch
+
+
+def test_the_last_epoch_on_request(folder: Path) -> None:
+    """`choose: last`: every epoch takes the place of the one before, and patience stops nothing."""
+    still = {"train__lr": 1e-30, "train__min_lr": 0.0, "train__patience": 1, "train__epochs": 4}
+    state, events = trained_state(folder, config(train__choose="last", **still))
+    assert [event.best for event in events if isinstance(event, Epoch)] == [True] * 4 and state.best_epoch == 4
+    state, _ = trained_state(folder, config(**still, train__ema=False))
+    assert (state.best_epoch, state.epoch) == (1, 2)
+
+
+def test_of_epochs_that_are_alike_the_lower_loss_is_the_best(folder: Path) -> None:
+    """AUROC 1 in each: on a small split that says little, the loss says more."""
+    asked = config()
+    state, _ = begin(folder, asked)
+    best = []
+    for sharp in (1.0, 3.0, 3.0, 2.0, 5.0):
+        logits = sharp * np.array([[1, 0], [0, 1]], np.float32)
+        said = Predictions(CLASSES, ("a", "b"), None, np.array([0, 1]), logits)
+        best.append(epoch_record(state, 4, said, asked)["best"])
+        state.epoch += 1
+    assert best == [True, True, False, False, True] and state.best == 1.0 and state.best_epoch == 5
+
+
+def test_a_monitor_that_shall_fall(folder: Path) -> None:
+    state, _ = trained_state(folder, config(train__monitor="log_loss", train__epochs=4, train__lr=1e-3))
+    losses = [record["val_log_loss"] for record in state.history]
+    assert state.best == min(losses) and losses[state.best_epoch - 1] == state.best
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_nan_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """One image becomes NaN; batches of one, so that exactly its file is named, also as the epoch's last."""
+    data = images(folder)
+    asked = config(train__batch_size=1, train__epochs=1)
+    order = EpochBatches(data.labels, 1, 0, False).order(0)
+    victim = int(order[-1] if late else order[5])
+    poisoned, normalise = data.read(victim), Preprocessing.normalise
+
+    def poison(self: Preprocessing, batch: torch.Tensor) -> torch.Tensor:
+        x = normalise(self, batch)
+        for row, image in enumerate(batch):
+            if np.array_equal(image.numpy(), poisoned):
+                x[row] = float("nan")
+        return x
+
+    monkeypatch.setattr(Preprocessing, "normalise", poison)
+    with pytest.raises(VitmedError, match="loss became NaN") as error:
+        trained_state(folder, asked)
+    assert data.samples[victim].path in error.value.problem
+    assert sum(sample.path in error.value.problem for sample in data.samples) == 1
+
+
+def test_an_infinite_gradient_is_told(folder: Path) -> None:
+    state, _ = begin(folder, config())
+    loader = train_loader(
+        TrainImages(images(folder), Augmenter("none", 16, 3), 0), EpochBatches(np.zeros(4), 2, 0, False), 0, False
+    )
+    watch = LossWatch(state, loader, config())
+    watch.add(torch.tensor(1.0), torch.tensor(math.inf), torch.tensor([3, 17]))
+    with pytest.raises(VitmedError, match="gradient became NaN or infinite") as error:
+        watch.flush()
+    assert "amber/amber_3.png" in str(error.value) and "blue/blue_1.png" in str(error.value)
+
+
+def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:
+    ui = Recorder()
+    sets = (*TINY_SETS, "train.patience=null")
+    train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=ui, sets=sets, **TINY | {"lr": 10.0, "epochs": 8})
+    told = [text for text in ui.warned if "does not learn" in text]
+    assert told and "learning rate 10 is too high" in told[0] and "Try --lr 0.0005" in told[0]
+
+
+def test_a_healthy_run_hears_no_alarm(trained: Trained) -> None:
+    assert not [text for text in trained.ui.warned if "learn" in text]
+
+
+def test_balancing_and_mixing_warn_of_calibration(tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "d")
+    for flags, word in (
+        ({"balance": "loss"}, "prevalence"),
+        ({"balance": "sampler"}, "prevalence"),
+        ({"mixup": 0.2}, "mixup"),
+    ):
+        ui = Recorder()
+        train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **TINY | flags | {"epochs": 1})
+        assert any("calibration" in text and word in text for text in ui.warned), flags
+
+
+def test_the_test_split_takes_no_part_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are decoded once, to find the broken ones; then not again until training is over."""
+    log: list[str] = []
+    read = Preprocessing.read
+
+    def note(self: Preprocessing, path: str | Path) -> np.ndarray:
+        if "/test/" in str(path):
+            log.append("read")
+        return read(self, path)
+
+    class Notes(Recorder):
+        def say(self, text: str) -> None:
+            super().say(text)
+            if text.startswith(("epoch", "best")):
+                log.append("epoch")
+                assert not list((tmp_path / "runs").glob("*/test"))
+
+    monkeypatch.setattr(Preprocessing, "read", note)
+    data = draw_splits(tmp_path / "d", test=3)
+    result = train(data, output=tmp_path / "runs", ui=Notes(), sets=TINY_SETS, **TINY)
+    assert log[: 6 + 3] == ["read"] * 6 + ["epoch"] * 3 and set(log[9:]) == {"read"}
+    assert (result.folder / "test" / "predictions.csv").is_file()
+
+
+def test_the_validation_result_of_the_end_is_that_of_the_best_epoch(trained: Trained) -> None:
+    """What is reported is the checkpoint that was written, not what was in memory."""
+    records = [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
+    best = [record for record in records if record["best"]][-1]
+    overall = trained.result.val.metrics["overall"]
+    for name in ("auroc", "accuracy", "log_loss"):
+        assert overall[name]["value"] == pytest.approx(best[f"val_{name}"], abs=1e-6)

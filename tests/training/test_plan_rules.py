@@ -1,0 +1,170 @@
+"""The plan: the first rule that fits decides, what was set by hand stays, and a file repeats it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
+
+from vitmed import plan, train
+from vitmed.core.config import Config, build_config, load_config
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.plan_rules import DISTILLED, MASKED, OWN, RULES, SCRATCH, SUPERVISED, Situation, decide, planned
+
+RUN = Callable[..., Answer]
+KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)
+CASES = [
+    Situation(weights, images, images // 5, side, device, width, lora)
+    for weights in KINDS
+    for images in (20, 300, 1000, 1001, 5000, 30_000, 200_000)
+    for side in (28, 64, 130, 1024)
+    for device in ("cpu", "cuda", "mps")
+    for width in (192, 768, 1024)
+    for lora in ((False,) if weights == SCRATCH else (False, True))
+]
+
+
+def values(situation: Situation, **tree: Any) -> dict[str, Any]:
+    return {d.field: d.value for d in decide(build_config(tree), situation)}
+
+
+def test_every_situation_gives_a_whole_and_valid_plan() -> None:
+    wanted = {
+        "train.lr", "train.epochs", "train.warmup_epochs", "train.batch_size", "train.ema", "train.weight_decay",
+        "augment.mixup", "augment.cutmix",
+    }  # fmt: skip
+    for situation in CASES:
+        found = values(situation)
+        assert wanted <= set(found), situation
+        if situation.weights != SCRATCH:
+            assert {"train.layer_decay", "train.probe_first"} <= set(found), situation
+        config = build_config(planned(Config(), found).model_dump())
+        assert config.model.image_size % config.model.patch_size == 0, situation
+        assert config.train.warmup_epochs <= config.train.epochs / 3
+
+
+def test_every_rule_has_a_reason_and_decides_somewhere() -> None:
+    used = {(d.when, d.why) for situation in CASES for d in decide(Config(), situation)}
+    for rule in RULES:
+        assert rule.why and (rule.when, rule.why) in used, rule.when
+
+
+def test_how_the_weights_were_made_decides_the_learning_rate() -> None:
+    """MAE, FINETUNE.md: base learning rate 5e-4 per 256 images, layer decay 0.65, for ViT-Base."""
+    found = {kind: values(Situation(kind, 3000, 600, 224, "cuda", 768)) for kind in KINDS[1:]}
+    assert found[MASKED]["train.lr"] == pytest.approx(5e-4 * 64 / 256, rel=0.05)
+    assert found[MASKED]["train.layer_decay"] == 0.65
+    assert found[DISTILLED]["train.lr"] < found[SUPERVISED]["train.lr"] < found[MASKED]["train.lr"]
+    lora = values(Situation(SUPERVISED, 3000, 600, 224, "cuda", 768, lora=True))
+    assert lora["train.lr"] == pytest.approx(10 * found[SUPERVISED]["train.lr"])
+    assert values(Situation(SUPERVISED, 3000, 600, 224, "cuda", 192))["train.lr"] > found[SUPERVISED]["train.lr"]
+
+
+def test_good_weights_and_few_images_want_few_steps() -> None:
+    for images in (200, 1000, 3000):
+        found = values(Situation(SUPERVISED, images, 600, 224, "cuda", 768))
+        batch = found["train.batch_size"] * found["train.accumulate"]
+        steps = found["train.epochs"] * images / batch
+        assert 500 <= steps <= 2000, images
+
+
+def test_few_validation_images_do_not_choose_the_epoch() -> None:
+    found = {val: values(Situation(SCRATCH, 3000, val, 130, "cpu", 192)) for val in (60, 5000)}
+    assert found[60]["train.choose"] == "last" and "train.patience" not in found[60]
+    assert found[5000]["train.choose"] == "best"
+    assert found[5000]["train.patience"] >= found[5000]["train.warmup_epochs"] + 1
+
+
+def test_what_was_set_by_hand_stays() -> None:
+    situation = Situation(SCRATCH, 300, 600, 130, "cpu", 192)
+    found = values(situation, train={"lr": 7e-4, "epochs": 3}, model={"image_size": 96})
+    assert not {"train.lr", "train.epochs", "model.image_size"} & set(found)
+    assert found["train.warmup_epochs"] == pytest.approx(0.3)  # of the epochs that were set
+    assert not {"model.width", "model.depth", "model.heads"} & set(values(situation, model={"name": "vit_small"}))
+    assert "model.stem" not in values(situation, model={"stem": "patch"})
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
+    data, ui = draw_splits(tmp_path / "data", 6, 3, 3), Recorder()
+    result = train(data, output=tmp_path, name="a", epochs=1, device="cpu", sets=["model.width=48"], ui=ui)
+    config = load_checkpoint(result.folder).config
+    said = "\n".join(ui.said)
+    assert "plan for from scratch, 12 training and 6 validation images of about 20 px, cpu;" in said
+    assert (config.model.image_size, config.model.patch_size, config.model.width) == (
+        32,
+        8,
+        48,
+    ) and config.train.epochs == 1
+    assert f"train.lr {config.train.lr:g}" in said and "train.epochs" not in said
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
+    data, ui = draw_splits(tmp_path / "data", 6, 3, 3), Recorder()
+    file = tmp_path / "c.yaml"
+    file.write_text("model: {image_size: 16, patch_size: 8, width: 16, depth: 1, heads: 2}\ntrain: {epochs: 1}\n")
+    result = train(data, config=file, output=tmp_path, name="a", device="cpu", ui=ui)
+    assert load_checkpoint(result.folder).config.train.lr == Config().train.lr
+    assert not any("plan for" in text for text in ui.said)
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("weights", [False, True])
+def test_the_file_of_a_plan_trains_what_train_alone_does(tmp_path: Path, trained: Trained, weights: bool) -> None:
+    data = draw_splits(tmp_path / "data", 6, 3, 3)
+    flags: dict[str, Any] = {"policy": "none", "device": "cpu", "epochs": 2, "seed": 5}
+    flags |= {"weights": str(trained.best)} if weights else {"sets": TINY_SETS}
+    before = listing(data)
+    found = plan(data, output=tmp_path / "deep.yaml", ui=Recorder(), **flags)
+    assert found.file == tmp_path / "deep.yaml" and listing(data) == before and found.minutes > 0
+    alone = train(data, output=tmp_path / "runs", name="alone", ui=Recorder(), **flags)
+    filed = train(config=found.file, output=tmp_path / "runs", name="filed", ui=Recorder())
+    a, b = (load_checkpoint(r.folder) for r in (alone, filed))
+    assert a.config == b.config
+    assert all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
+
+
+def test_the_file_is_yaml_with_a_reason_behind_each_decision(tmp_path: Path, vitmed: RUN) -> None:
+    data = draw_classes(tmp_path / "data", 12)
+    args = ["plan", data, "-o", tmp_path / "plan.yaml", "--device", "cpu", "--json"]
+    answer = vitmed(*args)
+    assert answer.code == 0, answer.err
+    told = json.loads(answer.out)
+    text = (tmp_path / "plan.yaml").read_text()
+    tree = yaml.safe_load(text)
+    for decision in told["plan"]:
+        section, field = decision["field"].split(".")
+        assert tree[section][field] == decision["value"]
+        assert f"{field}: " in text and decision["why"] in text
+    assert load_config(tmp_path / "plan.yaml").data.root == str(data) and "/" not in tree["data"]["root"]
+    assert vitmed(*args).code == 0 and (tmp_path / "plan-2.yaml").read_text() == text
+
+
+def test_a_plan_that_cannot_be(vitmed: RUN, tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "data", 12)
+    assert vitmed("plan", tmp_path / "nowhere").code == 3
+    assert vitmed("plan", data, "--set", "train.min_lr=0.5", "-o", tmp_path / "p.yaml").code == 2
+    assert vitmed("plan", data, "-o", tmp_path / "no" / "p.yaml").code == 2
+    assert not (tmp_path / "p.yaml").exists()
+
+
+def test_freezing_trains_nothing_so_nothing_is_planned(tmp_path: Path, trained: Trained) -> None:
+    found = plan(trained.data, weights=str(trained.best), freeze=True, output=tmp_path / "p.yaml", ui=Recorder())
+    assert found.decisions == [] and found.minutes == 0
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_that_goes_on_is_not_planned_again(tmp_path: Path) -> None:
+    data = draw_splits(tmp_path / "data", 6, 3, 3)
+    settings = TINY | {"epochs": 1}
+    first = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Recorder(), **settings)
+    ui = Recorder()
+    train(resume=first.folder, epochs=2, ui=ui)
+    assert not any("plan for" in text for text in ui.said)

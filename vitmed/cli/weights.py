@@ -1,0 +1,71 @@
+"""`vitmed weights list`, `fetch` and `where`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitmed.cli.app import app
+from vitmed.cli.options import AsJson, Offline
+from vitmed.cli.terminal import print_json, ui
+
+weights = typer.Typer(help="Public weights by name: list, fetch, and where they lie.", no_args_is_help=True)
+app.add_typer(weights, name="weights")
+
+
+@weights.command("list")
+def list_weights(as_json: AsJson = False) -> None:
+    """Show all names, with size, licence, and which are on this machine."""
+    from vitmed.commands.weights import weights_table
+
+    rows = weights_table()
+    if as_json:
+        print_json({"weights": rows})
+    else:
+        _print_weights(rows)
+
+
+@weights.command("fetch")
+def fetch_weights(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
+    to: Annotated[Path | None, typer.Option(help="Folder instead of the cache, to be carried elsewhere.")] = None,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download and check weight files; goes on where it was cut off."""
+    from vitmed.commands.weights import fetch_weights as command
+
+    paths = command(names, to, offline, ui())
+    if as_json:
+        print_json({"paths": dict(zip(names, map(str, paths), strict=True))})
+    else:
+        typer.echo("\n".join(map(str, paths)))
+
+
+@weights.command("where")
+def find_weights(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
+    """Print the path of a fetched file; exit code 4 where it is not there."""
+    from vitmed.commands.weights import find_weights as command
+
+    typer.echo(command(name))
+
+
+def _print_weights(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption="MB: of the file. vitmed weights fetch NAME; docs/weights.md")
+    for title in ("name", "model", "trained", "MB", "px", "licence", "here"):
+        table.add_column(title, justify="right" if title in ("MB", "px") else "left", overflow="fold")
+    for row in rows:
+        licence = row["licence"] + (" (token)" if row["gated"] else "")
+        size, here = f"{row['size'] / 1e6:,.0f}", "yes" if row["here"] else "no"
+        table.add_row(row["name"], row["model"], row["kind"], size, str(row["image_size"]), licence, here)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    with console.capture() as text:
+        console.print(table)
+    sys.stdout.write(text.get())
+    sys.stdout.flush()

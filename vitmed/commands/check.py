@@ -1,0 +1,197 @@
+"""`vitmed check`: what is wrong with a data folder; and the same before every training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vitmed.checks.data_check import GUESSED, _diagnose, _guessed, _index, _usable
+from vitmed.checks.detect import Image, of_class_names, of_folder
+from vitmed.checks.file_scan import inspect_files
+from vitmed.checks.findings import Finding, in_order
+from vitmed.checks.folder_contents import Place, Survey, survey
+from vitmed.checks.scan_cache import Index
+from vitmed.checks.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, leakage_gap
+from vitmed.core.config import build_config
+from vitmed.core.errors import DataError
+from vitmed.core.files import free_name, make_folder
+from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.ui import Ui
+from vitmed.data.folders import data_folder
+from vitmed.data.patient_names import guess_patients
+from vitmed.data.patients import compile_group, group_of, know_patients
+from vitmed.data.tables import labels_from_table
+from vitmed.imaging.augmentation import mirrored_pair
+from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """What `check` found.
+
+    Attributes:
+        folder: of data_report.json and data_report.html.
+        findings: worst first.
+        content: of data_report.json: counts, the table by split and class, sizes, shortcuts, findings.
+    """
+
+    folder: Path
+    findings: tuple[Finding, ...]
+    content: dict[str, Any]
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is neither error nor warning."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+
+def check(
+    data: str | Path,
+    *,
+    group_regex: str | None = None,
+    groups: str | Path | None = None,
+    labels: str | Path | None = None,
+    output: str | Path = "data-check",
+    strict: bool = False,
+    leakage_gap: bool = False,
+    frame: int | None = None,
+    index: bool = True,
+    ui: Ui | None = None,
+) -> DataCheck:
+    """Decode every file once and say what is wrong with the data: files, copies, patients, shortcuts, names.
+
+    Goes on where training would refuse. Nothing in the folder is changed.
+
+    Args:
+        data: any folder of images, with or without classes and splits.
+        group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the names,
+            for these findings alone.
+        groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
+        labels: a CSV table that says the class, and maybe patient and split, of the images to check, as of `train`;
+            then no folder says a class, and images in no row are passed over.
+        output: folder of the report; never overwritten, the next is data-check-2.
+        strict: raise where there is an error or a warning, after the report is written.
+        leakage_gap: also fit cheap baselines by image and by patient, and tell the gap.
+        frame: which of several frames, from 0; None tells files that have several.
+        index: remember what was found of every file in the cache folder, so that the next time is quick.
+        ui: where messages and progress go.
+
+    Raises:
+        DataError: no such folder, no image in it; with `strict`, findings (the report is written then).
+        UsageError: an output folder inside the data, or a `group_regex` that is not one.
+    """
+    ui = ui or Ui()
+    root = data_folder(data)
+    given = {"root": str(root), "group_regex": group_regex, "groups": None if groups is None else str(groups)}
+    config = build_config({"data": given}).data
+    pattern = compile_group(group_regex)
+    refuse_inside(root, output)
+    RunFolder.probe(Path(output).parent)
+    seen = survey(root)
+    if not seen.files:
+        raise DataError(f"{root}: holds no image of a type that vitmed reads", "name a folder of images")
+    own_groups: list[str] | None = None
+    if labels is not None:
+        seen, own_groups = _by_table(seen, Path(labels), group_regex is None and groups is None, ui)
+    records = inspect_files(root, seen.files, _index(ui, frame) if index else Index(None, frame), ui)
+    paths = [file.path for file in seen.files]
+    of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
+    source = f"--group-regex {group_regex}" if pattern is not None else None
+    if pattern is not None and (missed := sum(group is None for group in of_images)):
+        ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
+    if groups is not None:
+        known = know_patients(config, root, paths)
+        assert known is not None
+        of_images, source = known.groups, known.how
+    if own_groups is not None:
+        of_images, source = own_groups, "by table (--labels)"
+    if source is None and (guess := guess_patients(paths)).expression is not None:
+        of_images, source = _guessed(paths, guess), GUESSED
+    images = [
+        Image(path, record, place.label, place.split, group)
+        for path, record, place, group in zip(paths, records, seen.places, of_images, strict=True)
+    ]
+    found = _diagnose(images, source, ui)
+    pair = mirrored_pair(sorted({image.label for image in images if image.label is not None}))
+    findings = in_order([*found.findings, *of_folder(seen), *of_class_names(pair)])
+    gaps = _gaps(images, ui) if leakage_gap else []
+    content = {
+        "data": root.resolve().name,
+        "images": len(images),
+        "classes": len({image.label for image in images} - {None}),
+        "patients": len({image.group for image in images} - {None}) if source is not None else None,
+        "patients_from": source,
+        **found.counts,
+        "table": table(images),
+        "sizes": sizes(images),
+        "shortcuts": [_shortcut_row(split, shortcut) for split, shortcut in found.shortcuts],
+        "leakage_gap": [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps],
+        "findings": [finding.to_dict() for finding in findings],
+    }
+    folder = free_name(Path(output))
+    make_folder(folder)
+    with ui.bar("writing the report", unit="steps"):
+        title = f"Data check of {root.resolve().name}"
+        copies = {"exact": found.exact, "near": found.near}
+        write_data_report(folder, root, title, content, images, findings, copies)
+    ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
+    result = DataCheck(folder, tuple(findings), content)
+    if strict and not result.clean:
+        raise CheckFailed(result)
+    return result
+
+
+def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Survey, list[str] | None]:
+    """The images that a table names, in the place that it says (a split that it does not say is the folder's).
+
+    Returns:
+        the survey of them, and their patients where the table has those and they count.
+    """
+    table = labels_from_table(file, seen.root, [image.path for image in seen.files], own_groups)
+    for told in table.told:
+        ui.warn(told)
+    files = tuple(seen.files[i] for i in table.images)
+    if len(files) < len(seen.files):
+        ui.say(f"{len(seen.files) - len(files):,} of {len(seen.files):,} images are in no row of {file.name}")
+    splits: Sequence[str | None] = table.splits or [seen.places[i].split for i in table.images]
+    places = tuple(map(Place, splits, table.labels))
+    folders = {split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in set(splits)}
+    return Survey(seen.root, "", files, places, folders, {}, seen.rubbish, seen.others), table.groups
+
+
+class CheckFailed(DataError):
+    """`strict`, and there are findings; `result` is what the command would have returned."""
+
+    def __init__(self, result: DataCheck):
+        bad = [finding for finding in result.findings if finding.severity != "note"]
+        errors = sum(finding.severity == "error" for finding in bad)
+        super().__init__(
+            f"--strict: errors {errors:,}, warnings {len(bad) - errors:,}; the first: {bad[0].problem}", bad[0].fix
+        )
+        self.result = result
+
+
+def _gaps(images: Sequence[Image], ui: Ui) -> list[Gap]:
+    """The leakage gap of all images together, said in a line each."""
+    good, labels, groups = _usable(images)
+    if groups is None or len(set(labels.tolist())) < 2:
+        ui.warn("--leakage-gap needs two classes and known patients (--group-regex)")
+        return []
+    with ui.bar("leakage gap", unit="steps"):
+        gaps = leakage_gap([image.record for image in good], labels, groups)
+    if not gaps:
+        ui.warn("--leakage-gap: a class has one patient only, so no patient can be held out")
+    for gap in gaps:
+        ui.say(
+            f"leakage gap, {BASELINES[gap.baseline][0]}: AUROC {gap.by_image:.3f} with images held out, "
+            f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+        )
+    return gaps
+
+
+def _shortcut_row(split: str | None, shortcut: Shortcut) -> dict[str, Any]:
+    row = {"split": split, "text": FAMILIES[shortcut.family], **asdict(shortcut)}
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}

@@ -1,0 +1,339 @@
+"""`vitmed compare`: what several models said of the same images -> which is better, if that can be told."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.errors import DataError, UsageError
+from vitmed.core.files import make_folder, write_bytes, write_json
+from vitmed.core.ui import Ui
+from vitmed.decisions.operating_points import by_fold
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.resampling import group_index
+from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.table import METRICS
+from vitmed.report.write import BASELINE, NUMBERS, PREDICTIONS, read_baselines
+from vitmed.training.fit_policy import read_judgement
+
+LEVEL, MANY_CLASSES = 0.95, 50
+SAME = 1e-6  # difference of probabilities that is a matter of rounding
+UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is surer than it should be."
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        content: what compare.json holds; see `compare`.
+        verdict: the result in one sentence.
+        folder: where compare.json and the picture lie, or None.
+    """
+
+    content: dict[str, Any]
+    verdict: str
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class Model:
+    """One of those that are compared; a baseline belongs to the model beside which it was found."""
+
+    name: str
+    predictions: Predictions
+    baseline_of: str | None = None
+
+
+def compare(
+    *results: str | Path, output: str | Path | None = None, resamples: int = 2000, ui: Ui | None = None
+) -> Comparison:
+    """Compare models by what they said of the same images.
+
+    Images are matched by path, and what not all have is left out. The baselines beside a report are compared with the
+    models too.
+
+    Args:
+        *results: predictions.csv files, folders of a report, or run folders (their test); at least two, or one with
+            baselines beside it.
+        output: a new folder for compare.json and differences.png.
+        resamples: bootstrap resamples behind the intervals.
+        ui: where messages go.
+
+    Returns:
+        with `content`: images, patients (None if unknown), resampling, level, resamples, classes, positive_class,
+        models {name: {baseline_of, images, overall}}, pairs [{first, second, difference, tests, classes, verdict}],
+        notes, verdict. Each p has p_holm beside it, adjusted for all pairs.
+
+    Raises:
+        DataError: what cannot be compared: other classes, other labels, no image in common.
+        UsageError: nothing to compare, or an output that is there.
+    """
+    ui = ui or Ui()
+    if output is not None and Path(output).exists() and (not Path(output).is_dir() or any(Path(output).iterdir())):
+        raise UsageError(f"{output}: is there already and not empty", "name a new folder with --output")
+    read = read_all([Path(result) for result in results])
+    models, notes = align(read)
+    notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
+    first = models[0].predictions
+    numbers = {model.name: evaluate_predictions(model.predictions, resamples)["overall"] for model in models}
+    pairs = []
+    combinations = [pair for pair in itertools.combinations(models, 2) if not all(m.baseline_of for m in pair)]
+    with ui.bar("comparing", unit="pairs") as advance:
+        for done, (a, b) in enumerate(combinations, start=1):
+            found = compare_predictions(a.predictions, b.predictions, resamples, level=LEVEL)
+            pair: dict[str, Any] = {"first": a.name, "second": b.name}
+            pair |= {"difference": found["difference"], "tests": found["tests"], "classes": None}
+            if 2 < len(first.classes) <= MANY_CLASSES:
+                pair["classes"] = compare_classes(a.predictions, b.predictions, LEVEL)
+            pairs.append(pair)
+            advance(done, len(combinations))
+    adjust(pairs)
+    units = int(group_index(first.groups, len(first)).max()) + 1
+    for pair in pairs:
+        pair["verdict"] = verdict(pair, units, first.groups is not None)
+        one, other = (next(m.predictions for m in models if m.name == pair[end]) for end in ("first", "second"))
+        if _same(one, other) and np.array_equal(one.predicted, other.predicted):
+            pair["verdict"] = f"{pair['first']} and {pair['second']} are the same: they say the same of every image"
+    last = pairs[_most_telling(models, numbers, pairs)]["verdict"]
+    if first.groups is None:
+        notes.append(UNKNOWN)
+    elif units < FEW_GROUPS:
+        few = "is only 1 patient" if units == 1 else f"are only {units} patients"
+        notes.append(f"There {few}: too few to tell which model is better.")
+    content = {
+        "images": len(first),
+        "patients": None if first.groups is None else units,
+        "resampling": "by image" if first.groups is None else "by patient",
+        "level": LEVEL,
+        "resamples": resamples,
+        "classes": list(first.classes),
+        "positive_class": first.positive,
+        "models": {m.name: {"baseline_of": m.baseline_of, "overall": numbers[m.name]} for m in models},
+        "pairs": pairs,
+        "notes": notes,
+        "verdict": last,
+    }
+    folder = None
+    if output is not None:
+        from vitmed.report.plots.differences import differences
+        from vitmed.report.plots.drawing import png
+
+        folder = Path(output)
+        picture = png(differences(content))
+        make_folder(folder)
+        write_json(folder / "compare.json", content)
+        write_bytes(folder / "differences.png", picture)
+    for note in notes:
+        ui.warn(note)
+    return Comparison(content, last, folder)
+
+
+def read_all(paths: Sequence[Path]) -> list[Model]:
+    """The models and the baselines beside them, each under a name of its own; models come first."""
+    tables = [_table(path) for path in paths]
+    models = [Model(name, _read(file)) for name, file in zip(_names(tables), tables, strict=True)]
+    named = [m.predictions for m, file in zip(models, tables, strict=True) if file.name.startswith(BASELINE)]
+    baselines: list[Model] = []
+    for model, file in zip(models, tables, strict=True):
+        if file.name.startswith(BASELINE):
+            continue
+        for key, found in read_baselines(file.parent).items():
+            if not any(_same(other, found) for other in (*named, *(b.predictions for b in baselines))):
+                taken = any(b.name == key for b in baselines)
+                name = f"{key} of {model.name}" if taken else key
+                found = replace(found, positive=model.predictions.positive)
+                baselines.append(Model(name, found, model.name))
+    if len(models) + len(baselines) < 2 or not models:
+        raise UsageError("there is nothing to compare with", "vitmed compare RUN_A RUN_B")
+    return [*models, *baselines]
+
+
+def _same(a: Predictions, b: Predictions) -> bool:
+    """Whether two tables hold the same probabilities of the same images, in whatever order."""
+    if set(a.paths) != set(b.paths) or set(a.classes) != set(b.classes) or len(a) != len(b):
+        return False
+    rows = np.argsort(np.array(a.paths)), np.argsort(np.array(b.paths))
+    order = [b.classes.index(name) for name in a.classes]
+    return np.allclose(a.probabilities[rows[0]], b.probabilities[rows[1]][:, order], rtol=0, atol=SAME)
+
+
+def _table(path: Path) -> Path:
+    """The predictions.csv that a file, a report folder or a run folder stands for."""
+    if not path.is_dir():
+        return path
+    for file in (path / PREDICTIONS, path / "test" / PREDICTIONS):
+        if file.is_file():
+            return file
+    raise DataError(f"{path}: has no {PREDICTIONS}, nor test/{PREDICTIONS}", "name a predictions.csv, report or run")
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """A short name for each table: of its run or folder, with as much of the path as tells them apart."""
+    parts = []
+    for file in files:
+        own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        inside_run = file.name == PREDICTIONS and own[-1:] == ["test"] and len(own) > 1
+        parts.append(own[:-1] if inside_run else own)
+    for count in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{part[-1]} ({i})" for i, part in enumerate(parts, start=1)]  # the same table twice
+
+
+def _read(file: Path) -> Predictions:
+    """A table, with the positive class and the operating point that the metrics.json beside it tells."""
+    found = Predictions.from_csv(file, labelled=True)
+    twice = {path for path in found.paths if found.paths.count(path) > 1} if len(set(found.paths)) < len(found) else ()
+    if twice:
+        raise DataError(f"{file}: names {min(twice)} more than once", "write it again with vitmed evaluate")
+    beside = file.with_name(NUMBERS)
+    if beside.is_file():
+        try:
+            content = json.loads(beside.read_text(encoding="utf-8"))
+            positive = content["positive_class"]
+            if by_fold(content.get("folds")):
+                found = Predictions.from_csv(file, decided=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
+        if positive in found.classes:
+            found = replace(found, positive=positive)
+    if file.name.startswith(BASELINE):  # the operating point beside it is the model's
+        return found
+    judgement = read_judgement(beside, found.classes)
+    return found if judgement is None else judgement.decide(found)  # at the operating point of its report
+
+
+def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
+    """The models on the images that all have, in the order, classes and patients of the first; and notes.
+
+    Raises:
+        DataError: other classes or labels, or no image in common.
+    """
+    first = models[0]
+    shared = set(first.predictions.paths)
+    for model in models[1:]:
+        if set(model.predictions.classes) != set(first.predictions.classes):
+            raise DataError(
+                f"{model.name} has the classes {', '.join(model.predictions.classes)}, {first.name} has "
+                + ", ".join(first.predictions.classes),
+                "compare models of the same classes",
+            )
+        if model.predictions.positive not in (None, first.predictions.positive or model.predictions.positive):
+            raise DataError(
+                f"the positive class of {model.name} is {model.predictions.positive}, that of {first.name} "
+                f"{first.predictions.positive}",
+                "evaluate both with the same --positive",
+            )
+        shared &= set(model.predictions.paths)
+    if not shared:
+        raise DataError("the predictions have no image in common", "predict the same images with both")
+    paths = [path for path in first.predictions.paths if path in shared]
+    positive = next((m.predictions.positive for m in models if m.predictions.positive), None)
+    aligned = [replace(m, predictions=_picked(m.predictions, paths, first.predictions, positive)) for m in models]
+    labels = known_labels(aligned[0].predictions)
+    for model in aligned[1:]:
+        other = np.flatnonzero(known_labels(model.predictions) != labels)
+        if len(other):
+            raise DataError(
+                f"{model.name} and {first.name} have other labels for {len(other):,} of {len(paths):,} images, the "
+                f"first is {paths[other[0]]}",
+                "judge both with the same labels",
+            )
+    notes = []
+    left_out = {m.name: len(m.predictions) - len(paths) for m in models if len(m.predictions) > len(paths)}
+    if left_out:
+        told = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
+        notes.append(f"{len(paths):,} images are shared; left out because not all have them: {told}.")
+    known = [m for m in aligned if m.predictions.groups is not None]
+    if not known:
+        return aligned, notes
+    groups = known[0].predictions.groups
+    same = {group_index(m.predictions.groups, len(paths)).tobytes() for m in known}
+    if len(same) > 1:
+        notes.append(f"The tables do not agree on who the patients are; those of {known[0].name} are used.")
+    return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
+
+
+def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positive: str | None) -> Predictions:
+    """The images of these paths, classes in the order of the first."""
+    rows = {path: row for row, path in enumerate(found.paths)}
+    picked = np.array([rows[path] for path in paths], dtype=np.int64)
+    order = [found.classes.index(name) for name in first.classes]
+    place = np.argsort(order)  # class number in `found` -> in `first`
+    return replace(
+        found,
+        classes=first.classes,
+        paths=tuple(paths),
+        groups=None if found.groups is None else tuple(found.groups[i] for i in picked),
+        labels=place[known_labels(found)[picked]],
+        logits=found.logits[picked][:, order],
+        decided=None if found.decided is None else place[found.decided[picked]],
+        positive=positive,
+        errors=(),
+        columns={},
+    )
+
+
+def adjust(pairs: Sequence[dict[str, Any]]) -> None:
+    """Write p_holm beside every p: adjusted over all pairs, for each test, and for the classes over those too."""
+    for name in ("auroc", "accuracy"):
+        tests = [pair["tests"][name] for pair in pairs]
+        for test, p in zip(tests, holm([test["p"] for test in tests]), strict=True):
+            test["p_holm"] = p
+    entries = [entry for pair in pairs for entry in (pair["classes"] or {}).values()]
+    for entry, p in zip(entries, holm([entry["p"] for entry in entries]), strict=True):
+        entry["p_holm"] = p
+
+
+def verdict(pair: dict[str, Any], units: int, patients: bool) -> str:
+    """Which of two is better, in a sentence: by AUROC or, where that is undefined or the very same, by accuracy."""
+    same = _no_gap(pair["difference"]["auroc"]) and not _no_gap(pair["difference"]["accuracy"])
+    metric = "accuracy" if same or pair["difference"]["auroc"]["value"] is None else "auroc"
+    gap, p = pair["difference"][metric], pair["tests"][metric]["p_holm"]
+    names = pair["first"], pair["second"]
+    if gap["value"] is None:
+        return f"{names[0]} and {names[1]} cannot be compared: accuracy and AUROC are undefined"
+    value, low, high = gap["value"], gap["low"], gap["high"]
+    if value < 0:
+        names = names[::-1]
+        value, low, high = -value, None if high is None else -high, None if low is None else -low
+    count = f"{units:,} {'patient' if patients else 'image'}{'' if units == 1 else 's'}"
+    name = METRICS[metric].title
+    interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+    told = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
+    if patients and units < FEW_GROUPS:
+        return f"{names[0]} is not clearly better than {names[1]}: {told}, too few to tell"
+    if _no_gap(gap):
+        return f"{names[0]} and {names[1]} are alike: {told}"
+    clear = p is not None and p < 1 - LEVEL and low is not None and low > 0
+    shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+    return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {told}{shown}"
+
+
+def _no_gap(gap: dict[str, Any]) -> bool:
+    """Whether a difference is 0 and cannot be anything else."""
+    return gap["value"] == 0 and gap["low"] in (0, None) and gap["high"] in (0, None)
+
+
+def _most_telling(models: Sequence[Model], numbers: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> int:
+    """Number of the pair that the last line is about: the best model and the next; a baseline for want of another."""
+
+    def height(model: Model) -> float:
+        overall = numbers[model.name]
+        value = overall["auroc"]["value"]
+        return overall["accuracy"]["value"] if value is None else value
+
+    ranked = sorted(models, key=lambda m: (m.baseline_of is not None, -height(m)))
+    wanted = {ranked[0].name, ranked[1].name}
+    return next(i for i, pair in enumerate(pairs) if {pair["first"], pair["second"]} == wanted)

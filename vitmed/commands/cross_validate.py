@@ -1,0 +1,297 @@
+"""`vitmed train --folds K`: every fold in turn, and one report of what each model said of the images it never saw."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.commands.evaluate import picture
+from vitmed.core.config import Config, EvaluateConfig
+from vitmed.core.errors import CheckpointError, Interrupted, UsageError
+from vitmed.core.files import write_json
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.ui import Ui
+from vitmed.data.folders import data_folder
+from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.operating_points import TITLES, asked_point, by_fold
+from vitmed.decisions.policy import Judgement
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import metric_values
+from vitmed.metrics.table import METRICS
+from vitmed.report.headline import Evaluation, finish
+from vitmed.report.participant_flow import folds_flow
+from vitmed.report.write import NUMBERS, PREDICTIONS, read_baselines, write_report
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.fit_policy import read_judgement
+
+BY_FOLD = ("auroc", "balanced_accuracy", "accuracy", "log_loss")  # told for each fold, with mean and spread
+OF_POSITIVE = ("sensitivity", "specificity")  # and of two classes these
+GONE = ("Images", "Patients of the run", "Splits of the run")  # facts of one fold, told otherwise of all
+NOTICEABLE = 0.01  # between the AUROC of the pooled images and the mean of the folds
+
+Train = Callable[..., Any]
+
+
+def train_folds(
+    train: Train,
+    config: Config,
+    first: Mapping[str, Any],
+    output: str | Path,
+    name: str,
+    gates: dict[str, float],
+    ui: Ui,
+) -> tuple[RunFolder, Evaluation]:
+    """Train and judge each of `data.folds` folds, in a folder each, and pool their tests.
+
+    Args:
+        train: `vitmed.train`.
+        config: as it was asked for, before a plan.
+        first: arguments of `train` for the first fold; the others take over the configuration that it was given.
+        name: of the folder that holds the folds.
+
+    Returns:
+        the folder, and the evaluation of the pooled predictions: every image judged by a model that never saw it.
+    """
+    folder = RunFolder.create(output, name)
+    write_json(folder.folds, {"folds": config.data.folds, "window": config.data.window})
+    try:
+        return _go_on(train, folder, first, gates, ui)
+    finally:
+        if [path.name for path in folder.path.iterdir()] == [folder.folds.name]:  # refused before the first fold began
+            folder.folds.unlink()
+            folder.path.rmdir()
+
+
+def resume_folds(train: Train, folder: RunFolder, gates: dict[str, float], ui: Ui) -> tuple[RunFolder, Evaluation]:
+    """Go on with folds that were interrupted: those that are done are not repeated.
+
+    Raises:
+        CheckpointError: the first fold had not begun.
+    """
+    return _go_on(train, folder, None, gates, ui)
+
+
+def _go_on(
+    train: Train, folder: RunFolder, first: Mapping[str, Any] | None, gates: dict[str, float], ui: Ui
+) -> tuple[RunFolder, Evaluation]:
+    try:
+        said = json.loads(folder.folds.read_text(encoding="utf-8"))
+        count, window = int(said["folds"]), said["window"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{folder.folds}: cannot be read", "start again with vitmed train --folds") from None
+    if (folder.path / "test" / PREDICTIONS).is_file():
+        raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
+    places: list[RunFolder] = []
+    for fold in range(1, count + 1):
+        ui.say(f"fold {fold} of {count}")
+        try:
+            places.append(_one(train, folder, fold, window, first, places, ui))
+        except Interrupted as error:
+            raise Interrupted(
+                f"in fold {fold} of {count}: {error.problem}", f"vitmed train --resume {folder.path}"
+            ) from None
+    return folder, finish(_pool(folder, places, ui), gates, ui)
+
+
+def _one(
+    train: Train,
+    folder: RunFolder,
+    fold: int,
+    window: Any,
+    first: Mapping[str, Any] | None,
+    done: Sequence[RunFolder],
+    ui: Ui,
+) -> RunFolder:
+    """One fold: as it lies there, resumed, or from the start."""
+    name = f"fold-{fold}"
+    there = [RunFolder(path) for path in sorted(folder.path.glob(f"{name}*"), key=lambda p: p.stat().st_mtime_ns)]
+    for place in there:
+        if (place.path / "test" / PREDICTIONS).is_file():
+            return place
+    for place in reversed(there):
+        if place.last.is_file():
+            train(resume=place.path, ui=ui)
+            return place
+    if done:
+        wide = "null" if window is None else json.dumps(window)
+        sets = (f"data.window={wide}",)  # of each fold's own training images
+        return RunFolder(
+            train(config=done[0].config, sets=sets, output=folder.path, name=name, fold=fold, ui=ui).folder
+        )
+    if first is None:
+        raise CheckpointError(f"{folder.path}: its first fold had not begun", "start again with vitmed train --folds")
+    return RunFolder(train(**first, output=folder.path, name=name, fold=fold, ui=ui).folder)
+
+
+def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
+    """One report of the tests of all folds."""
+    saved = [load_checkpoint(place.best) for place in places]
+    first, tests = saved[0], [place.path / "test" for place in places]
+    root, config = first.data_root(), first.config.evaluate
+    told = [json.loads((test / NUMBERS).read_text(encoding="utf-8")) for test in tests]
+    folds = _each(told, [read_judgement(test / NUMBERS, first.classes) for test in tests], config)
+    decided = by_fold(folds)
+    parts = [Predictions.from_csv(test / PREDICTIONS, decided=decided) for test in tests]
+    pooled = replace(pool(parts), positive=first.config.data.positive)
+    baselines = [read_baselines(test) for test in tests]
+    shared = [key for key in baselines[0] if all(key in found for found in baselines)]
+    area = metric_values(pooled)["auroc"]
+    folds["auroc"] = {"pooled": area if math.isfinite(area) else None, "mean": _mean(told, "auroc")}
+    mixed = _mixing(folds["auroc"], _spread(told, "auroc"))
+    notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is judged on."]
+    notes += [*_decisions(folds), *mixed, *by_name([one["report"]["notes"] for one in told])]
+    with ui.bar("drawing the report", unit="steps"):
+        metrics = write_report(
+            folder.path / "test",
+            pooled,
+            title=f"{len(places)} folds of {data_folder(root).resolve().name}",
+            facts=_facts(told, pooled),
+            read=lambda path: picture(root / path, first.preprocessing),
+            config=config,
+            notes=notes,
+            baselines={key: pool([found[key] for found in baselines]) for key in shared},
+            flow=folds_flow(saved, places, pooled, config.subgroups),
+            folds=folds,
+        )
+    for name in BY_FOLD[:2]:
+        ui.say(f"{METRICS[name].title} by fold: {_spread(told, name)}")
+    return Evaluation(pooled, metrics, folder.path / "test")
+
+
+def _each(
+    told: Sequence[Mapping[str, Any]], judgements: Sequence[Judgement | None], config: EvaluateConfig
+) -> dict[str, Any]:
+    """What each fold is, for the pooled report.
+
+    Args:
+        told: what metrics.json of the test of each fold holds.
+
+    Returns:
+        asked: key of the operating point that was asked for, target: what it is to reach, costs: the matrix; each: by
+        fold images, patients, calibration, point (key of the one that decides), threshold, why (it is another than the
+        one that was asked for), numbers {name: entry}.
+    """
+    classes = told[0]["classes"]
+    asked = asked_point(config, len(classes))
+    each: list[dict[str, Any]] = []
+    for one, judgement in zip(told, judgements, strict=True):
+        operating: Mapping[str, Any] = {"chosen": "default", "points": {}} if judgement is None else judgement.operating
+        points, chosen = operating["points"], operating["chosen"]
+        raw = Calibration.none(len(classes), "this model holds no calibration")
+        of_class = {} if one["positive_class"] is None else one["per_class"][one["positive_class"]]
+        numbers = {name: one["overall"][name] for name in BY_FOLD}
+        each.append(
+            {
+                "images": one["n"],
+                "patients": one["n_groups"],
+                "calibration": (raw if judgement is None else judgement.calibration).to_dict(),
+                "point": chosen,
+                "threshold": points.get(chosen, {}).get("threshold"),
+                "why": points.get(asked, {}).get("why", ""),
+                "numbers": numbers | {name: of_class[name] for name in OF_POSITIVE if of_class},
+            }
+        )
+    costs = None if judgements[0] is None else judgements[0].operating.get("costs")
+    target = None if asked in ("default", "youden") else getattr(config, asked)
+    return {"asked": asked, "target": target, "costs": costs, "each": each}
+
+
+def _facts(told: Sequence[Mapping[str, Any]], pooled: Predictions) -> dict[str, str]:
+    """What the report says of data, model and training: of all folds, or of each by its name."""
+    facts = [one["report"]["facts"] for one in told]
+    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one['n']:,}" for one in told])}
+    if pooled.groups is None:
+        found["Patients"] = "unknown"
+    else:
+        patients = _by_fold([f"{one['n_groups']:,}" for one in told])
+        found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
+    for key in facts[0]:
+        if key not in GONE:
+            texts = [str(one.get(key, "not known")) for one in facts]
+            found[key] = texts[0] if len(set(texts)) == 1 else _by_fold(texts, "; ")
+    return found | {f"{METRICS[name].title} by fold": _spread(told, name) for name in BY_FOLD}
+
+
+def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
+    return between.join(f"fold {number}: {text}" for number, text in enumerate(texts, 1))
+
+
+def _decisions(folds: Mapping[str, Any]) -> list[str]:
+    """What decides, as a note; none where it is the likeliest class, as was asked for."""
+    if folds["asked"] == "default":
+        return []
+    if folds["costs"] is not None and all(fold["threshold"] is None for fold in folds["each"]) and by_fold(folds):
+        return ["Each fold takes the class with the lowest expected cost, by the costs that were given."]
+    thresholds = [
+        "the likelier class" if fold["threshold"] is None else f"from {fold['threshold']:.3g}" for fold in folds["each"]
+    ]
+    asked = TITLES[folds["asked"]].lower() + ("" if folds["target"] is None else f" {folds['target']}")
+    return [f"Each fold decides at its own threshold, chosen on its validation ({asked}): {_by_fold(thresholds)}."]
+
+
+def _mixing(auroc: Mapping[str, float | None], each: str) -> list[str]:
+    """A note where pooling makes another AUROC than the folds have."""
+    pooled, mean = auroc["pooled"], auroc["mean"]
+    if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
+        return []
+    return [
+        f"Pooled, the AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images; pooled, "
+        "images of different models are ranked against each other, and the same probability need not mean the same "
+        "from two models. The mean of the folds tells how well one model tells the classes apart."
+    ]
+
+
+def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
+    """The notes of each fold (1, 2, ...) as those of all: what all say is told once, the rest with the fold's name."""
+    found = []
+    for note in dict.fromkeys(note for own in notes for note in own):
+        numbers = [str(number) for number, own in enumerate(notes, 1) if note in own]
+        name = f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: "
+        found.append(note if len(numbers) == len(notes) else name + note)
+    return found
+
+
+def pool(parts: Sequence[Predictions]) -> Predictions:
+    """The predictions of several models on different images as one."""
+    first = parts[0]
+    shared = [name for name in first.columns if all(name in part.columns for part in parts)]
+    known = all(part.groups is not None for part in parts)
+    labels = [part.labels for part in parts if part.labels is not None]
+    decided = [part.decided for part in parts if part.decided is not None]
+    return Predictions(
+        classes=first.classes,
+        paths=tuple(path for part in parts for path in part.paths),
+        groups=tuple(group for part in parts for group in part.groups or ()) if known else None,
+        labels=np.concatenate(labels) if len(labels) == len(parts) else None,
+        logits=np.concatenate([part.logits for part in parts]),
+        decided=np.concatenate(decided) if len(decided) == len(parts) else None,
+        positive=first.positive,
+        columns={name: tuple(c for p in parts for c in p.columns[name]) for name in shared},
+    )
+
+
+def _values(told: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
+    return [one["overall"][name]["value"] for one in told]
+
+
+def _mean(told: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Mean over the folds; None where it is undefined in one."""
+    known = [value for value in _values(told, name) if value is not None]
+    return statistics.mean(known) if len(known) == len(told) else None
+
+
+def _spread(told: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Mean, standard deviation and each value."""
+    values = _values(told, name)
+    known = [value for value in values if value is not None]
+    each = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
+    if len(known) < len(values):
+        return each
+    return f"{statistics.mean(known):.3f} ± {statistics.stdev(known):.3f} ({each})"

@@ -1,0 +1,156 @@
+"""`vitmed data get` and `import`: public data sets as folders of images."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitmed.core.cache_folder import cache_folder
+from vitmed.core.downloads import bring
+from vitmed.core.errors import DataError
+from vitmed.core.files import write_text
+from vitmed.core.ui import Ui
+from vitmed.data.archives import check_new, is_archive, new_folder, unpack
+from vitmed.data.cards import Card, advice, find_set
+from vitmed.data.folders import has_classes, image_files
+from vitmed.data.patients import compile_group, group_of
+from vitmed.data.public_files import read_original, write_folder
+
+GROUPS = "groups.csv"
+KINDS = "a MedMNIST .npz, a folder of CIFAR or MNIST files, or an archive of one of these or of folders of images"
+
+
+def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui | None = None) -> Path:
+    """Download a public set, check it, and lay it out as a folder that `train` takes.
+
+    Args:
+        name: of `vitmed data list`.
+        folder: a new or empty one. It is there whole or not at all.
+        offline: open no connection: the files must be in the cache already.
+        ui: where messages and progress go.
+
+    Returns:
+        the folder. Where the file names tell the patients, `groups.csv` (path, patient) lies in it too.
+
+    Raises:
+        UsageError: an unknown name, a folder that is not empty, or one that cannot be written.
+        DataError: the set cannot be fetched, or what came is not what the card says.
+    """
+    ui, folder, card = ui or Ui(), Path(folder), find_set(name)
+    assert card.download is not None
+    check_new(folder)
+    store = cache_folder().absolute() / "datasets" / name
+    if "NC" in card.licence_of(name):
+        ui.warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
+    files = [bring(source, store / source.file, ui, offline) for source in card.sources(name)]
+    what = files[0] if len(files) == 1 else store
+    with new_folder(folder) as part:
+        if card.download.layout == "folders":
+            _pick_classes(what, card, part, ui)
+        else:
+            _lay_out(what, part, ui)
+        images = image_files(part)
+        patients = _write_groups(part, images, card)
+    told = f", {patients:,} patients ({folder / GROUPS})" if patients is not None else ", patients not known"
+    ui.say(f"{folder}: {len(images):,} images{told}")
+    if card.download.layout == "medmnist":
+        ui.say(f"the file itself can be trained on too: vitmed train {files[0]}")
+    ui.say(f"what was downloaded is kept in {store}; it can be deleted")
+    ui.say(advice(card, folder))
+    return folder
+
+
+def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None) -> Path:
+    """Write the files of a public set as a folder that `train` takes, without loss.
+
+    Args:
+        source: a MedMNIST .npz; a folder of CIFAR-10 or CIFAR-100 (binary or python version) or of MNIST's four
+            files; or a zip or tar of such a folder, or of folders of images.
+        folder: a new or empty one. It is there whole or not at all.
+        ui: where messages and progress go.
+
+    Returns:
+        the folder: `{train,val,test}/<class>/<index>.png`.
+
+    Raises:
+        UsageError: a folder that is not empty, or one that cannot be written.
+        DataError: files that are not of these kinds, damaged, incomplete or hostile.
+    """
+    ui, source, folder = ui or Ui(), Path(source), Path(folder)
+    check_new(folder)
+    if not source.exists():
+        raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
+    with new_folder(folder) as part:
+        _lay_out(source, part, ui)
+        count = len(image_files(part))
+    ui.say(f"{folder}: {count:,} images, patients not known")
+    ui.say(f"Then: vitmed train {folder}")
+    return folder
+
+
+def _lay_out(source: Path, part: Path, ui: Ui) -> None:
+    """Fill the folder `part` from files of a known kind. Raises DataError for others."""
+    if source.is_file() and is_archive(source):
+        with _unpacked(source, part, ui) as place:
+            _take(source, place, part, ui)
+    elif (original := read_original(source)) is not None:
+        write_folder(original, part, ui)
+    else:
+        raise DataError(f"{source}: not files of a kind that vitmed knows", f"name {KINDS}")
+
+
+@contextlib.contextmanager
+def _unpacked(archive: Path, part: Path, ui: Ui) -> Iterator[Path]:
+    """A folder that holds what an archive does, until the end of the block."""
+    place = part / ".unpacked"
+    place.mkdir()
+    unpack(archive, place, ui)
+    shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # what a Mac adds to a zip
+    yield place
+    shutil.rmtree(place)
+
+
+def _take(archive: Path, place: Path, part: Path, ui: Ui) -> None:
+    """What an archive held: files of a known kind, or folders of images; below folders that hold nothing else."""
+    while True:
+        if (original := read_original(place)) is not None:
+            write_folder(original, part, ui)
+            return
+        if has_classes(place):
+            for entry in sorted(place.iterdir()):
+                entry.rename(part / entry.name)
+            return
+        inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
+        if len(inner) != 1 or not inner[0].is_dir():
+            raise DataError(f"{archive}: holds no files of a kind that vitmed knows", f"name {KINDS}")
+        place = inner[0]
+
+
+def _pick_classes(archive: Path, card: Card, part: Path, ui: Ui) -> None:
+    """The class folders that the card names, and nothing else of the archive."""
+    assert card.download is not None
+    with _unpacked(archive, part, ui) as place:
+        for name in card.classes:
+            found = place / card.download.folder / name
+            if not found.is_dir():
+                raise DataError(
+                    f"{archive}: has no folder {card.download.folder}/{name}", "the card may be out of date"
+                )
+            found.rename(part / name)
+
+
+def _write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
+    """Write groups.csv where the card's expression finds the patients; their number, or None where none are known."""
+    if card.group_regex is None:
+        return None
+    pattern = compile_group(card.group_regex)
+    paths = [path.relative_to(folder).as_posix() for path in images]
+    rows = [(path, group_of(path, pattern) or "") for path in paths]
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([("path", "patient"), *rows])
+    write_text(folder / GROUPS, stream.getvalue())
+    return len({patient for _, patient in rows if patient})

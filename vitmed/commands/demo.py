@@ -1,0 +1,36 @@
+"""`vitmed demo`: the ordinary commands on images that vitmed draws itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitmed.commands.train import TrainResult, train
+from vitmed.core.ui import Ui
+from vitmed.data.synthetic import draw_cells
+
+RECIPE = "demo"
+
+
+def demo(
+    output: str | Path = "vitmed-demo",
+    *,
+    seed: int = 0,
+    cells: int = 1000,
+    device: str = "auto",
+    fail_under: tuple[str, ...] = (),
+    ui: Ui | None = None,
+) -> TrainResult:
+    """Draw blood-smear cells, train a small ViT on some patients, evaluate it on others.
+
+    Args:
+        output: folder for the images (`cells-<seed>/`) and the runs.
+        seed: of the drawing and of the training.
+        cells: about how many cells.
+    """
+    ui = ui or Ui()
+    data = Path(output) / f"cells-{seed}"
+    with ui.bar("drawing cells") as advance:
+        draw_cells(data, seed=seed, cells=cells, progress=advance)
+    ui.say(f"{data}: drawn blood-smear cells, split by patient; no image of a person")
+    runs = Path(output) / "runs"
+    return train(data, config=RECIPE, output=runs, name="demo", seed=seed, device=device, fail_under=fail_under, ui=ui)

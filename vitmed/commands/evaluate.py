@@ -1,0 +1,198 @@
+"""`vitmed evaluate`: a checkpoint -> predictions of a labelled split -> a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.checks.evaluation_images import Asked, choose_samples
+from vitmed.commands.explain import look
+from vitmed.core.errors import DataError, unknown_key
+from vitmed.core.files import read_json_lines, write_text
+from vitmed.core.flags import evaluate_config
+from vitmed.core.hardware import describe, pick_device
+from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.text import counted
+from vitmed.core.ui import Ui
+from vitmed.data.samples import labelled
+from vitmed.data.split_names import SPLITS
+from vitmed.decisions.policy import notes_of
+from vitmed.explanation.robustness import known_stress
+from vitmed.imaging.decode import read_image
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions import Predictions
+from vitmed.models.inference import check_finite, predict_logits
+from vitmed.report.headline import Evaluation, finish, parse_gates
+from vitmed.report.model_card import edited, model_card
+from vitmed.report.participant_flow import run_flow
+from vitmed.report.pdf import check_formats
+from vitmed.report.rebuild import (
+    found_with_model,
+    known_internal,
+    known_validation,
+    new_folder,
+    note_prevalence,
+    rebuild,
+    same_images,
+    with_columns,
+)
+from vitmed.report.run_description import describe_images, facts, is_own
+from vitmed.report.write import read_baselines, write_report
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.fit_policy import forward_of, scored, scores_of_folder, settled
+from vitmed.training.prepare import check_readers
+
+
+def evaluate(
+    checkpoint: str | Path,
+    *,
+    data: str | Path | None = None,
+    split: str = "test",
+    output: str | Path | None = None,
+    device: str = "auto",
+    group_regex: str | None = None,
+    groups: str | Path | None = None,
+    labels: str | Path | None = None,
+    fail_under: Sequence[str] = (),
+    allow_leakage: bool = False,
+    unlike: str | Path | None = None,
+    baselines: Callable[[], Mapping[str, Predictions]] | None = None,
+    ui: Ui | None = None,
+    **flags: Any,
+) -> Evaluation:
+    """Judge a checkpoint on a labelled split and write the report.
+
+    Args:
+        checkpoint: a best.pt, last.pt or epoch_0010.pt; or a predictions.csv, whose report is then made again
+            without model or images (and so without pictures).
+        data: another folder; classes are matched by name. Default: the images that the run held out.
+        split: "test", "val" or "train".
+        output: folder of the report; default `<run>/<split>`, never one that is there.
+        group_regex: finds the patient in the paths of `data`; default the run's own.
+        groups: instead of it, "names", "dicom" or a CSV table; as of `train`.
+        labels: a CSV table that says the class of the images in `data`; as of `train`.
+        fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
+        allow_leakage: judge `data` although some of it was trained on.
+        unlike: a folder of other images, to see whether the model tells them from those that it is made for.
+        baselines: gives, when the model has been judged, what baselines say of the same images; see `BASELINES`.
+        ui: where messages and progress go.
+        **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default what the run was made with.
+
+    Raises:
+        CheckpointError, DataError, UsageError: what cannot be used. GateError: a gate not met.
+    """
+    ui = ui or Ui()
+    gates = parse_gates(fail_under)
+    if Path(checkpoint).suffix == ".csv":
+        return rebuild(Path(checkpoint), output, gates, flags, ui)
+    if split not in SPLITS:
+        raise unknown_key("split", split, SPLITS)
+    saved = load_checkpoint(checkpoint)
+    chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
+    config = evaluate_config(saved.config.evaluate, flags)
+    check_formats(config)
+    judgement = settled(saved, config)
+    root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(judgement)]
+    config = with_columns(config, flags, chosen.columns, notes)
+    note_prevalence(config, saved.classes, notes)
+    check_readers(config, samples, chosen.columns, saved.classes)
+    for note in notes:
+        ui.warn(note)
+    what, name = describe_images(saved, chosen)
+    run = RunFolder(saved.path.parent)
+    notes += data_notes(run) if data is None else []
+    refuse_inside(root, output or run.path / name)
+    folder = new_folder(output, run.path / name)
+    where = pick_device(device)
+    model = saved.model().to(where)
+
+    def read(index: int) -> np.ndarray:
+        return saved.preprocessing.read(root / samples[index].path)
+
+    ui.say(f"evaluating {saved.path} on {counted(len(samples), 'image')}: {what}")
+    with ui.bar(f"evaluating {name}") as advance:
+        indices, logits, problems = predict_logits(
+            model,
+            saved.preprocessing,
+            read,
+            len(samples),
+            where,
+            progress=advance,
+            forward=forward_of(model, judgement),
+        )
+    if problems:
+        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
+    check_finite(logits, saved.path)
+    if unlike is not None:
+        judgement = scores_of_folder(Path(unlike), saved, model, judgement, ui)
+    shown = [samples[i] for i in indices]
+    logits, columns = scored(logits, len(saved.classes))
+    predictions = labelled(saved.classes, shown, logits, saved.config.data.positive, chosen.columns)
+    predictions = replace(predictions, columns={**columns, **predictions.columns})
+    predictions = judgement.apply(predictions) if judgement else predictions
+    asked = config.map_images
+    if asked is None and chosen.part in ("train", "val"):
+        asked = 0  # half a minute each time, for a report that judges nobody
+    attention, maps = look(model, saved.preprocessing, read, predictions, asked, ui)
+    others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
+    own = split if is_own(saved, chosen) else None
+    internal = known_internal(run, judgement) if own is None and saved.path.name == run.best.name else None
+    if own is None and internal is None:
+        ui.say("nothing stands beside these images: best.pt has not been judged on its own test (vitmed evaluate)")
+    with ui.bar("drawing the report", unit="steps"):
+        metrics = write_report(
+            folder,
+            predictions,
+            title=what,
+            facts=facts(saved, what, len(samples), describe(where)),
+            read=lambda path: picture(root / path, saved.preprocessing),
+            records=read_json_lines(run.metrics) or None,
+            validation=known_validation(run, judgement)
+            if split != "val" and saved.path.name == run.best.name
+            else None,
+            internal=internal,
+            config=config,
+            notes=notes,
+            baselines=others,
+            judgement=judgement,
+            found=found_with_model(attention, known_stress(run.path, saved.weights)),
+            maps=maps,
+            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
+        )
+    if own == "test" and output is None and saved.path.name == run.best.name:
+        _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
+    return finish(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def _write_card(run: RunFolder, card: str, ui: Ui) -> None:
+    """model_card.md, unless somebody has written in it."""
+    file = run.model_card
+    if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
+        ui.warn(f"{file} was edited: left as it is; remove it to have a new one with these numbers")
+        return
+    write_text(file, card)
+
+
+def data_notes(run: RunFolder) -> list[str]:
+    """What the check of the data said before the training, for the head of the report; said then, not again."""
+    try:
+        return [str(note) for note in json.loads(run.data_check.read_text(encoding="utf-8"))["notes"]]
+    except (OSError, ValueError, KeyError, TypeError):  # a run of before there was such a file
+        return []
+
+
+def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
+    """The baselines that training judged on the very same images, if any."""
+    return {key: other for key, other in read_baselines(folder).items() if same_images(other, predictions)}
+
+
+def picture(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
+    """An image for the eye, (H, W, 3) uint8, no side longer than `side`; in the window in which the network sees it."""
+    image = read_image(path, frame=how.frame, window=how.window)
+    image.thumbnail((side, side))
+    return np.asarray(image)

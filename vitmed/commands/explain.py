@@ -1,0 +1,223 @@
+"""`vitmed explain`: maps of where a checkpoint looked; and what an evaluation finds about such maps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.commands.predict import NOTICE, find_checkpoint, list_images, predict
+from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.files import free_name, make_folder, write_bytes, write_json
+from vitmed.core.hardware import pick_device
+from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.ui import Ui
+from vitmed.data.batches import read_batches
+from vitmed.explanation.attention import METHODS, attention_maps
+from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample
+from vitmed.explanation.maps import TITLES, Maps, joined
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import known_labels
+from vitmed.models.vit import ViT
+from vitmed.report.plots.attention import attention_maps as draw
+from vitmed.report.plots.drawing import png
+
+SHOWN = 8  # images of an evaluation whose maps are drawn: half of them errors, where there are so many
+FOLDER, NUMBERS = "explain", "explain.json"
+BATCH = 16  # images that are read and explained at once
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `explain` gave.
+
+    Attributes:
+        predictions: of the images that could be read; the others stand in its `errors`.
+        maps: method -> (S, h, w) float32 in 0..1, of the images in the order of the predictions.
+        targets: (S,) the class that is explained of each.
+        verdicts: method -> what the newest evaluation of the run found of it, in words; empty where none is known.
+        folder: explain.json and a picture for each image.
+    """
+
+    predictions: Predictions
+    maps: dict[str, np.ndarray]
+    targets: np.ndarray
+    verdicts: dict[str, str]
+    folder: Path
+
+
+def explain(
+    images: str | Path | Sequence[str | Path],
+    *,
+    checkpoint: str | Path | None = None,
+    runs: str | Path = "runs",
+    methods: Sequence[str] = (),
+    target: str | None = None,
+    output: str | Path | None = None,
+    device: str = "auto",
+    frame: int | None = None,
+    ui: Ui | None = None,
+) -> Explanation:
+    """Draw where the network looked when it classified images.
+
+    Args:
+        images, checkpoint, runs, frame: as of `predict`.
+        methods: keys of `attention.METHODS`; none: all of them.
+        target: the class to explain; default the predicted one of each image.
+        output: folder of the pictures and explain.json; default `explain`, never one that is there.
+        ui: where messages and progress go.
+
+    Raises:
+        DataError: no image that can be read. CheckpointError: no run, or a checkpoint that cannot be used.
+        UsageError: a method or class that there is not, or no place for the folder.
+    """
+    ui = ui or Ui()
+    for name in methods:
+        if name not in METHODS:
+            raise unknown_key("method", name, METHODS)
+    saved = find_checkpoint(checkpoint, runs, ui)
+    if target is not None and target not in saved.classes:
+        raise unknown_key("class", target, saved.classes)
+    how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
+    named = [images] if isinstance(images, str | Path) else images
+    folder = free_name(Path(FOLDER)) if output is None else Path(output)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+    for place in (Path(name) for name in named):
+        if place.is_dir() and place.resolve() != Path().resolve():
+            refuse_inside(place, folder)
+    RunFolder.probe(folder.parent)
+    predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
+    if not len(predictions):
+        raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
+    targets = predictions.predicted
+    if target is not None:
+        targets = np.full(len(predictions), saved.classes.index(target))
+    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, targets, ui)
+    if methods:
+        maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in methods})
+    verdicts = known_verdicts(saved.path.parent)
+    known = {name: verdicts[name] for name in maps.grids if name in verdicts}
+    found = Explanation(predictions, maps.grids, maps.targets, known, folder)
+    make_folder(folder)
+    with ui.bar("drawing", unit="pictures") as advance:
+        for i in range(len(predictions)):
+            figure = draw(predictions, maps.one(i))
+            assert figure is not None
+            write_bytes(folder / picture_name(i), png(figure))
+            advance(i + 1, len(predictions))
+    write_json(folder / NUMBERS, explanation_json(found, saved.path.name))
+    for name in maps.grids:
+        ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
+    ui.say(f"{len(predictions):,} picture{'s' * (len(predictions) != 1)}: {folder}")
+    return found
+
+
+def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:
+    """The maps of images that could be read a moment ago."""
+    parts: list[Maps] = []
+    with ui.bar("explaining") as advance:
+        for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
+            if problems:
+                raise DataError("\n".join(problems.values()), "name images that stay where they are")
+            parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows)))
+            advance(rows[-1] + 1, len(paths))
+    return joined(parts)
+
+
+UNCHECKED = "not checked; vitmed evaluate finds out whether such maps explain anything"
+
+
+def picture_name(row: int) -> str:
+    """The file of an image's picture: by its row, as its own name may hold a patient's."""
+    return f"row-{row + 1}.png"
+
+
+def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
+    """What explain.json holds: the paths stand here alone."""
+    p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
+    rows = [
+        {
+            "row": i + 1,
+            "path": path,
+            "picture": picture_name(i),
+            "prediction": p.classes[p.predicted[i]],
+            "probability": float(p.confidence[i]),
+            "probabilities": {name: float(value) for name, value in zip(p.classes, p.probabilities[i], strict=True)},
+            "explained": p.classes[found.targets[i]],
+            "maps": {name: grid[i].tolist() for name, grid in grids.items()},
+        }
+        for i, path in enumerate(p.paths)
+    ]
+    return {
+        "notice": NOTICE,
+        "checkpoint": checkpoint,
+        "methods": {k: {"title": TITLES[k], "verdict": found.verdicts.get(k, UNCHECKED)} for k in grids},
+        "images": rows,
+        "errors": [{"path": path, "error": problem} for path, problem in p.errors],
+    }
+
+
+def known_verdicts(run: Path) -> dict[str, str]:
+    """Method -> what the newest report in a run folder that checked its maps says, test before validation."""
+    files = sorted(run.glob("*/metrics.json"), key=lambda f: (f.parent.name.startswith("test"), f.stat().st_mtime_ns))
+    for file in reversed(files):
+        try:
+            methods = json.loads(file.read_text(encoding="utf-8"))["attention"]["methods"]
+            verdicts = {name: f"{part['verdict']}. {part['text']}" for name, part in methods.items()}
+        except (OSError, ValueError, KeyError, TypeError):  # a report without maps
+            continue
+        if verdicts:
+            return verdicts
+    return {}
+
+
+def look(
+    model: ViT,
+    preprocessing: Preprocessing,
+    read: Callable[[int], np.ndarray],
+    predictions: Predictions,
+    images: int | None,
+    ui: Ui,
+) -> tuple[dict[str, Any] | None, Maps | None]:
+    """What an evaluation says of maps: the verdict on each method, and the maps of some images for its figure.
+
+    Args:
+        read: row of the predictions -> (S, S, C) uint8.
+        images: how many to look at for the verdict; None: as many as take some seconds; 0: no maps at all.
+
+    Returns:
+        what metrics.json holds under `attention` (see `faithfulness.check_maps`; `drawn` says how they were chosen),
+        and the maps; None and None where nothing is asked.
+    """
+    if images == 0 or not len(predictions):
+        return None, None
+    shown = gallery(predictions)
+    pictures = np.stack([read(int(i)) for i in shown])
+    maps = attention_maps(model, preprocessing, pictures, predictions.predicted[shown], shown)
+    count = affordable(model) if images is None else images
+    if images is None and count < FEW <= len(predictions):
+        slow = "it would take minutes on this machine; --map-images 8 does it"
+        found, drawn = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8), np.empty(0, int)), ""
+        return found | {"reason": slow, "drawn": drawn}, maps
+    rows, units, drawn = sample(known_labels(predictions), predictions.groups, count)
+    with ui.bar("checking maps of attention") as advance:
+        pictures = np.stack([read(int(i)) for i in rows])
+        found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
+    told = [f"{part['title']} {part['verdict']}" for part in found["methods"].values()]
+    ui.say("maps: " + ("; ".join(told) or f"not checked: {found['reason']}"))
+    return found | {"drawn": drawn}, maps
+
+
+def gallery(predictions: Predictions) -> np.ndarray:
+    """Rows of up to `SHOWN` images: the most confident errors, then right ones drawn at random (always the same)."""
+    right = predictions.predicted == known_labels(predictions)
+    wrong, others = np.flatnonzero(~right), np.random.default_rng(0).permutation(np.flatnonzero(right))
+    errors = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
+    most = max(SHOWN // 2, SHOWN - len(others))
+    return np.concatenate([errors[:most], others])[:SHOWN]

@@ -1,0 +1,114 @@
+"""`vitmed lr-find`: train while the learning rate rises, look at the loss, suggest a rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitmed.core.config import load_config
+from vitmed.core.errors import UsageError, VitmedError
+from vitmed.core.files import check_writable, free_name, write_bytes
+from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.run_folder import refuse_inside
+from vitmed.core.ui import Ui
+from vitmed.data.read_images import read_all
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.training import lr_range
+from vitmed.training.loop import classification_loss, end_epoch, rest_of_epoch
+from vitmed.training.lr_range import Range, rising, watch
+from vitmed.training.prepare import get_ready
+from vitmed.training.run import TrainingRun
+
+
+def lr_find(
+    data: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    sets: Sequence[str] = (),
+    output: str | Path = "lr_find.png",
+    low: float = 1e-7,
+    high: float = 1.0,
+    steps: int = 100,
+    offline: bool = False,
+    ui: Ui | None = None,
+    **flags: Any,
+) -> Range:
+    """The learning rate range test: what `train` would do, with a rate that rises from step to step.
+
+    Only training images are looked at; no run folder is made and nothing is kept but the picture.
+
+    Args:
+        data, config, sets, offline, flags: as of `train`.
+        output: the picture (PNG); never overwritten, the next is lr_find-2.png.
+        low, high: the first and the last learning rate; steps: how many.
+
+    Raises:
+        UsageError: rates or steps that make no range; VitmedError: as `train`.
+    """
+    ui = ui or Ui()
+    if not 0 < low < high or steps < 20:
+        raise UsageError(
+            f"a range from {low:g} to {high:g} in {steps} steps", "a low rate above 0, a higher one, 20 steps or more"
+        )
+    overrides = read_overrides(flags, FLAGS, "lr_find")
+    if data is not None:
+        overrides["data.root"] = str(data)
+    file = Path(output)
+    file = free_name(file, file.suffix) if file.is_file() else file
+    if file.suffix.lower() != ".png":
+        raise UsageError(f"{file}: the picture is a PNG", f"--output {file.with_suffix('.png')}")
+    check_writable(file)
+    ready = get_ready(load_config(config, overrides, sets), config is None, offline, ui)
+    refuse_inside(ready.splits.root, file)
+    session = TrainingRun(ready.config, ready.splits, ready.device, ui, ready.weights)
+    read_all({"train": session.images["train"]}, ready.config.data, ui)
+    session.prepare()
+    rates = rising(low, high, steps)
+    found = watch(rates, _losses(session, rates, ui))
+    write_bytes(file, png(lr_range(found)))
+    planned = ready.config.train.lr
+    ui.say(f"{'ended where the loss rose' if found.diverged else 'the loss did not diverge'}; picture: {file}")
+    if found.valley is None or found.steepest is None:
+        ui.warn("the loss never fell: no learning rate can be suggested; more --steps, or another range")
+    else:
+        ui.say(f"suggested: --lr {found.valley:.1e} (valley); steepest descent at {found.steepest:.1e}")
+        ui.say(f"training would take {planned:.1e}; the test is noisy: within a factor of three is alike")
+    return found
+
+
+def _losses(session: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]:
+    """The mean training loss of every optimiser step, as long as somebody asks."""
+    config, state, batches = session.config, session.state, session.batches
+    classes, preprocessing = len(session.splits.classes), session.images["train"].preprocessing
+    loss_of = classification_loss(state.model, batches.labels, preprocessing, classes, config, session.precision)
+    seen: list[torch.Tensor] = []
+
+    def noted(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(images, labels)
+        seen.append(loss.detach())
+        return loss
+
+    def ended() -> bool:
+        return state.step >= len(rates)
+
+    done = 0
+    with ui.bar("raising the learning rate", unit="steps") as advance:
+        while not ended():
+            events = rest_of_epoch(
+                state, session.loader, batches, noted, config, session.device, ended, lambda step: rates[step]
+            )
+            try:
+                for _ in events:
+                    if state.step > done:
+                        done = state.step
+                        advance(done, len(rates))
+                        yield float(torch.stack(seen).mean())
+                        seen.clear()
+            except VitmedError:  # a loss that is no number, in the middle of a step
+                yield math.nan
+                return
+            end_epoch(state, {})

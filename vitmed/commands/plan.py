@@ -1,0 +1,105 @@
+"""`vitmed plan`: the settings that `train` would take, why, and how long it would train."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vitmed.core.config import Config, load_config
+from vitmed.core.files import check_writable, free_name, write_text
+from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.hardware import describe as describe_device
+from vitmed.core.ui import Ui
+from vitmed.training.checkpoint import relative
+from vitmed.training.plan_rules import Decision, Situation, describe, fields_set
+from vitmed.training.prepare import TIMED, Ready, get_ready, minutes_of_training
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `vitmed plan` found: the configuration, why, what it costs, and the file that it was written to."""
+
+    config: Config
+    decisions: list[Decision]
+    situation: Situation
+    minutes: float
+    file: Path
+
+
+def plan(
+    data: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    sets: Sequence[str] = (),
+    output: str | Path = "plan.yaml",
+    offline: bool = False,
+    ui: Ui | None = None,
+    **flags: Any,
+) -> Plan:
+    """What `train` would take for this folder, why, and how long it would take; written as a config to edit.
+
+    Nothing is trained: the training images are counted, and a few steps on random numbers are timed.
+
+    Args:
+        data, config, sets, flags: as of `train`. What they set is kept.
+        output: the YAML file; never overwritten, the next is plan-2.yaml.
+        offline: open no connection, also not for public weights.
+
+    Raises:
+        VitmedError: as `train`.
+    """
+    ui = ui or Ui()
+    overrides = read_overrides(flags, FLAGS, "plan")
+    if data is not None:
+        overrides["data.root"] = str(data)
+    file = Path(output)
+    if file.is_file():
+        file = free_name(file, file.suffix)
+    check_writable(file)
+    ready = get_ready(load_config(config, overrides, sets), True, offline, ui)
+    ui.say(f"plan for {ready.situation}:")
+    for line in describe(ready.decisions):
+        ui.say(f"  {line}")
+    with ui.bar("timing a step", unit="steps"):
+        minutes = minutes_of_training(ready)
+    train = ready.config.train
+    time_needed = "under a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
+    ui.say(
+        f"{time_needed} for {train.epochs} epochs on {describe_device(ready.device)} ({TIMED} steps on random numbers "
+        "timed; reading and augmenting images, baselines and the evaluation not counted)"
+    )
+    write_text(file, plan_yaml(ready, file.parent))
+    ui.say(f"edit {file} and train with: vitmed train --config {file}")
+    return Plan(ready.config, ready.decisions, ready.situation, minutes, file)
+
+
+def plan_yaml(ready: Ready, folder: Path) -> str:
+    """What was set and what was decided, each with its reason, as a config file in `folder`."""
+    reasons = {d.field: f"{d.when}: {d.why}" for d in ready.decisions}
+    lines = [f"# vitmed plan: {ready.situation}", "# Train with: vitmed train --config THIS_FILE"]
+    for section in Config.model_fields:
+        asked, definite = getattr(ready.given, section), getattr(ready.config, section)
+        fields = {
+            field: value
+            for field, value in definite
+            if f"{section}.{field}" in reasons
+            or field in fields_set(ready.given, section)
+            or value != getattr(asked, field)  # `auto`, made definite
+        }
+        for key in ("root", "groups", "labels", "weights"):
+            if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
+                fields[key] = relative(fields[key], folder)
+        if fields:
+            lines.append(f"{section}:")
+        for field, value in fields.items():
+            text = (
+                f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000).strip()
+            )
+            reason = reasons.get(f"{section}.{field}")
+            lines.append(f"  {text}" + (f"  # {reason}" if reason else ""))
+    return "\n".join(lines) + "\n"

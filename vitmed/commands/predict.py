@@ -1,0 +1,182 @@
+"""`vitmed predict`: images -> the class of each, its probability and the runners-up."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.hardware import pick_device
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.ui import Silent, Ui
+from vitmed.data.folders import image_files
+from vitmed.imaging.decode import inspect, read_image
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+from vitmed.models.inference import check_finite, predict_logits
+from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.fit_policy import forward_of, judgement_of, scored
+
+RAW = (
+    "holds nothing that was chosen on validation: the probabilities are raw and the likeliest class is named; predict "
+    "with the best.pt of a run, which has calibration, operating point and prediction sets"
+)
+NOTICE = "Research use only; not a medical device."
+
+
+def predict(
+    images: str | Path | Sequence[str | Path],
+    *,
+    checkpoint: str | Path | None = None,
+    runs: str | Path = "runs",
+    device: str = "auto",
+    frame: int | None = None,
+    ui: Ui | None = None,
+) -> Predictions:
+    """Classify images with a checkpoint, preprocessed as when it was trained.
+
+    Args:
+        images: files, folders (searched below) and glob patterns.
+        checkpoint: default the best checkpoint of the newest run in `runs`.
+        frame: which frame of files that have several, from 0; default the run's own.
+
+    Returns:
+        the predictions, paths as given; what could not be read stands in `errors`.
+
+    Raises:
+        DataError: nothing to predict. CheckpointError: no run, or a checkpoint that cannot be used.
+    """
+    ui = ui or Ui()
+    saved = find_checkpoint(checkpoint, runs, ui)
+    judgement = judgement_of(saved)
+    if judgement is None:
+        ui.warn(f"{saved.path}: {RAW}")
+    preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
+    paths = list_images([images] if isinstance(images, str | Path) else images)
+    where = pick_device(device)
+    model = saved.model().to(where)
+    if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
+        ui.warn(f"{flat:,} images have 8 bits and are not windowed; the model was trained on deeper ones")
+
+    def read(index: int) -> np.ndarray:
+        return preprocessing.read(paths[index])
+
+    with ui.bar("predicting") as advance:
+        indices, logits, problems = predict_logits(
+            model, preprocessing, read, len(paths), where, progress=advance, forward=forward_of(model, judgement)
+        )
+    check_finite(logits, saved.path)
+    logits = logits if len(indices) else np.empty((0, len(saved.classes)), np.float32)
+    logits, columns = scored(logits, len(saved.classes))
+    said = Predictions(
+        classes=saved.classes,
+        paths=tuple(paths[i].as_posix() for i in indices),
+        groups=None,
+        labels=None,
+        logits=logits,
+        errors=tuple((paths[i].as_posix(), problem) for i, problem in sorted(problems.items())),
+        columns=columns,
+    )
+    return judgement.apply(said) if judgement else said
+
+
+def _is_flat(path: Path) -> bool:
+    """Whether an image has 8 bits; what cannot be read is told later."""
+    try:
+        return not inspect(path).deep
+    except DataError:
+        return False
+
+
+def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
+    """The named checkpoint, or the newest run's best; says which."""
+    if checkpoint is not None:
+        return load_checkpoint(checkpoint)
+    newest = RunFolder.newest(runs)
+    if newest is None:
+        raise CheckpointError(
+            f"{runs}: no run with a best.pt is there",
+            "vitmed train DIR first, or say where: --runs FOLDER, --checkpoint FILE",
+        )
+    saved = load_checkpoint(newest.best)
+    ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
+    return saved
+
+
+def list_images(names: Sequence[str | Path]) -> list[Path]:
+    """Files as named, folders searched below, patterns expanded; in that order. Raises DataError for nothing."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            inside = image_files(path)
+            if not inside:
+                raise DataError(f"{path}: no images in this folder", "name a folder of images")
+            found += inside
+        elif glob.has_magic(str(name)) and not path.exists():
+            matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))  # noqa: PTH207  absolute ones too
+            if not matches:
+                raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
+            found += [file for match in matches for file in (image_files(match) if match.is_dir() else [match])]
+        else:
+            found.append(path)  # a missing file becomes a row with its error
+    if not found:
+        raise DataError("no image is named", "vitmed predict image.png")
+    return found
+
+
+def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, float]]:
+    """The `top_k` most probable classes of a row with their probabilities, the likeliest first."""
+    order = np.argsort(-predictions.probabilities[row], kind="stable")[:top_k]
+    return [(predictions.classes[k], float(predictions.probabilities[row, k])) for k in order]
+
+
+def _plain(name: str, cell: str) -> str | float | None:
+    """A cell for JSON: the score as a number."""
+    return cell if name != UNFAMILIARITY else float(cell) if cell else None
+
+
+def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
+    """One plain object: classes, one entry per image with its ranking, and the unreadable with their problem."""
+    images = [
+        {
+            "path": path,
+            "prediction": predictions.classes[predictions.predicted[row]],
+            "confidence": float(predictions.confidence[row]),
+            "top": [{"class": name, "probability": p} for name, p in ranking(predictions, row, top_k)],
+            **{name: _plain(name, cells[row]) for name, cells in predictions.columns.items()},
+        }
+        for row, path in enumerate(predictions.paths)
+    ]
+    errors = [{"path": path, "error": problem} for path, problem in predictions.errors]
+    said = {"classes": list(predictions.classes), "threshold": predictions.threshold}
+    return {**said, "images": images, "errors": errors, "notice": NOTICE}
+
+
+def preprocessing_of(checkpoint: str | Path | None, runs: str | Path, frame: int | None) -> Preprocessing:
+    """How `predict` with these arguments reads an image."""
+    how = find_checkpoint(checkpoint, runs, Silent()).preprocessing
+    return how if frame is None else replace(how, frame=frame)
+
+
+def prediction_picture(predictions: Predictions, how: Preprocessing | None = None) -> bytes:
+    """A PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`.
+
+    Raises:
+        DataError: no image could be read.
+    """
+    from vitmed.report.plots.drawing import png
+    from vitmed.report.plots.pictures import grid
+
+    if not len(predictions):
+        raise DataError("no image could be read, so there is nothing to draw", "see the errors above")
+
+    def read(path: str) -> np.ndarray:
+        return np.asarray(read_image(path, frame=how.frame, window=how.window) if how else read_image(path))
+
+    return png(grid(predictions, read))

@@ -1,0 +1,122 @@
+"""`vitmed probe`: what can be told from the images without training a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitmed.checks.data_check import check_before_training
+from vitmed.commands.evaluate import picture
+from vitmed.commands.train import TrainResult, default_name, train
+from vitmed.core.config import Config, check_names, load_config
+from vitmed.core.errors import UsageError
+from vitmed.core.files import write_text
+from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.ui import Ui
+from vitmed.data.patient_notes import patient_notes, patients_fact, tell_patients
+from vitmed.data.samples import labelled
+from vitmed.data.splits import make_splits
+from vitmed.imaging.augmentation import POLICIES
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.table import METRICS
+from vitmed.models.vit import SIZES
+from vitmed.report.headline import Evaluation, check_gates, finish, parse_gates
+from vitmed.report.participant_flow import flow_of, judged, why_left_out
+from vitmed.report.write import BASELINES, write_report
+from vitmed.training.checkpoint import portable
+from vitmed.training.prepare import settle_window
+from vitmed.training.run import check_images, images_of, splits_csv
+from vitmed.training.run_baselines import fit_colours
+
+
+def probe(
+    data: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    sets: Sequence[str] = (),
+    output: str | Path = "runs",
+    name: str | None = None,
+    fail_under: Sequence[str] = (),
+    offline: bool = False,
+    ui: Ui | None = None,
+    **flags: Any,
+) -> TrainResult:
+    """The honest baseline, in minutes: no network is trained.
+
+    With `weights`: logistic regression and nearest neighbours on the features of the frozen network, as
+    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images, which sees no
+    shapes; what it can tell, a shortcut can tell.
+
+    Args:
+        data, config, sets, output, name, fail_under, offline, flags: as of `train`.
+
+    Returns:
+        as `train`; `checkpoint` is None without weights.
+
+    Raises:
+        VitmedError: as `train`.
+    """
+    ui = ui or Ui()
+    overrides = read_overrides(flags, FLAGS, "probe")
+    if data is not None:
+        overrides["data.root"] = str(data)
+    settings = load_config(config, overrides, sets)
+    if settings.model.weights is not None:
+        flags["freeze"] = True
+        flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
+        return train(data, offline=offline, ui=ui, **flags)
+    check_names(settings, SIZES, POLICIES, METRICS)
+    if settings.data.folds is not None and settings.data.fold is None:
+        raise UsageError("without weights, probe judges one fold", "say which: --fold 1")
+    return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
+
+
+def _colours_alone(
+    config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
+) -> TrainResult:
+    """Train and val fit and choose; val and test are judged, with a report each."""
+    with ui.bar("finding images", unit="files") as advance:
+        splits = make_splits(config.data, advance)
+    tell_patients(splits, "a patient may be in two splits, which flatters the result", ui)
+    refuse_inside(splits.root, output)
+    RunFolder.probe(output)
+    config = settle_window(config, splits, ui)
+    preprocessing = Preprocessing.of(config)
+    images = images_of(splits, preprocessing)
+    hashes = check_images(images, config.data, ui)
+    notes, counts = check_before_training(splits, config, ui)
+    folder = RunFolder.create(output, name or default_name(splits.root, config))
+    write_text(folder.config, portable(config, folder.path).to_yaml())
+    write_text(folder.splits, splits_csv(splits, hashes))
+    judge = fit_colours(splits, images, ui)
+    flow = flow_of(splits, hashes, counts, why_left_out(config.data))
+    results = {}
+    for split in ("val", "test"):
+        predictions = labelled(
+            splits.classes, splits.samples[split], judge(split), config.data.positive, splits.columns
+        )
+        what = f"{split} of {splits.root.resolve().name}"
+        metrics = write_report(
+            folder.path / split,
+            predictions,
+            title=f"{what}: colours and size alone",
+            facts={
+                "Model": BASELINES["colour_and_size"],
+                "Images": f"{what}: {len(predictions):,} judged",
+                "Patients": patients_fact(splits),
+            },
+            read=lambda path: picture(splits.root / path, preprocessing),
+            config=config.evaluate,
+            notes=[
+                *patient_notes(splits, split),
+                "No network: this tells what stain, light, format and size give away.",
+                *notes,
+            ],
+            flow={**flow, "judged": judged(predictions, split)},
+        )
+        results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
+    result = TrainResult(folder.path, None, results["val"], results["test"])
+    check_gates(gates, results["test"].metrics, result)
+    return result

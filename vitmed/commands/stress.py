@@ -1,0 +1,218 @@
+"""`vitmed stress`: a checkpoint -> what it loses when its images get worse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitmed.checks.evaluation_images import Asked, choose_samples
+from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.files import make_folder, write_bytes, write_json
+from vitmed.core.hardware import pick_device
+from vitmed.core.process import cores
+from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.ui import Ui
+from vitmed.data.samples import Sample, labelled
+from vitmed.data.split_names import SPLITS
+from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
+from vitmed.explanation.robustness import FOLDER, NUMBERS, judge, weights_hash
+from vitmed.imaging.decode import read_image
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions import Predictions
+from vitmed.models.inference import check_finite, predict_logits
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.robustness import stress_curves, stress_samples
+from vitmed.report.rebuild import new_folder
+from vitmed.report.run_description import describe_images
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.fit_policy import judgement_of
+
+CURVES, SAMPLES = "stress.png", "stress_samples.png"
+
+
+@dataclass(frozen=True)
+class Stress:
+    """What a stress test gave: the numbers (what stress.json holds) and the folder."""
+
+    content: dict[str, Any]
+    folder: Path
+
+
+def stress(
+    checkpoint: str | Path,
+    *,
+    data: str | Path | None = None,
+    split: str = "test",
+    output: str | Path | None = None,
+    images: int = 1000,
+    corruptions: Sequence[str] = (),
+    resamples: int = 500,
+    seed: int = 0,
+    device: str = "auto",
+    group_regex: str | None = None,
+    groups: str | Path | None = None,
+    labels: str | Path | None = None,
+    allow_leakage: bool = False,
+    ui: Ui | None = None,
+) -> Stress:
+    """Judge a checkpoint on the images of a split as they are, and made worse in several ways and strengths.
+
+    Args:
+        checkpoint: a best.pt, last.pt or epoch_0010.pt, or a run folder.
+        data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
+        output: default `<run>/stress`, never one that is there.
+        images: at most so many, a stratified sample.
+        corruptions: keys of `corruption.CORRUPTIONS`; none: all of them.
+        resamples: bootstrap resamples behind the intervals.
+        seed: of the sample, of the corruptions and of the resamples.
+        ui: where messages and progress go.
+
+    Raises:
+        CheckpointError, DataError, UsageError: what cannot be used.
+    """
+    ui = ui or Ui()
+    for name in corruptions:
+        if name not in CORRUPTIONS:
+            raise unknown_key("corruption", name, CORRUPTIONS)
+    if split not in SPLITS:
+        raise unknown_key("split", split, SPLITS)
+    if images < 1 or resamples < 0 or seed < 0:
+        raise UsageError(
+            f"--images {images}, --resamples {resamples}, --seed {seed}", "one image or more, none below 0"
+        )
+    saved = load_checkpoint(checkpoint)
+    chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
+    for note in chosen.notes:
+        ui.warn(note)
+    run = RunFolder(saved.path.parent)
+    refuse_inside(chosen.root, output or run.path)
+    folder = new_folder(output, run.path / FOLDER)
+    asked = pick_images([sample.label for sample in chosen.samples], images, seed)
+    decoded, problems = _decode(saved.preprocessing, chosen.root, [chosen.samples[i] for i in asked], ui)
+    if problems:
+        if len(problems) == len(asked):
+            raise DataError(
+                "\n".join(sorted(problems.values())[:10]), "restore these files, or name others with --data"
+            )
+        ui.warn(f"{len(problems):,} of {len(asked):,} images cannot be read and are left out, such as:")
+        ui.warn(next(iter(problems.values())))
+    rows = [row for i, row in enumerate(asked) if i not in problems]  # where each stands among the samples
+    samples = [chosen.samples[row] for row in rows]
+    names, skipped = _applicable(list(corruptions) or list(CORRUPTIONS), saved.preprocessing.channels, decoded)
+    model = saved.model().to(pick_device(device))
+    judgement = judgement_of(saved)  # calibrated and decided as everywhere else
+
+    def judged(read: Callable[[int], np.ndarray], advance: Callable[[int], None]) -> Predictions:
+        where = next(model.parameters()).device
+        _, logits, _ = predict_logits(
+            model, saved.preprocessing, read, len(samples), where, progress=lambda done, total: advance(done)
+        )
+        check_finite(logits, saved.path)
+        predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
+        return judgement.apply(predictions) if judgement is not None else predictions
+
+    what, _ = describe_images(saved, chosen)
+    ui.say(
+        f"{what}: {len(samples):,} of {len(chosen.samples):,} images, {len(names)} corruptions of 5 strengths, "
+        f"{(1 + 5 * len(names)) * len(samples):,} passes"
+    )
+    corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
+    with ui.bar("judging corrupted images") as advance:
+        total, done = (1 + 5 * len(names)) * len(samples), 0
+        start = time.perf_counter()
+        clean = judged(lambda i: saved.preprocessing.fit(decoded[i]), lambda n: advance(n, total))
+        if len(samples) and names:
+            minutes = (time.perf_counter() - start) * 5 * len(names) / 60
+            ui.say(f"about {max(1, round(minutes))} minute{'s' * (round(minutes) > 1)} (--images takes fewer)")
+        for name in names:
+            for strength in range(1, 6):
+                done += len(samples)
+
+                def read(i: int, name: str = name, strength: int = strength) -> np.ndarray:
+                    return saved.preprocessing.fit(corrupt(decoded[i], name, strength, (seed, rows[i])))
+
+                corrupted[name].append(judged(read, lambda n, before=done: advance(before + n, total)))  # type: ignore[misc]
+    content = {
+        "what": what,
+        "checkpoint": saved.path.name,
+        "weights_sha256": weights_hash(saved.weights),
+        "images_of": len(chosen.samples),
+        "unreadable": len(problems),
+        "seed": seed,
+        "image_size": saved.preprocessing.image_size,
+        **judge(clean, corrupted, resamples, seed),
+        "skipped": skipped,
+    }
+    content["notes"] = [*chosen.notes, *content["notes"]]
+    if problems:
+        content["notes"].append(f"{len(problems):,} images could not be read and are not counted.")
+    make_folder(folder)
+    figure = stress_curves(None, {"robustness": content})
+    if figure is not None:
+        write_bytes(folder / CURVES, png(figure))
+        write_bytes(folder / SAMPLES, png(stress_samples(_pictures(decoded, samples, content, rows, seed))))
+    write_json(folder / NUMBERS, content)
+    ui.say(content["verdict"])
+    ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
+    return Stress(content, folder)
+
+
+def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
+    """Which images, in their order: all, or `most` drawn at random, each class in proportion and at least once."""
+    found = np.asarray(labels, dtype=np.int64)
+    if len(found) <= most:
+        return list(range(len(found)))
+    order = np.random.default_rng([seed, 3]).permutation(len(found))
+    turn = np.empty(len(found))
+    for k in np.unique(found):
+        rows = order[found[order] == k]
+        turn[rows] = np.arange(len(rows)) / len(rows)  # 0 for the first of each class, so every class has one
+    return sorted(int(i) for i in order[np.argsort(turn[order], kind="stable")][:most])
+
+
+def _decode(
+    how: Preprocessing, root: Path, samples: Sequence[Sample], ui: Ui
+) -> tuple[list[Image.Image], dict[int, str]]:
+    """The images, each no larger than the network sees it; and index -> problem of those that cannot be read."""
+
+    def one(sample: Sample) -> Image.Image | str:
+        try:
+            path = root / sample.path
+            return reduced(read_image(path, how.channels, frame=how.frame, window=how.window, least=how.least), how)
+        except DataError as error:
+            return error.line
+
+    found: list[Image.Image | str] = []
+    with ThreadPoolExecutor(cores()) as pool, ui.bar("reading images") as advance:
+        for image in pool.map(one, samples):
+            found.append(image)
+            advance(len(found), len(samples))
+    problems = {i: image for i, image in enumerate(found) if isinstance(image, str)}
+    return [image for image in found if not isinstance(image, str)], problems
+
+
+def _applicable(names: Sequence[str], channels: int, images: Sequence[Image.Image]) -> tuple[list[str], dict[str, str]]:
+    """Which corruptions say something of these images, and key -> why not of the others."""
+    reason = "the network sees grey" if channels < 3 else "the images are grey" if all(map(is_grey, images)) else None
+    skipped = {name: f"needs colour, and {reason}" for name in names if CORRUPTIONS[name].colour and reason is not None}
+    return [name for name in names if name not in skipped], skipped
+
+
+def _pictures(
+    images: Sequence[Image.Image], samples: Sequence[Sample], content: dict[str, Any], rows: Sequence[int], seed: int
+) -> dict[str, list[np.ndarray]]:
+    """Title -> one image as it is and at strength 1 to 5; of the positive class where there is one."""
+    classes, positive = content["classes"], content["positive_class"]
+    wanted = [i for i, sample in enumerate(samples) if classes[sample.label] == positive] or [0]
+    i = wanted[0]
+    return {
+        CORRUPTIONS[name].title: [np.asarray(corrupt(images[i], name, s, (seed, rows[i]))) for s in range(6)]
+        for name in content["corruptions"]
+    }

@@ -1,0 +1,66 @@
+"""`vitmed summary` and `vitmed.build_model`: the network alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitmed.core.config import build_config, load_config, recipes
+from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.ui import Ui
+from vitmed.models.pretrained import fitted, load_pretrained
+from vitmed.models.public_weights import open_weights
+from vitmed.models.summary import summarise
+from vitmed.models.vit import SIZES, ViT, build_vit
+from vitmed.training.checkpoint import load_checkpoint
+
+
+def build_model(
+    model: str | None = None,
+    num_classes: int | None = None,
+    *,
+    offline: bool = False,
+    ui: Ui | None = None,
+    **fields: Any,
+) -> ViT:
+    """A ViT of a named size, or that of a weight file; any field of `ModelConfig` can be set (image_size=32).
+
+    Args:
+        model: default vit_tiny, or what `weights` holds.
+        num_classes: K; default that of the head in `weights`, else 1000. A head of K classes is kept.
+        offline: open no connection for public weights named by `weights`.
+        ui: where messages go.
+
+    Raises:
+        UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.
+        CheckpointError: weights that cannot be used.
+    """
+    name = {} if model is None else {"name": model}
+    config = build_config({"model": {**name, **fields}}).model
+    if config.weights is None:
+        return build_vit(config, num_classes or 1000)
+    weights = open_weights(config.weights, ui or Ui(), offline)
+    head = weights.state.get("head.bias")
+    network = build_vit(fitted(config, weights), num_classes or (1000 if head is None else len(head)))
+    load_pretrained(network, weights)
+    return network
+
+
+def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: Any) -> str:
+    """torchinfo's table of a model: a size's name, a checkpoint file, or a recipe's name or file.
+
+    Raises:
+        VitmedError: nothing of that name.
+    """
+    if model.endswith(".pt") or (Path(model) / "best.pt").is_file():
+        if fields or num_classes is not None:
+            raise UsageError(f"{model}: a checkpoint has its numbers", "leave the other options out")
+        checkpoint = load_checkpoint(model)
+        return summarise(checkpoint.model(), checkpoint.config.model)
+    if model in SIZES:
+        config = build_config({"model": {"name": model, **fields}}).model
+    elif model in recipes() or Path(model).suffix in (".yaml", ".yml"):
+        config = load_config(model, {f"model.{key}": value for key, value in fields.items()}).model
+    else:
+        raise unknown_key("model", model, [*SIZES, *recipes()])
+    return summarise(build_vit(config, num_classes or 1000), config)

@@ -1,0 +1,62 @@
+"""Tables as spreadsheets and people write them: which encoding, and which sign stands between the cells."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from vitmed.core.errors import DataError
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+
+
+def read_text(file: Path, what: str) -> str:
+    """The text of a table: UTF-8, or UTF-16 with its mark.
+
+    Args:
+        what: what it should be, for the message.
+
+    Raises:
+        DataError: missing, empty, or of another encoding.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})", f"name {what}") from None
+    try:
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        if "\0" in text:
+            raise ValueError("a NUL character")
+    except ValueError:  # also a UnicodeDecodeError
+        raise DataError(f"{file}: not UTF-8 text", "save it as CSV in UTF-8 (in Excel: CSV UTF-8)") from None
+    if not text.strip(" \t\r\n,;"):
+        raise DataError(f"{file}: is empty", f"name {what}")
+    return text
+
+
+def separator_of(text: str, known: Callable[[str], bool]) -> str:
+    """Which of `SEPARATORS` cuts the first line into most names that are known; the comma where none does.
+
+    Args:
+        known: whether a name without blanks around it is that of a column.
+    """
+
+    def count(separator: str) -> int:
+        return sum(known(name.strip()) for name in next(rows_of(text, separator), []))
+
+    return max(SEPARATORS, key=count)
+
+
+def rows_of(text: str, separator: str) -> Iterator[list[str]]:
+    """The rows of a table; blanks after the separator go where the header has some there."""
+    first = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
+    blanks = any(cell.startswith(" ") for cell in first[1:])
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=blanks)
+
+
+def found_in(header: Sequence[str], separator: str) -> str:
+    """What a first line holds, in words, for a message that a column is missing."""
+    names = ", ".join(repr(name) for name in header[:12]) + (", ..." if len(header) > 12 else "")
+    return f"its first line, cut at {SEPARATORS[separator]}, has {names}"

@@ -1,0 +1,64 @@
+"""`environment.json`: what a run depended on, without host name, user or absolute path."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.hardware import Precision, describe
+
+PACKAGES = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
+
+
+def environment(
+    config: Config | PretrainConfig, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
+) -> dict[str, Any]:
+    """What a run depended on, without host name, user or absolute path."""
+    program = Path(sys.argv[0]).name
+    told = program in ("vitmed", "__main__.py")  # a notebook's or a script's arguments are not ours to tell
+    manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
+    return {
+        "command": ["vitmed", *map(without_folders, sys.argv[1:])] if told else None,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {package: version(package) for package in PACKAGES},
+        "git": git_commit(),
+        "device": describe(device),
+        "precision": f"{precision.name}: {precision.reason}",
+        "seed": config.train.seed,
+        "data_sha256": hashlib.sha256(manifest.encode()).hexdigest(),
+    }
+
+
+def without_folders(argument: str) -> str:
+    """`/home/anna/cells` -> `cells`, also behind `--flag=`, where such a file or folder is there."""
+    behind_short_flag = [2] if re.match(r"-\w", argument) else []  # -o/home/anna/cells
+    for start in (0, *behind_short_flag, *(sign.end() for sign in re.finditer("=", argument))):
+        path = Path(argument[start:])
+        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False where looking is forbidden
+            return argument[:start] + path.name
+    return argument
+
+
+def git_commit() -> str | None:
+    """The commit of vitmed's own checkout, where it runs from one."""
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+    return None

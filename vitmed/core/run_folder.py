@@ -1,0 +1,87 @@
+"""The run folder, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from vitmed.core.errors import UsageError
+from vitmed.core.files import free_name, make_folder
+
+
+class RunFolder:
+    """The names in a run folder; the only place that spells them."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.splits = self.path / "splits.csv"
+        self.data_check = self.path / "data_check.json"
+        self.summary = self.path / "summary.txt"
+        self.weights = self.path / "weights.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.contact_sheet = self.path / "contact_sheet.png"
+        self.training_curves = self.path / "training_curves.png"
+        self.best = self.path / "best.pt"
+        self.last = self.path / "last.pt"
+        self.folds = self.path / "folds.json"
+        self.baseline = self.path / "baseline.pt"
+        self.encoder = self.path / "encoder.pt"
+        self.validation = self.path / "val" / "predictions.csv"  # what best.pt said of the validation images
+        self.model_card = self.path / "model_card.md"
+        self.reconstructions = self.path / "reconstructions.png"
+
+    def epoch(self, number: int) -> Path:
+        """The checkpoint that `--save-every` keeps of an epoch (1-based)."""
+        return self.path / f"epoch_{number:04d}.pt"
+
+    @classmethod
+    def create(cls, output: str | Path, name: str) -> RunFolder:
+        """Make `output/name`, or `name-2`, `-3`, ...: a run is never overwritten, also not by a parallel one.
+
+        Raises:
+            UsageError: the folder cannot be made.
+        """
+        parent = Path(output)
+        if cls(parent).config.exists() or cls(parent).last.exists():
+            raise UsageError(
+                f"{parent}: holds a run, expected the folder that runs are made in",
+                f"--output {parent.parent}, or --resume {parent} to go on with it",
+            )
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                path = free_name(parent / name)
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                return cls(path)
+        except OSError as error:
+            raise UsageError(f"{parent / name}: cannot be made ({error.strerror})", "choose another --output") from None
+
+    @staticmethod
+    def probe(output: str | Path) -> None:
+        """Find out before the long work whether run folders can be made. Raises UsageError."""
+        make_folder(output)
+        try:
+            with tempfile.TemporaryDirectory(dir=output):
+                pass
+        except OSError as error:
+            raise UsageError(f"{output}: cannot be written ({error.strerror})", "choose another --output") from None
+
+    @classmethod
+    def newest(cls, output: str | Path) -> RunFolder | None:
+        """The run whose best checkpoint was written last, or None."""
+        best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
+        return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent) if best else None
+
+
+def refuse_inside(data: Path, output: str | Path) -> None:
+    """Raise UsageError where an output folder lies in the data folder: its pictures would become a class there."""
+    if Path(output).resolve().is_relative_to(data.resolve()):
+        raise UsageError(
+            f"{output}: lies in the data folder {data}, where its pictures would become a class",
+            "choose an --output outside of it",
+        )

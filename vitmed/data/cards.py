@@ -1,0 +1,184 @@
+"""The cards of public data sets in `datasets/`: what each set is, and where and how it is to be had."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vitmed.core.downloads import Source
+from vitmed.core.errors import DataError, UsageError
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Published(_Strict):
+    """A figure to hold a result against."""
+
+    figure: str
+    split: str
+    source: str
+
+
+class Download(_Strict):
+    """How the files of a set come here.
+
+    Attributes:
+        url: https, with {file} where the file's name goes.
+        layout: what is done with them: "folders" of classes are unpacked, the others are read by `originals`.
+        each: every file is a set of its own, named by the file without its suffix; else all make one set.
+        files: those that are fetched; default all that have a checksum.
+        bytes: file -> size, where somebody tells it.
+        folder: of "folders", where in the archive the class folders lie.
+        refused: sets that vitmed cannot use, and why.
+    """
+
+    url: str = Field(pattern=r"^https://.*\{file\}")
+    layout: Literal["folders", "medmnist", "cifar", "mnist"]
+    each: bool = False
+    files: list[str] = []
+    bytes: dict[str, int] = {}
+    folder: str = ""
+    refused: dict[str, str] = {}
+
+
+class Card(_Strict):
+    """A card; datasets/README.md says what each field means."""
+
+    name: str
+    title: str
+    modality: str
+    task: str
+    source: str = Field(pattern="^https?://")
+    citation: str
+    licence: str | dict[str, str]
+    images: int | dict[str, int]
+    classes: list[str] | dict[str, list[str]]
+    size_px: int | str
+    checksum: dict[str, str] | None
+    checksum_note: str
+    download: Download | None
+    by_hand: str | None
+    layout: str
+    group_regex: str | None
+    group_note: str
+    examples: dict[str, str]
+    augmentation: str | dict[str, str]
+    pitfalls: list[str]
+    published: list[Published]
+
+    @property
+    def total(self) -> int:
+        """Images in all."""
+        return self.images if isinstance(self.images, int) else sum(self.images.values())
+
+    @property
+    def sets(self) -> dict[str, list[str]]:
+        """Name that `vitmed data get` takes -> its files; empty where it must be got by hand."""
+        if self.download is None:
+            return {}
+        files = self.download.files or list(self.checksum or {})
+        return {file.partition(".")[0]: [file] for file in files} if self.download.each else {self.name: files}
+
+    @property
+    def terms(self) -> str:
+        """The licence in one line; of a collection, those of its sets."""
+        if isinstance(self.licence, str):
+            return self.licence
+        return "; ".join(f"{name} {text}" for name, text in self.licence.items())
+
+    def licence_of(self, name: str) -> str:
+        """The licence of a set: in a collection the one under its name, else that of the others."""
+        if isinstance(self.licence, str):
+            return self.licence
+        own = (text for key, text in self.licence.items() if name.startswith(key.lower()))
+        return next(own, self.licence["others"])
+
+    def sources(self, name: str) -> list[Source]:
+        """The files of a set, as something to fetch."""
+        assert self.download is not None
+        return [
+            Source(
+                name=name,
+                url=self.download.url.format(file=file),
+                size=self.download.bytes.get(file),
+                checksum=(self.checksum or {}).get(file),
+                licence=self.licence_of(name),
+                again=f"vitmed data get {name} DIR",
+                error=DataError,
+            )
+            for file in self.sets[name]
+        ]
+
+
+@cache
+def cards() -> dict[str, Card]:
+    """Name -> card, in the order of the names (inside the wheel, else beside the package).
+
+    Raises:
+        DataError: a card that is not as it should be.
+    """
+    here = Path(__file__).parents[1]
+    folder = here / "datasets" if (here / "datasets").is_dir() else here.parent / "datasets"
+    return {file.stem: read_card(file) for file in sorted(folder.glob("*.yaml"))}
+
+
+def read_card(file: Path) -> Card:
+    """A card, checked. Raises DataError that names the first wrong field."""
+    try:
+        return Card.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise DataError(f"{file}: {field}: {first['msg']}", "see datasets/README.md") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{file}: not a readable card ({error})", "see datasets/README.md") from None
+
+
+def find_set(name: str) -> Card:
+    """The card that a set belongs to, one that `vitmed data get` can fetch.
+
+    Raises:
+        UsageError: an unknown name, or a card of several sets; lists names.
+        DataError: a set that must be got by hand, or that vitmed cannot use; says how, or why.
+    """
+    known = cards()
+    for card in known.values():
+        if name in card.sets:
+            assert card.download is not None
+            for refused, why in card.download.refused.items():
+                if name.startswith(refused.lower()):
+                    raise DataError(f"{name}: {why}", "choose another set: vitmed data list")
+            return card
+    if name in known:
+        card = known[name]
+        if card.sets:
+            raise UsageError(f"{name} is a collection; fetch one of its sets", f"one of {', '.join(card.sets)}")
+        raise DataError(f"{name} cannot be fetched by a program: {card.source}", f"{card.by_hand} {advice(card)}")
+    names = [name for card in known.values() for name in (card.name, *card.sets)]
+    near = difflib.get_close_matches(name.lower(), names, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(f"no public data set is known by the name '{name}'", f"{hint}All names: vitmed data list")
+
+
+def advice(card: Card, folder: str | Path = "DIR") -> str:
+    """The command that trains on a set that was laid out in `folder`."""
+    patients = f" --group-regex '{card.group_regex}'" if card.group_regex else ""
+    return f"Then: vitmed train {folder}{patients}"
+
+
+def class_names(file: str) -> list[str] | None:
+    """The classes of a MedMNIST file in the order of its numbers, by its name ("bloodmnist_224.npz"), or None."""
+    stem = file.lower().partition(".")[0].partition("_")[0]
+    for card in cards().values():
+        if card.download is not None and card.download.layout == "medmnist" and isinstance(card.classes, dict):
+            for name, classes in card.classes.items():
+                if name.lower() == stem:
+                    return classes
+    return None

@@ -1,0 +1,218 @@
+"""From samples to batches: every file decoded once before training, then kept in memory or in a file.
+
+Every random draw is a pure function of (seed, epoch, index), so it depends neither on the number of workers
+nor on where an earlier run was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from vitmed.core.errors import DataError
+from vitmed.core.process import cores
+from vitmed.data.pixel_cache import Squares
+from vitmed.data.samples import Sample
+from vitmed.imaging import npz
+from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.preprocessing import Preprocessing
+
+Progress = Callable[[int, int], None]
+Key = tuple[int, int]  # (epoch, index of the sample)
+
+
+def seed_of(*parts: int) -> int:
+    """A 63-bit seed that is a pure, well-mixed function of whole numbers (NumPy's SeedSequence)."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class Images:
+    """The images of one split, decoded and square; `cache` has them all, or is None.
+
+    Args:
+        root, samples: where they lie.
+        preprocessing: how each becomes (S, S, C) uint8.
+    """
+
+    def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing):
+        self.root = root
+        self.samples = samples
+        self.preprocessing = preprocessing
+        self.labels = np.array([sample.label for sample in samples], dtype=np.int64)
+        self.cache: np.ndarray | Squares | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def read(self, index: int) -> np.ndarray:
+        """(S, S, C) uint8. Raises DataError with the file's name."""
+        if self.cache is not None:
+            try:
+                return self.cache[index]
+            except (OSError, ValueError):  # a loader process that is not forked opens the file anew: it may be gone
+                self.cache = None
+        return self.preprocessing.read(self.root / self.samples[index].path)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return [self.root / sample.path for sample in self.samples]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading them waits for no disk."""
+        return isinstance(self.cache, np.ndarray)
+
+    @property
+    def megabytes(self) -> float:
+        """Size of all images in memory."""
+        shape = self.preprocessing
+        return len(self) * shape.image_size**2 * shape.channels / 2**20
+
+    def check(self, keep: bool, progress: Progress | None = None) -> tuple[list[str], list[str]]:
+        """Decode every file once, in threads; keep the result where `keep`.
+
+        Returns:
+            the sha256 of every file, in the order of the samples ("" where it cannot be used), and the problems
+            of the files that cannot be used.
+        """
+        side, channels = self.preprocessing.image_size, self.preprocessing.channels
+        cache = np.empty((len(self), side, side, channels), dtype=np.uint8) if keep else None
+        bad: list[str] = []
+        hashes = [""] * len(self)
+
+        def one(index: int) -> None:
+            path = self.root / self.samples[index].path
+            try:
+                image = self.preprocessing.read(path)
+                hashes[index] = hashlib.sha256(npz.content(path)).hexdigest()
+            except DataError as error:
+                bad.append(error.line)
+                return
+            except OSError as error:
+                bad.append(f"{path}: {error.strerror}")
+                return
+            if cache is not None:
+                cache[index] = image
+
+        with ThreadPoolExecutor(cores()) as pool:
+            for done, _ in enumerate(pool.map(one, range(len(self)), chunksize=64), 1):
+                if progress is not None:
+                    progress(done, len(self))
+        self.cache = cache
+        return hashes, bad
+
+
+def hash_files(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
+    """The sha256 of every file, in threads; "" where it cannot be read."""
+
+    def one(path: Path) -> str:
+        try:
+            return hashlib.sha256(npz.content(path)).hexdigest()
+        except (OSError, DataError):
+            return ""
+
+    hashes: list[str] = []
+    with ThreadPoolExecutor(cores()) as pool:
+        for start in range(0, len(paths), 1024):  # all at once, a million waiting tasks would take a gigabyte
+            hashes += pool.map(one, paths[start : start + 1024])
+            if progress is not None:
+                progress(len(hashes), len(paths))
+    return hashes
+
+
+def unusable(bad: Sequence[str], total: int) -> DataError:
+    """The error for files that cannot be used; names the first ten of them."""
+    first = "\n".join(sorted(bad)[:10])
+    more = f"\n... and {len(bad) - 10:,} more" if len(bad) > 10 else ""
+    count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
+    return DataError(f"{count}{first}{more}", "mend or remove what is named; vitmed changes no file of yours")
+
+
+class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
+    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, label, index."""
+
+    def __init__(self, images: Images, augmenter: Augmenter, seed: int):
+        self.images, self.augmenter, self.seed = images, augmenter, seed
+
+    def __getitem__(self, key: Key) -> tuple[torch.Tensor, int, int]:
+        epoch, index = key
+        image = self.augmenter(self.images.read(index), (self.seed, epoch, index))
+        return torch.from_numpy(np.array(image)), int(self.images.labels[index]), index
+
+
+class EpochBatches(Sampler[list[Key]]):
+    """The batches of one epoch, in an order that is a pure function of (seed, epoch).
+
+    Set `epoch` and `start` (batches already done, for a resumed run) before each pass. A last batch that is
+    not full is left out where there is a full one: another epoch will have its images.
+
+    Args:
+        labels: (S,) class indices; only their number counts, but for `balanced`.
+        balanced: draw with replacement, every class as often as the others.
+    """
+
+    def __init__(self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool):
+        self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
+        self.epoch = 0
+        self.start = 0
+
+    @property
+    def batches(self) -> int:
+        """Batches of a whole epoch."""
+        return max(1, len(self.labels) // self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Indices in the order of an epoch."""
+        rng = np.random.default_rng([self.seed, epoch])
+        if not self.balanced:
+            return rng.permutation(len(self.labels))
+        weights = 1 / np.bincount(self.labels)[self.labels]
+        return rng.choice(len(self.labels), size=len(self.labels), p=weights / weights.sum())
+
+    def __len__(self) -> int:
+        return self.batches - self.start
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        order = self.order(self.epoch)
+        for batch in range(self.start, self.batches):
+            part = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield [(self.epoch, int(index)) for index in part]
+
+
+def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
+    """Batches of images (B, S, S, C) uint8, labels (B,) int64, indices (B,) int64."""
+    # fork shares the decoded images between workers without a copy; the children never touch a GPU.
+    context = "fork" if workers and sys.platform == "linux" else None
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        prefetch_factor=4 if workers else None,
+        pin_memory=pin,
+        worker_init_fn=_quiet_worker,
+        generator=torch.Generator(),  # its own, so that the loader draws nothing from the global one
+        multiprocessing_context=context,
+    )
+
+
+def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device) -> int:
+    """Loader processes: as asked, else none where there is nothing to do, few where the CPU also trains."""
+    if asked is not None:
+        return asked
+    if in_memory and not augments:
+        return 0
+    return max(1, cores() // 2) if device.type == "cpu" else min(8, cores())
+
+
+def _quiet_worker(_: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer

@@ -1,0 +1,172 @@
+"""Do the file names tell the patient? A guess that is shown, and used only when somebody confirms it.
+
+A wrong guess is worse than none, so every shape of name below must hold for all images, must bring images together
+(a number that no two images share counts images), and must say something else than the class folder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from vitmed.data.split_names import SPLIT_NAMES
+
+SAMPLE = 500  # paths that are looked at before all are
+FEW = 5  # fewer ids than this, behind letters that say nothing, may be anything: a magnification, a batch
+# Letters before a number that are no person's.
+NO_PERSON = {
+    *("x", "y", "z", "t", "ch", "w", "im", "img", "pic", "dsc", "roi", "fov", "fig", "fr", "sl", "se", "ser", "scn"),
+    *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
+    *("nr", "idx", "aug"),
+}
+SPLIT_WORDS = frozenset(word for words in SPLIT_NAMES.values() for word in words)
+WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
+
+
+class Guess(NamedTuple):
+    """What file names say: an expression for `--group-regex` or None, how many patients, the first of them."""
+
+    expression: str | None = None
+    patients: int = 0
+    examples: tuple[str, ...] = ()
+
+
+class Shape(NamedTuple):
+    """A shape of name.
+
+    Attributes:
+        expressions: looks at paths and gives the regular expressions that may fit.
+        least: ids that there must be.
+        shared: share of the images that must have an id in common with another image.
+        plain: whether the number alone could as well be a date, or of another width each time; then neither may be.
+    """
+
+    expressions: Callable[[Sequence[str], bool], Iterator[str]]
+    least: int = 2
+    shared: float = 0.0
+    plain: bool = False
+
+
+def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess:
+    """The first shape of name that fits all paths, or none.
+
+    Args:
+        paths: relative to the data root, with forward slashes.
+        folders_are_classes: whether the first folder (behind train, val or test) is the class.
+    """
+    if len(paths) < 2:
+        return Guess()
+    some = paths[:: max(1, len(paths) // SAMPLE)]
+    for shape in SHAPES:
+        for expression in shape.expressions(some, folders_are_classes):
+            if _ids(expression, some) is None:
+                continue
+            ids = _ids(expression, paths)
+            if ids is not None and _sensible(shape, ids, paths, folders_are_classes):
+                names = sorted(set(ids))
+                return Guess(expression, len(names), tuple(names[:3]))
+    return Guess()
+
+
+def _ids(expression: str, paths: Sequence[str]) -> list[str] | None:
+    """What the expression finds in every path; None where it finds nothing in one."""
+    search, found = re.compile(expression).search, []
+    for path in paths:
+        match = search(path)
+        if match is None:
+            return None
+        found.append(match.group(1))
+    return found
+
+
+def _sensible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
+    count = Counter(ids)
+    together = sum(n for n in count.values() if n > 1)
+    if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
+        return False
+    if shape.plain and not _a_plain_id(count):
+        return False
+    if folders_are_classes:  # one id for every class and one class for every id: the class under another name
+        pairs = {(id_, _class(path)) for id_, path in zip(ids, paths, strict=True)}
+        if len(pairs) == len(count) == len({name for _, name in pairs}):
+            return False
+    return True
+
+
+def _a_plain_id(ids: Counter[str]) -> bool:
+    """Letters and a number: the number is no date and, where it stands alone, always of one width."""
+    numbers = [re.sub(r"\D", "", id_) for id_ in ids]
+    alone = all(id_.isdigit() for id_ in ids)
+    if alone and len({len(number) for number in numbers}) > 1:
+        return False
+    return sum(map(_is_date, numbers)) < 0.8 * len(numbers)
+
+
+def _is_date(number: str) -> bool:
+    if len(number) not in (8, 12, 14):
+        return False
+    try:
+        return 1900 <= datetime.date(int(number[:4]), int(number[4:6]), int(number[6:8])).year <= 2100
+    except ValueError:
+        return False
+
+
+def _class(path: str) -> str:
+    parts = path.split("/")
+    return parts[_before_class(parts)] if len(parts) > 1 else ""
+
+
+def _before_class(parts: Sequence[str]) -> int:
+    """1 where the path begins with the folder of a split, else 0."""
+    return int(len(parts) > 2 and parts[0].lower() in SPLIT_WORDS)
+
+
+def _known(expression: str) -> Callable[[Sequence[str], bool], Iterator[str]]:
+    return lambda paths, folders_are_classes: iter([expression])
+
+
+def _folders(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
+    """A folder for each patient: P007/ or 0001234/, at the same depth for all images."""
+    split = [path.split("/") for path in paths]
+    depths = {len(parts) - 1 - _before_class(parts) for parts in split}
+    begin = 1 if folders_are_classes else 0
+    for depth in range(begin, min(depths)):
+        tokens = [parts[_before_class(parts) + depth] for parts in split]
+        if (token := _token(tokens)) is not None and all(re.fullmatch(token, text) for text in tokens):
+            before = rf"(?:(?i:{'|'.join(sorted(SPLIT_WORDS))})/)?(?:[^/]+/){{{depth}}}"
+            yield rf"^{before}({token})/"
+
+
+def _names(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
+    """The file's name begins with the patient, and something else follows that tells the image: P007_c012.png."""
+    names = [path.rpartition("/")[2] for path in paths]
+    if (token := _token(names)) is None:
+        return
+    if token.startswith(r"\d"):
+        yield rf"(?:^|/)({token})[_-]\d{{1,4}}\.[^/.]*$"
+    else:
+        yield rf"(?:^|/)({token})[^\d./][^/]*$"
+
+
+def _token(texts: Sequence[str]) -> str | None:
+    """The expression for an id at the start of all texts: the same one to three letters and a number, or a number."""
+    first = re.match(r"([A-Za-z]{1,3})([-_]?)\d", texts[0])
+    if first is not None:
+        letters = first.group(1) + first.group(2)
+        same = all(text.startswith(letters) for text in texts)
+        return rf"{letters}\d+" if same and first.group(1).lower() not in NO_PERSON else None
+    return r"\d{5,}" if re.match(r"\d{5}", texts[0]) else None
+
+
+SHAPES = (
+    Shape(_known(r"(TCGA-[A-Z0-9]{2}-[A-Z0-9]{4})")),  # barcode of The Cancer Genome Atlas
+    Shape(_known(r"(\d{3}_S_\d{4})")),  # ADNI
+    Shape(_known(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]")),  # Brain Imaging Data Structure
+    Shape(_known(rf"(?i)(?:^|[/_\-. ])((?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)")),
+    Shape(_folders, least=FEW, shared=0.5, plain=True),
+    Shape(_known(r"(?:^|/)([^/]*\d)[_-](?i:left|right|od|os)\.[^/]*$"), shared=0.5),  # two eyes of one person
+    Shape(_names, least=FEW, shared=0.5, plain=True),
+)

@@ -1,0 +1,307 @@
+"""Public sets in the files that their owners give: MedMNIST .npz, CIFAR batches, MNIST's IDX; written as folders.
+
+CIFAR: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte (CIFAR-100: a
+coarse, then a fine one) and 3 planes of 32 x 32, red, green, blue. The python version is pickles, which are read with
+nothing but arrays allowed in them. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension
+as four bytes, the largest first, and the values.
+"""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitmed.core.errors import DataError
+from vitmed.core.process import cores
+from vitmed.core.ui import Ui
+from vitmed.data import npz_folders
+from vitmed.data.cards import cards
+from vitmed.imaging import npz
+
+PIXELS = 3 * 32 * 32
+RATIO = 100  # unpacked bytes per packed byte of an IDX file; MNIST's is 5
+LEAST = 1 << 24
+CHUNK = 4096  # images
+AGAIN = "fetch or copy it again"
+
+
+class Part(NamedTuple):
+    """A split: images (N, H, W) or (N, H, W, 3) uint8, labels (N,) whole numbers into the classes."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+class Original(NamedTuple):
+    """A whole set: number -> class name, and its splits by name."""
+
+    classes: dict[int, str]
+    parts: dict[str, Part]
+
+
+def read_original(path: Path) -> Original | None:
+    """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None where the path is nothing of these.
+
+    Raises:
+        DataError: files that are damaged, incomplete or hostile.
+    """
+    for reader in READERS.values():
+        if (found := reader(path)) is not None:
+            _check(path, found)
+            return found
+    return None
+
+
+def write_folder(original: Original, folder: Path, ui: Ui) -> int:
+    """Write `folder/<split>/<class>/<index>.png`, without loss; the number of images.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    total = sum(len(part.labels) for part in original.parts.values())
+    done = 0
+    with ThreadPoolExecutor(cores()) as pool, ui.bar("writing", unit="images") as advance:
+        for split, part in original.parts.items():
+            for label in np.unique(part.labels).tolist():
+                (folder / split / original.classes[label]).mkdir(parents=True)
+
+            def write(index: int, split: str = split, part: Part = part) -> None:
+                name = original.classes[int(part.labels[index])]
+                image = Image.fromarray(np.ascontiguousarray(part.images[index]))
+                image.save(folder / split / name / f"{index:06d}.png", compress_level=4)
+
+            for begin in range(0, len(part.labels), CHUNK):
+                chunk = range(begin, min(begin + CHUNK, len(part.labels)))
+                for _ in pool.map(write, chunk):
+                    done += 1
+                    advance(done, total)
+    return total
+
+
+def _check(path: Path, original: Original) -> None:
+    for split, (images, labels) in original.parts.items():
+        if len(images) != len(labels) or not len(labels):
+            raise DataError(f"{path}: {len(images):,} images but {len(labels):,} labels in {split}", AGAIN)
+        unknown = sorted(set(np.unique(labels).tolist()) - set(original.classes))
+        if unknown:
+            raise DataError(f"{path}: label {unknown[0]} in {split} is none of {len(original.classes)} classes", AGAIN)
+    names = list(original.classes.values())
+    bad = [n for n in names if n != n.strip(" .") or not n or len(n) > 200 or any(c in n for c in '/\\:*?"<>|\0\n\r')]
+    if bad or len({name.casefold() for name in names}) < len(names):
+        raise DataError(f"{path}: class names that cannot be folders: {bad or names}", AGAIN)
+
+
+# --- MedMNIST
+
+
+def _medmnist(path: Path) -> Original | None:
+    if not npz.is_npz(path):
+        return None
+    return Original(npz_folders.names_of(path), {name: Part(*part) for name, part in npz.open_npz(path).items()})
+
+
+# --- CIFAR
+
+# What tells a version, its files of each split, and the file that names the classes.
+CIFAR = (
+    (10, ".bin", {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}),
+    (100, ".bin", {"train": ["train.bin"], "test": ["test.bin"]}),
+    (10, "", {"train": [f"data_batch_{k}" for k in range(1, 6)], "test": ["test_batch"]}),
+    (100, "", {"train": ["train"], "test": ["test"]}),
+)
+
+
+def _cifar(path: Path) -> Original | None:
+    for count, suffix, files in CIFAR:
+        names = [name for part in files.values() for name in part]
+        there = [name for name in names if (path / name).is_file()]
+        if not there:
+            continue
+        if len(there) < len(names):
+            missing = ", ".join(sorted(set(names) - set(there)))
+            raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
+        read: Callable[[Path, int], Part] = _binary_batch if suffix else _pickled_batch
+        parts = {}
+        for split, batches in files.items():
+            read_batches = [read(path / name, count) for name in batches]
+            parts[split] = Part(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
+        return Original(_cifar_names(path, count, suffix), parts)
+    return None
+
+
+def _binary_batch(file: Path, count: int) -> Part:
+    before = 1 if count == 10 else 2  # label bytes of a record; the last is the one that counts
+    data = np.frombuffer(_read(file), dtype=np.uint8)
+    if not len(data) or len(data) % (before + PIXELS):
+        raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {before + PIXELS}", AGAIN)
+    records = data.reshape(-1, before + PIXELS)
+    return Part(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
+
+
+def _pickled_batch(file: Path, count: int) -> Part:
+    tree = _unpickle(file)
+    data, labels = (_entry(tree, name) for name in ("data", "labels" if count == 10 else "fine_labels"))
+    good = isinstance(labels, list) and all(isinstance(k, int) for k in labels)
+    if not good or not isinstance(data, _Array) or data.values.ndim != 2 or data.values.shape[1:] != (PIXELS,):
+        raise DataError(f"{file}: not a batch of CIFAR-{count}", AGAIN)
+    return Part(_interleaved(data.values), np.array(labels, dtype=np.int64))
+
+
+def _interleaved(planes: np.ndarray) -> np.ndarray:
+    """(N, 3 x 32 x 32) planes -> (N, 32, 32, 3) pixels."""
+    return planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+
+def _cifar_names(path: Path, count: int, suffix: str) -> dict[int, str]:
+    """Class names, from the file beside the batches; else the card's of CIFAR-10, and numbers for CIFAR-100."""
+    meta = {
+        (10, ".bin"): "batches.meta.txt",
+        (100, ".bin"): "fine_label_names.txt",
+        (10, ""): "batches.meta",
+        (100, ""): "meta",
+    }[count, suffix]
+    names: Any = [str(k) for k in range(count)]
+    if not (path / meta).is_file():
+        names = cards()["cifar10"].classes if count == 10 else names
+    elif suffix:
+        names = [line.strip() for line in _read(path / meta).decode("utf-8", "replace").splitlines() if line.strip()]
+    else:
+        names = _entry(_unpickle(path / meta), "label_names" if count == 10 else "fine_label_names")
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{path / meta}: does not name {count} classes", AGAIN)
+    return dict(enumerate(names))
+
+
+class _Arrays(pickle.Unpickler):
+    """Reads numbers, texts, lists, dicts and arrays of bytes. A pickle can ask for any function to be called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
+        return ALLOWED[module, name]
+
+
+class _Type:
+    """Stands for `numpy.dtype`, and can only be that of bytes."""
+
+    def __init__(self, code: str, *_: Any):
+        if code not in ("u1", "|u1"):
+            raise pickle.UnpicklingError(f"it holds an array of {code}, expected bytes")
+
+    def __setstate__(self, state: Any) -> None:
+        """Nothing: bytes have no order."""
+
+
+class _Array:
+    """Stands for the array that NumPy makes empty and then fills from its state."""
+
+    def __init__(self, *_: Any):
+        self.values = np.empty(0, dtype=np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, by_column, content = state
+        if not isinstance(kind, _Type):
+            raise pickle.UnpicklingError("it holds an array of no type")
+        content = content.encode("latin1") if isinstance(content, str) else content  # written by Python 2
+        self.values = np.frombuffer(content, dtype=np.uint8).reshape(shape, order="F" if by_column else "C")
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """`codecs.encode` as NumPy's pickles use it, for their bytes."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the encoding {encoding}, which no batch needs")
+    return text.encode("latin1")
+
+
+ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): "ndarray",  # only handed to _reconstruct
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _encode,
+}
+
+
+def _unpickle(file: Path) -> dict[Any, Any]:
+    with file.open("rb") as stream:
+        try:
+            tree = _Arrays(stream, encoding="latin1").load()
+        except Exception as error:  # a hostile or damaged pickle can raise anything
+            raise DataError(
+                f"{file}: not a batch that can be read safely ({error})", "use the binary version"
+            ) from None
+    if not isinstance(tree, dict):
+        raise DataError(f"{file}: holds a {type(tree).__name__}, expected a dict", AGAIN)
+    return tree
+
+
+def _entry(tree: dict[Any, Any], name: str) -> Any:
+    """Of a dict whose keys may be texts or bytes."""
+    return tree.get(name, tree.get(name.encode()))
+
+
+# --- MNIST
+
+
+def _mnist(path: Path) -> Original | None:
+    parts, missing = {}, []
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        files = [_idx_file(path, prefix, kind) for kind in ("images.idx3", "labels.idx1")]
+        missing += [f"{prefix}-{kind}" for kind, file in zip(("images", "labels"), files, strict=True) if file is None]
+        if None not in files:
+            parts[split] = Part(*(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None))
+    if len(missing) == 4:
+        return None
+    if missing:
+        raise DataError(f"{path}: the file {', '.join(missing)} is missing, of MNIST's four", AGAIN)
+    numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
+    return Original({k: str(k) for k in numbers}, parts)
+
+
+def _idx_file(path: Path, prefix: str, kind: str) -> Path | None:
+    """ "train-images-idx3-ubyte", with a dot in the middle as some unpackers have it, each also as .gz."""
+    names = [f"{prefix}-{text}-ubyte{gz}" for text in (kind.replace(".", "-"), kind) for gz in ("", ".gz")]
+    return next((path / name for name in names if (path / name).is_file()), None)
+
+
+def read_idx(file: Path, dimensions: int) -> np.ndarray:
+    """The uint8 array of an IDX file, plain or gzipped.
+
+    Raises:
+        DataError: another type or number of dimensions, or fewer or more values than it states.
+    """
+    limit = max(LEAST, RATIO * file.stat().st_size)
+    data = _read(file, limit)
+    head = 4 + 4 * dimensions
+    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < head:
+        raise DataError(f"{file}: not an IDX file of {dimensions} dimensions of bytes", AGAIN)
+    shape = tuple(int(n) for n in np.frombuffer(data, dtype=">u4", count=dimensions, offset=4))
+    values = np.frombuffer(data, dtype=np.uint8, offset=head)
+    if values.size != int(np.prod(shape, dtype=object)):
+        raise DataError(f"{file}: states {' x '.join(map(str, shape))} values, but holds {values.size:,}", AGAIN)
+    return values.reshape(shape)
+
+
+def _read(file: Path, limit: int = 1 << 30) -> bytes:
+    """Content of a file, unpacked where it is gzipped. Raises DataError for more than `limit` bytes."""
+    try:
+        with file.open("rb") as stream:
+            packed = stream.read(2) == b"\x1f\x8b"
+            stream.seek(0)
+            data = gzip.GzipFile(fileobj=stream).read(limit + 1) if packed else stream.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{file}: cannot be read ({error})", AGAIN) from None
+    if len(data) > limit:
+        raise DataError(f"{file}: holds over {limit:,} bytes, which no such file does", AGAIN)
+    return data
+
+
+READERS: dict[str, Callable[[Path], Original | None]] = {"medmnist": _medmnist, "cifar": _cifar, "mnist": _mnist}

@@ -1,0 +1,93 @@
+"""What a split is made of: one image, and the membership of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vitmed.metrics.predictions import Predictions
+
+if TYPE_CHECKING:
+    from vitmed.data.patient_names import Guess
+
+
+class Sample(NamedTuple):
+    """One image: path relative to the data root (forward slashes), class index, group (patient) or None.
+
+    `columns` holds what else its table says of it, in the order of `Splits.columns`.
+    """
+
+    path: str
+    label: int
+    group: str | None
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The membership of every image.
+
+    Attributes:
+        root: the data folder.
+        classes: class names, sorted; the order of every logit ever after.
+        samples: split name -> its samples, by class and then in the order of their paths.
+        made: split name -> where it came from, in words ("folder val/", "15 % of train, by image, seed 0").
+        columns: names of the further columns of a table of labels.
+        patients: how patients are known, in words; "" where they are not.
+        told: what the user should hear of how this was made; not kept in a checkpoint.
+        guess: what the file names look like where nothing was said of patients; not kept either.
+    """
+
+    root: Path
+    classes: tuple[str, ...]
+    samples: dict[str, tuple[Sample, ...]]
+    made: dict[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    patients: str = ""
+    told: tuple[str, ...] = ()
+    guess: Guess | None = None
+
+    def counts(self, split: str) -> list[int]:
+        """Images per class of a split, in class order."""
+        count = Counter(sample.label for sample in self.samples[split])
+        return [count[k] for k in range(len(self.classes))]
+
+    @property
+    def grouped(self) -> bool:
+        """Whether patients are known."""
+        return all(sample.group is not None for samples in self.samples.values() for sample in samples)
+
+    def groups(self) -> dict[str, set[str]]:
+        """Split name -> its patients, as far as they are known."""
+        return {name: {s.group for s in part if s.group is not None} for name, part in self.samples.items()}
+
+    def shared(self) -> dict[str, list[str]]:
+        """Patient -> the splits that hold images of it, where that is more than one; sorted by name."""
+        return shared_groups(self.groups())
+
+
+def shared_groups(groups: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Of split name -> patients: patient -> splits, where these are more than one; sorted by name."""
+    count = Counter(group for part in groups.values() for group in part)
+    both = sorted(group for group, splits in count.items() if splits > 1)
+    return {group: [name for name, part in groups.items() if group in part] for group in both}
+
+
+def labelled(
+    classes: tuple[str, ...],
+    samples: Sequence[Sample],
+    logits: np.ndarray,
+    positive: str | None = None,
+    columns: Sequence[str] = (),
+) -> Predictions:
+    """Logits (S, K) of the samples as predictions with labels; with patients only where every image has one."""
+    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
+    labels = np.array([s.label for s in samples], dtype=np.int64)
+    further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
+    paths = tuple(s.path for s in samples)
+    return Predictions(classes, paths, groups, labels, logits, positive=positive, columns=further)

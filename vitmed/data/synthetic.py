@@ -1,0 +1,257 @@
+"""Draws the images of `vitmed demo`: stained blood cells on black, some with malaria parasites.
+
+The picture is that of the NIH malaria cells: one red cell, cut out, the rest black. Light passes a stained
+cell and is absorbed as Beer and Lambert have it, I = I0 exp(-sum of density x absorbance), so stain, light
+and thickness vary as on a slide. A patient has stain, light, focus and cell size of his own; what tells the
+classes apart is the parasite alone: a ring with a dark dot, or a blob with a dark dot. Specks of stain,
+platelets and pale spots lie in both classes alike. No figure from these images says anything about malaria.
+
+Lengths are in cell radii (about 0.4 of the image), absorbances in nepers for red, green and blue.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from vitmed.core.errors import DataError, UsageError
+
+CLASSES = ("infected", "uninfected")
+GROUP_REGEX = r"(P\d+)_"  # finds the patient in the path of a drawn cell
+DRAWING = 1  # raise it when the same arguments draw other images
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What the cells of one patient's slide have in common."""
+
+    light: np.ndarray  # (3,) intensity where nothing absorbs, 0..255
+    red: np.ndarray  # (3,) absorbance of the cell itself
+    purple: np.ndarray  # (3,) absorbance of stained parasites, platelets and specks
+    radius: float  # of a cell, as a share of half the image
+    pallor: float  # how much paler the middle of a cell is, 0..1
+    blur: float  # standard deviation of the blur, as a share of the image's side
+
+
+def draw_cells(
+    root: Path,
+    seed: int = 0,
+    cells: int = 1000,
+    patients: int = 50,
+    size: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Draw `root/{train,val,test}/{infected,uninfected}/P007_c012.png`, split by patient.
+
+    A quarter of the patients is healthy; the others have cells of both classes, two infected in three. About
+    65 % of the patients go to train, 15 % to val, 20 % to test. The same arguments draw the same images. The
+    set appears under `root` only when it is complete; a complete set with the same arguments is left as it is.
+
+    Args:
+        root: the folder to make; may exist if it is empty.
+        cells: images in all, shared evenly among the patients; at least 4 a patient.
+        patients: at least 4.
+        size: side of the square images, px.
+        progress: called after each cell with the number drawn and the number in all.
+
+    Raises:
+        UsageError: too few patients, cells or pixels.
+        DataError: `root` holds something else, or cannot be written.
+    """
+    if patients < 4 or cells < 4 * patients or size < 16:
+        found = f"{cells} cells of {patients} patients at {size} px"
+        raise UsageError(f"cannot draw {found}", "ask for at least 4 patients, 4 cells a patient and 16 px")
+    arguments = {"drawing": DRAWING, "seed": seed, "cells": cells, "patients": patients, "size": size}
+    if _is_drawn(root, arguments):
+        return
+    plan = _plan(seed, cells, patients)
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as folder:
+            drawn = Path(folder, "drawn")  # within the temporary folder, whose permissions are too narrow
+            for split in ("train", "val", "test"):
+                for name in CLASSES:
+                    (drawn / split / name).mkdir(parents=True)
+            looks: dict[int, Patient] = {}
+            for done, (split, patient, cell, infected) in enumerate(plan, start=1):
+                if patient not in looks:
+                    looks[patient] = _patient(np.random.default_rng((seed, patient, 0)))
+                rng = np.random.default_rng((seed, patient, cell))  # its own: no cell depends on another
+                image = Image.fromarray(_cell(rng, looks[patient], infected, size))
+                image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")
+                if progress is not None:
+                    progress(done, len(plan))
+            (drawn / "demo.json").write_text(json.dumps(arguments) + "\n", encoding="utf-8")
+            if root.exists():
+                root.rmdir()
+            drawn.rename(root)
+    except OSError as error:
+        raise DataError(
+            f"{root}: cannot draw the demo images there ({error})", "name another folder: --output"
+        ) from None
+
+
+def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:
+    """Whether `root` holds this very set. Raises DataError if it holds something else."""
+    try:
+        if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+            return False
+        found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise DataError(f"{root}: exists and is no drawn demo set", "name another folder: --output") from None
+    count = sum(1 for _ in root.glob("*/*/P*_c*.png"))
+    if found != arguments or count != arguments["cells"]:
+        raise DataError(
+            f"{root}: holds {count} images of the demo set {found}, wanted {arguments}", "name another folder: --output"
+        )
+    return True
+
+
+def _plan(seed: int, cells: int, patients: int) -> list[tuple[str, int, int, bool]]:
+    """(split, patient, cell, infected) of every image; patients and cells count from 1."""
+    rng = np.random.default_rng((seed, 0, 0))
+    numbers = rng.permutation(np.arange(1, patients + 1)).tolist()
+    healthy = patients // 4
+    plan = []
+    for ill, group in ((False, numbers[:healthy]), (True, numbers[healthy:])):
+        # Every split needs an ill patient, for both classes; a few healthy ones may all be in train.
+        test, val = (max(int(ill), round(share * len(group))) for share in (0.2, 0.15))
+        for i, patient in enumerate(group):
+            split = "test" if i < test else "val" if i < test + val else "train"
+            count = cells // patients + (patient <= cells % patients)
+            infected = round(count * rng.uniform(0.5, 0.8)) if ill else 0
+            plan += [(split, patient, cell, bool(cell <= infected)) for cell in range(1, count + 1)]
+    return plan
+
+
+def _patient(rng: np.random.Generator) -> Patient:
+    stains = np.array([[0.10, 0.47, 0.50], [0.17, 0.60, 0.56], [0.45, 0.50, 0.22], [0.22, 0.32, 0.36]])
+    share = rng.dirichlet([0.7] * len(stains))  # salmon, rose, lilac, beige
+    return Patient(
+        light=rng.uniform(215, 250) * rng.uniform(0.95, 1.02, 3),
+        red=share @ stains * rng.uniform(0.75, 1.2),
+        purple=np.array([0.38, 1.45, 0.28]) * rng.uniform(0.8, 1.1) * rng.uniform(0.85, 1.15, 3),
+        radius=rng.uniform(0.78, 0.94),
+        pallor=rng.uniform(0, 0.7),
+        blur=rng.uniform(0.003, 0.013),
+    )
+
+
+def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int) -> np.ndarray:
+    """One cell, (size, size, 3) uint8, black around it."""
+    radius = patient.radius * rng.uniform(0.92, 1.06)
+    axis = (np.arange(size) + 0.5) / size * 2 - 1
+    x, y = np.meshgrid((axis - rng.normal(0, 0.015)) / radius, (axis - rng.normal(0, 0.015)) / radius)  # 2 x (S, S)
+    depth = _depth(rng, x, y)  # (S, S) distance to the margin, negative outside
+
+    away = np.hypot(x - rng.normal(0, 0.12), y - rng.normal(0, 0.12))
+    pale = rng.uniform(0.2, 1) * patient.pallor * np.exp(-(away**2) / rng.uniform(0.1, 0.4))
+    margin = 0.55 * np.exp(-((depth / 0.06) ** 2))
+    red = rng.normal(1, 0.1) * (1 - pale) * (1 - margin) * (1 + 0.06 * _smooth_noise(rng, size))  # density of the cell
+    purple = np.zeros_like(red)  # density of the parasite stain
+
+    for _ in range(rng.poisson(0.35)):  # pale spots: holes with a faint rim of the cell's own colour
+        hole, rim = _ring(rng, x, y, *_place(rng, x, y, depth, 0.15), rng.uniform(0.06, 0.15))
+        red = red * (1 - 0.6 * hole) + 0.35 * rim
+    for _ in range(rng.poisson(1.2)):  # specks of stain, smaller than a parasite's dot
+        at = _place(rng, x, y, depth, 0.0)
+        purple += rng.uniform(0.3, 0.9) * _disc(x, y, *at, rng.uniform(0.02, 0.055))
+    if infected:
+        for _ in range(1 + rng.binomial(2, 0.12)):
+            draw = _ring_form if rng.random() < 0.65 else _trophozoite
+            red, purple = draw(rng, x, y, depth, red, purple)
+    for _ in range(rng.poisson(0.6)):  # platelets that stick to the margin: grainy, no dot, no hole
+        turn, out = rng.uniform(0, 2 * np.pi), rng.uniform(0.88, 1.05)
+        shape = _disc(x, y, out * np.cos(turn), out * np.sin(turn), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
+        purple += shape * rng.uniform(0.4, 0.9) * np.clip(1 + 0.6 * _smooth_noise(rng, size, size // 4), 0, 2)
+        depth = np.maximum(depth, shape - 0.5)
+
+    slope = rng.normal(0, 0.07, 2)
+    light = patient.light * rng.normal(1, 0.04) * rng.normal(1, 0.03, 3)
+    light = light * (1 + slope[0] * x + slope[1] * y)[:, :, None]  # (S, S, 3)
+    absorbed = red[:, :, None] * patient.red * rng.normal(1, 0.07, 3) + purple[:, :, None] * patient.purple
+    seen = Image.fromarray(np.clip(light * np.exp(-absorbed), 0, 255).astype(np.uint8))
+    seen = seen.filter(ImageFilter.GaussianBlur(patient.blur * size))
+    noisy = np.asarray(seen) + rng.normal(0, 1.5, (size, size, 3))
+    return np.where(depth[:, :, None] > 0, np.clip(noisy, 1, 255), 0).astype(np.uint8)
+
+
+def _ring_form(
+    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, depth: np.ndarray, red: np.ndarray, purple: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A young parasite: a thin ring, often open, with one or two dark dots on it and a paler inside."""
+    radius = rng.uniform(0.14, 0.24)
+    cx, cy = _place(rng, x, y, depth, radius)
+    hole, rim = _ring(rng, x, y, cx, cy, radius)
+    purple = purple + rng.uniform(0.4, 0.75) * rim
+    angle = rng.uniform(0, 2 * np.pi)
+    for turn in (0.0, rng.uniform(0.7, 2))[: 1 + int(rng.random() < 0.25)]:
+        at = cx + radius * np.cos(angle + turn), cy + radius * np.sin(angle + turn)
+        purple = purple + rng.uniform(0.8, 1.3) * _disc(x, y, *at, rng.uniform(0.06, 0.09), rng.uniform(0.7, 1))
+    return red * (1 - 0.2 * hole), purple
+
+
+def _trophozoite(
+    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, depth: np.ndarray, red: np.ndarray, purple: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A grown parasite: an uneven blob with a dark dot and a small hole."""
+    radius = rng.uniform(0.16, 0.27)
+    cx, cy = _place(rng, x, y, depth, radius)
+    body = np.zeros_like(red)
+    for _ in range(3):
+        at = cx + rng.normal(0, 0.35 * radius), cy + rng.normal(0, 0.35 * radius)
+        body = np.maximum(body, _disc(x, y, *at, radius * rng.uniform(0.45, 0.75), rng.uniform(0.6, 1)))
+    hole = _disc(x, y, cx + rng.normal(0, 0.3 * radius), cy + rng.normal(0, 0.3 * radius), 0.3 * radius)
+    dot = _disc(x, y, cx + rng.normal(0, 0.4 * radius), cy + rng.normal(0, 0.4 * radius), rng.uniform(0.07, 0.11))
+    return red, purple + rng.uniform(0.35, 0.65) * body * (1 - 0.6 * hole) + rng.uniform(0.7, 1.1) * dot
+
+
+def _depth(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(S, S) distance to the margin of an uneven cell, in cell radii; some have bites where a neighbour was cut off."""
+    angle = np.arctan2(y, x)
+    edge = np.full_like(x, rng.uniform(0.96, 1.0))
+    for k, spread in ((2, 0.045), (3, 0.025), (4, 0.018), (5, 0.012), (9, 0.007)):
+        edge += rng.normal(0, spread) * np.cos(k * angle + rng.uniform(0, 2 * np.pi))
+    depth = edge - np.hypot(x, y)
+    if rng.random() < 0.15:
+        turn, away, radius = rng.uniform(0, 2 * np.pi), rng.uniform(1.1, 1.3), rng.uniform(0.2, 0.5)
+        depth = np.minimum(depth, np.hypot(x - away * np.cos(turn), y - away * np.sin(turn)) - radius)
+    return depth
+
+
+def _place(
+    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, depth: np.ndarray, radius: float
+) -> tuple[float, float]:
+    """A random point of the cell, far enough from the margin for something of that radius."""
+    row, column = rng.choice(np.argwhere(depth > min(radius, 0.5 * depth.max())))
+    return float(x[row, column]), float(y[row, column])
+
+
+def _disc(x: np.ndarray, y: np.ndarray, cx: float, cy: float, radius: float, flat: float = 1.0) -> np.ndarray:
+    """(S, S) 1 inside, 0 outside, with a soft margin; `flat` < 1 squeezes it along y."""
+    distance = np.hypot(x - cx, (y - cy) / flat)
+    return 1 / (1 + np.exp(np.clip((distance - radius) / 0.018, -50, 50)))
+
+
+def _ring(
+    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, cx: float, cy: float, radius: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(S, S) inside and rim of an oval ring that is thinner on one side."""
+    flat = rng.uniform(0.75, 1.3)
+    distance = np.hypot(x - cx, (y - cy) / flat)
+    angle = np.arctan2(y - cy, x - cx) - rng.uniform(0, 2 * np.pi)
+    rim = np.exp(-(((distance - radius) / rng.uniform(0.04, 0.06)) ** 2)) * (0.7 + 0.3 * np.cos(angle))
+    return _disc(x, y, cx, cy, 0.8 * radius, flat), rim
+
+
+def _smooth_noise(rng: np.random.Generator, size: int, grains: int = 9) -> np.ndarray:
+    """(S, S) noise of mean 0 and standard deviation about 1, with so many grains along a side."""
+    coarse = Image.fromarray(rng.normal(0, 1.3, (grains, grains)).astype(np.float32))
+    return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float64)

@@ -1,0 +1,361 @@
+"""Operating points: from which probability an image is called positive, chosen on validation, judged elsewhere.
+
+Of two classes a point is a threshold. Of more, a matrix of costs decides instead, by the lowest expected cost of the
+calibrated probabilities (Elkan, IJCAI 2001, equation 1). A threshold stands in the middle between two neighbouring
+probabilities of validation, so that it does not hang on the last digit of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.core.errors import UsageError
+from vitmed.core.text import counted
+from vitmed.metrics.bootstrap import Bootstrap, ratio
+from vitmed.metrics.evaluation import Entry, class_shares, entry, f1_entry, of_share
+from vitmed.metrics.intervals import Units, share_ratio
+from vitmed.metrics.positive_class import finding
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import threshold_counts
+from vitmed.metrics.scoring import known_labels
+
+FEW = 10  # positive or negative images, or patients, below which what validation promises is worth little
+MOST_SHOWN = 6  # classes of which an example of a matrix is shown
+NUMBERS = ("sensitivity", "specificity", "ppv", "npv", "f1", "lr_plus", "lr_minus")
+
+
+def asked_point(config: EvaluateConfig, classes: int) -> str:
+    """The key of the point that decides; "default" where none was asked for.
+
+    Raises:
+        UsageError: two points at once, or one that so many classes do not have.
+    """
+    wishes = {
+        "youden": config.youden,
+        "target_sensitivity": config.target_sensitivity is not None,
+        "target_specificity": config.target_specificity is not None,
+        "cost": config.cost is not None,
+    }
+    given = [key for key, wished in wishes.items() if wished]
+    flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
+    if len(given) > 1:
+        raise UsageError(f"{flags}: only one of them can decide", "keep one; Youden's is reported beside it anyway")
+    if given and given[0] != "cost" and classes != 2:
+        raise UsageError(
+            f"{flags}: a threshold decides between two classes, and there are {classes}",
+            f"leave it out, or give what each error costs: --cost '{example(classes)}'",
+        )
+    if given == ["cost"]:
+        cost_matrix(config, classes, 0)
+    return given[0] if given else "default"
+
+
+def cost_matrix(config: EvaluateConfig, classes: int, positive: int | None) -> np.ndarray | None:
+    """(K, K) float64, what it costs to take an image of the row's class for the column's. None: no costs were given.
+
+    Raises:
+        UsageError: it does not fit the number of classes, or an error costs nothing more than being right.
+    """
+    if config.cost is None:
+        return None
+    if isinstance(config.cost, str):
+        if classes != 2 or positive is None:
+            raise UsageError(
+                f"--cost {config.cost}: two costs are for two classes, and there are {classes}",
+                f"give a matrix, the row being the truth: --cost '{example(classes)}'",
+            )
+        missed, false_alarm = (float(part) for part in config.cost.split(":"))
+        costs = np.zeros((2, 2))
+        costs[positive, 1 - positive], costs[1 - positive, positive] = missed, false_alarm
+        return costs
+    costs = np.array(config.cost, dtype=np.float64)
+    if costs.shape != (classes, classes):
+        raise UsageError(
+            f"--cost {config.cost}: {costs.shape[0]} x {costs.shape[0]} costs, and there are {classes} classes",
+            f"give a row and a column for each class: --cost '{example(classes)}'",
+        )
+    if (np.diag(costs) > costs.min(axis=1)).any():
+        raise UsageError(
+            f"--cost {config.cost}: being right costs more than an error in some row",
+            "the row is the truth, the column what is called; being right costs 0",
+        )
+    return costs
+
+
+def example(classes: int) -> str:
+    """A matrix in which every error costs 1."""
+    rows = ["[" + ",".join(str(int(row != column)) for column in range(classes)) + "]" for row in range(classes)]
+    return f"[{','.join(rows)}]" if classes <= MOST_SHOWN else "[[0,1,...],...]"
+
+
+def choose_points(validation: Predictions, config: EvaluateConfig) -> dict[str, Any]:
+    """Every operating point that validation gives, and which of them decides.
+
+    Args:
+        validation: calibrated, with labels.
+
+    Returns:
+        positive: name of the finding, None of more than two classes; points {key: threshold, asked, why, promised};
+        chosen: key of the one that decides; costs: the matrix, or None; notes.
+    """
+    classes, labels = validation.classes, known_labels(validation)
+    asked, positive = asked_point(config, len(classes)), finding(validation)
+    costs = cost_matrix(config, len(classes), positive)
+    found: dict[str, Any] = {"positive": None, "chosen": asked, "notes": []}
+    found["costs"] = None if costs is None else costs.tolist()
+    if positive is None:
+        found["points"] = {key: {"threshold": None, "asked": None, "why": ""} for key in ("default", asked)}
+        return found
+    found["positive"] = classes[positive]
+    truth = labels == positive
+    scores = validation.probabilities[:, positive]
+    points: dict[str, dict[str, Any]] = {"default": {"threshold": None, "asked": None, "why": ""}}
+    counts = {"positives": int(truth.sum()), "negatives": int((~truth).sum())}
+    for key, target in _targets(config, asked).items():
+        threshold, why = (
+            None,
+            f"validation holds no image of class '{classes[positive if not truth.any() else 1 - positive]}'",
+        )
+        if all(counts.values()):
+            tp, fp = threshold_counts(scores, truth)
+            threshold, why = _threshold(key, target, scores, tp, fp, costs, positive, config.prevalence)
+        points[key] = {"threshold": threshold, "asked": target, "why": why}
+    units = Units.of(validation)
+    for point in points.values():
+        called = _called(scores, point["threshold"])
+        if point["threshold"] is not None or not point["why"]:
+            point["promised"] = rates(called, truth, units)
+    if points[asked]["threshold"] is None and points[asked]["why"]:
+        found["chosen"] = "default"
+        found["notes"].append(
+            f"The operating point that was asked for could not be chosen: {points[asked]['why']}. The likeliest class "
+            "decides instead."
+        )
+    if found["chosen"] != "default" and all(counts.values()):
+        found["notes"] += _weak(counts, units, truth, config)
+    found |= {"points": points, **counts}
+    return found
+
+
+def _targets(config: EvaluateConfig, asked: str) -> dict[str, Any]:
+    """Key -> what is to be reached, of the points that are looked for."""
+    targets: dict[str, Any] = {"youden": None}
+    if asked not in ("default", "youden"):
+        targets[asked] = getattr(config, asked)
+    return targets
+
+
+def _threshold(
+    key: str,
+    target: Any,
+    scores: np.ndarray,
+    tp: np.ndarray,
+    fp: np.ndarray,
+    costs: np.ndarray | None,
+    positive: int,
+    prevalence: float | None,
+) -> tuple[float | None, str]:
+    """The threshold of a point, or None and why there is none.
+
+    Args:
+        tp, fp: (T + 1,) from `threshold_counts`: called positive at and above each distinct score, from high to low.
+    """
+    sensitivity, specificity = tp / tp[-1], 1 - fp / fp[-1]
+    last = len(tp) - 1  # calling every image positive; 0 calls none
+    if key == "youden":  # Youden, Cancer 3 (1950) 32
+        best = int(np.argmax(np.round(sensitivity + specificity, 12)))
+        if best in (0, last):
+            return None, "no threshold tells the classes apart better than guessing"
+    elif key == "target_sensitivity":
+        best = int(np.argmax(sensitivity >= target - 1e-12))
+        if best == last:
+            return None, f"a sensitivity of {target:g} is reached only by calling every image positive"
+    elif key == "target_specificity":
+        best = int(np.flatnonzero(specificity >= target - 1e-12)[-1])
+        if best == 0:
+            return None, f"a specificity of {target:g} is reached only by calling no image positive"
+    else:
+        assert costs is not None
+        common = tp[-1] / (tp[-1] + fp[-1]) if prevalence is None else prevalence
+        missed, found = costs[positive, 1 - positive], costs[positive, positive]
+        alarm, right = costs[1 - positive, positive], costs[1 - positive, 1 - positive]
+        expected = common * (missed * (1 - sensitivity) + found * sensitivity)
+        expected = expected + (1 - common) * (alarm * (1 - specificity) + right * specificity)
+        best = int(np.argmin(np.round(expected, 12)))
+        if best in (0, last):
+            return None, f"at these costs it is cheapest to call {'no' if best == 0 else 'every'} image positive"
+    distinct = np.unique(scores)[::-1]  # (T,), from high to low
+    high, low = float(distinct[best - 1]), float(distinct[best])
+    middle = (high + low) / 2
+    return (middle if middle > low else high), ""
+
+
+def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: EvaluateConfig) -> list[str]:
+    """What makes the choice of a threshold doubtful."""
+    notes, few = [], []
+    for name, chosen, target in (
+        ("positive", truth, config.target_sensitivity),
+        ("negative", ~truth, config.target_specificity),
+    ):
+        images, patients = counts[f"{name}s"], len(np.unique(units.index[chosen]))
+        what = counted(images, f"{name} image") + (f" of {counted(patients, 'patient')}" if units.clustered else "")
+        if min(images, patients) < FEW:
+            few.append(what)
+        elif target is not None and images * (1 - target) < 1:
+            notes.append(f"Validation has {what}, so {target:g} means that not one of them may be missed.")
+    if few:
+        notes.append(f"The threshold rests on {' and '.join(few)} in validation; what it promises is worth little.")
+    return notes
+
+
+def _called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
+    """(S,) bool: called positive. Without a threshold the likelier class, so a probability above one half."""
+    return scores > 0.5 if threshold is None else scores >= threshold
+
+
+def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> dict[str, Any]:
+    """`NUMBERS` with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
+    shares = class_shares(truth, called, units)
+    numbers: dict[str, Entry] = {
+        **{name: (f1_entry if name == "f1" else of_share)(found) for name, found in shares.items()},
+        "lr_plus": entry(*share_ratio(truth, ~truth, called, units), "mover"),
+        "lr_minus": entry(*share_ratio(truth, ~truth, ~called, units), "mover"),
+    }
+    cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
+    return {**numbers, "counts": {name: int(cell.sum()) for name, cell in cells.items()}}
+
+
+def apply_point(predictions: Predictions, chosen: Mapping[str, Any] | None) -> Predictions:
+    """The predictions, decided at the point that `choose_points` chose."""
+    if chosen is None or chosen["chosen"] == "default":
+        return predictions
+    if chosen["positive"] is None:
+        return replace(predictions, costs=tuple(map(tuple, chosen["costs"])))
+    threshold = chosen["points"][chosen["chosen"]]["threshold"]
+    return replace(predictions, positive=chosen["positive"], threshold=threshold)
+
+
+def report_points(
+    predictions: Predictions, chosen: Mapping[str, Any] | None, config: EvaluateConfig
+) -> dict[str, Any] | None:
+    """What each operating point reaches on the judged images, beside what validation promised.
+
+    Without a choice (a model of before there was one) only the likeliest class is judged. None of more than two classes
+    without costs.
+    """
+    positive, labels = finding(predictions), known_labels(predictions)
+    if positive is None:
+        return _report_costs(predictions, chosen, config)
+    if chosen is None or chosen.get("positive") != predictions.classes[positive]:
+        chosen = {"points": {"default": {"threshold": None, "asked": None, "why": ""}}, "chosen": "default"}
+    units, truth = Units.of(predictions), labels == positive
+    points = {}
+    for key, point in chosen["points"].items():
+        points[key] = {"title": TITLES[key], "promised": None, **point, "reached": None}
+        if point["threshold"] is not None or not point["why"]:
+            called = _called(predictions.probabilities[:, positive], point["threshold"])
+            points[key]["reached"] = rates(called, truth, units)
+            if chosen.get("costs"):
+                taken = np.where(called, positive, 1 - positive)
+                points[key]["reached"] |= spent(chosen["costs"], predictions, taken, config)
+    return {
+        "positive": predictions.classes[positive],
+        "chosen": chosen["chosen"],
+        "threshold": predictions.threshold,
+        "points": points,
+        "notes": list(chosen.get("notes", ())),
+    }
+
+
+def by_fold(folds: Mapping[str, Any] | None) -> bool:
+    """Whether pooled folds decided otherwise than by the likeliest class, each at what its own validation chose.
+
+    Args:
+        folds: as in metrics.json; see `commands.folds`.
+    """
+    return bool(folds) and any(fold["point"] != "default" for fold in (folds or {})["each"])
+
+
+def report_fold_points(
+    predictions: Predictions, folds: Mapping[str, Any], config: EvaluateConfig
+) -> dict[str, Any] | None:
+    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold.
+
+    Args:
+        predictions: as the folds `decided`.
+        folds: with `asked`, `target` and, by fold, `threshold`.
+    """
+    asked, positive = folds["asked"], finding(predictions)
+    if not by_fold(folds) or positive is None:
+        return report_points(predictions, {"positive": None, "chosen": asked, "costs": folds["costs"]}, config)
+    found = report_points(replace(predictions, decided=None), None, config)
+    assert found is not None
+    reached = rates(predictions.predicted == positive, known_labels(predictions) == positive, Units.of(predictions))
+    if folds["costs"]:
+        reached |= spent(folds["costs"], predictions, predictions.predicted, config)
+    thresholds = [fold["threshold"] for fold in folds["each"]]
+    point = {"title": TITLES[asked], "promised": None, "threshold": None, "asked": folds["target"], "why": ""}
+    points = found["points"] | {asked: {**point, "reached": reached}}
+    return {**found, "chosen": asked, "by_fold": thresholds, "points": points}
+
+
+def _report_costs(
+    predictions: Predictions, chosen: Mapping[str, Any] | None, config: EvaluateConfig
+) -> dict[str, Any] | None:
+    if chosen is None or not chosen.get("costs"):
+        return None
+    points = {}
+    for key, called in (("default", predictions.logits.argmax(axis=1)), ("cost", predictions.predicted)):
+        numbers = spent(chosen["costs"], predictions, called, config)
+        points[key] = {"title": TITLES[key], "threshold": None, "asked": None, "why": "", "reached": numbers}
+    return {"positive": None, "chosen": chosen["chosen"], "threshold": None, "points": points, "notes": []}
+
+
+def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Any]:
+    """What decisions cost, as entries: expected_cost, by image; normalised_cost, over that of the cheapest single class
+    for all (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model); and accuracy, of these images.
+
+    Of two classes the costs are those at `config.prevalence`, where it is given; else classes are as common as here.
+
+    Args:
+        costs: K x K; called: (S,) int64, the class that is taken.
+    """
+    matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
+    boot, positive, k = Bootstrap.of(predictions, config.resamples), finding(predictions), len(predictions.classes)
+    kinds = np.eye(k)[labels]  # (S, K)
+    whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
+
+    def common(sums: np.ndarray) -> np.ndarray:
+        """(..., K) how common each class is."""
+        if positive is None or config.prevalence is None:
+            return ratio(sums[..., :k], sums[..., :k].sum(axis=-1, keepdims=True))
+        return np.broadcast_to(
+            np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence), sums[..., :k].shape
+        )
+
+    def expected(sums: np.ndarray) -> np.ndarray:
+        shares = common(sums)
+        return np.where(shares > 0, shares * ratio(sums[..., k:], sums[..., :k]), 0.0).sum(axis=-1)
+
+    def normalised(sums: np.ndarray) -> np.ndarray:
+        return ratio(expected(sums), (common(sums) @ matrix).min(axis=-1))
+
+    return {
+        "expected_cost": boot.entry(float(expected(whole)), expected(drawn)),
+        "normalised_cost": boot.entry(float(normalised(whole)), normalised(drawn)),
+        "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
+    }
+
+
+TITLES = {
+    "default": "Likeliest class",
+    "youden": "Youden index",
+    "target_sensitivity": "Target sensitivity",
+    "target_specificity": "Target specificity",
+    "cost": "Lowest expected cost",
+}

@@ -1,0 +1,184 @@
+"""Giving no answer where the model is unsure: which risk is left for how large a share of the images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.bootstrap import Bootstrap, ratio
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.resampling import bootstrap_weights
+from vitmed.metrics.scoring import known_labels
+
+DOUBT = 0.05  # chance that the bound on the risk does not hold
+SHOWN = 30  # classes of which the report tells how many images are answered
+GRID = 101  # points of the curve
+
+
+def certainty(predictions: Predictions) -> np.ndarray:
+    """(S,) float64 in 0..1: how far an image is from being decided otherwise.
+
+    The probability of the class that is taken; of two classes with a threshold t of another size than one half, its
+    distance from t in log odds, written as a probability.
+    """
+    if predictions.threshold is None or predictions.positive is None:
+        return predictions.probabilities.max(axis=1) if len(predictions) else np.empty(0)
+    c = predictions.classes.index(predictions.positive)
+    z = predictions.logits.astype(np.float64)
+    t = min(max(predictions.threshold, 1e-12), 1 - 1e-12)
+    return 1 / (1 + np.exp(-np.abs(z[:, c] - z[:, 1 - c] - math.log(t / (1 - t)))))
+
+
+def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str, Any] | None:
+    """From which certainty the model answers so that its share of errors stays below `max_risk`.
+
+    Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, algorithm 1): a search by halves over the
+    certainties of validation, each step tested at 0.05 / number of steps by the upper end of an exact binomial
+    interval. Images of one patient are no independent trials, so their number is divided by the design effect of the
+    errors (Korn & Graubard, Survey Methodology 24 (1998) 193).
+
+    Args:
+        validation: calibrated and decided, with labels.
+
+    Returns:
+        max_risk, least: the certainty, or None; why; and on validation, of those answered: coverage, risk, bound.
+        None where no risk was chosen.
+    """
+    if max_risk is None:
+        return None
+    labels, sure = known_labels(validation), certainty(validation)
+    boot = Bootstrap.of(validation, 0)
+    wrong = validation.predicted != labels
+    order = np.argsort(-sure, kind="stable")
+    distinct = np.unique(sure)[::-1]  # from the surest down
+    found: dict[str, Any] = {"max_risk": max_risk, "least": None, "why": "there are no validation images"}
+    if not len(distinct):
+        return found
+    answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
+    steps = len(distinct).bit_length()  # of a search by halves
+    effect = design_effect(wrong, boot.units)
+    low, high, best = 0, len(distinct) - 1, -1
+    while low <= high:
+        middle = (low + high) // 2
+        chosen = order[: answered[middle]]
+        if upper_bound(wrong[chosen], effect, DOUBT / steps) <= max_risk:
+            best, low = middle, middle + 1
+        else:
+            high = middle - 1
+    if best < 0:
+        why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {len(labels):,} images"
+        return {**found, "why": why}
+    chosen = order[: answered[best]]
+    return {
+        "max_risk": max_risk,
+        "least": float(distinct[best]),
+        "why": "",
+        "coverage": len(chosen) / len(labels),
+        "risk": float(wrong[chosen].mean()),
+        "bound": upper_bound(wrong[chosen], effect, DOUBT / steps),
+    }
+
+
+def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
+    """By how much the share of errors varies more than that of as many independent images: 1 or more.
+
+    The variance of the share over patients / that of a binomial (Kish, Survey Sampling, 1965, section 8.2). Without an
+    error nobody knows; then each patient is taken to be one trial.
+
+    Args:
+        wrong: (S,) bool; units: (S,) int64, the patient of each image.
+    """
+    size, share = len(wrong), float(wrong.mean())
+    names, place = np.unique(units, return_inverse=True)
+    most = size / len(names)
+    if share in (0, 1) or len(names) < 2:
+        return most
+    gaps = np.bincount(place, weights=wrong - share)  # (G,) residuals summed by patient
+    variance = float(gaps @ gaps) / size**2 * len(names) / (len(names) - 1)
+    return max(1.0, variance / (share * (1 - share) / size))
+
+
+def upper_bound(wrong: np.ndarray, effect: float, doubt: float) -> float:
+    """Upper end of an exact one-sided interval for the share of errors (S,) bool, at confidence 1 - doubt."""
+    from scipy.stats import beta
+
+    trials, errors = len(wrong) / effect, wrong.sum() / effect
+    return 1.0 if errors >= trials else float(beta.ppf(1 - doubt, errors + 1, trials - errors))
+
+
+def report_answers(
+    predictions: Predictions, chosen: Mapping[str, Any] | None, config: EvaluateConfig
+) -> dict[str, Any]:
+    """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what is
+    reached at the chosen certainty.
+
+    Returns:
+        error_rate: with every image answered; area: the mean risk over all shares answered, of images that are equally
+        sure in the mean order; curve {coverage, risk, low, high}; chosen: what `choose_answers` gave, or None;
+        reached: {coverage, risk, per_class {name: coverage}} there, or None.
+    """
+    labels, sure = known_labels(predictions), certainty(predictions)
+    wrong, boot = predictions.predicted != labels, Bootstrap.of(predictions, config.resamples)
+    size = len(labels)
+    found: dict[str, Any] = {
+        "error_rate": boot.proportion(wrong, np.ones(size, bool)),
+        "area": boot.entry(float("nan"), np.empty(0)),
+        "curve": {"coverage": [], "risk": [], "low": [], "high": []},
+        "chosen": None if chosen is None else dict(chosen),
+        "reached": None,
+    }
+    if size:
+        found |= _curve(sure, wrong, boot)
+    if chosen is not None and chosen["least"] is not None and size:
+        found["reached"] = _reached(predictions, labels, wrong, sure >= chosen["least"], boot)
+    return found
+
+
+def _reached(
+    predictions: Predictions, labels: np.ndarray, wrong: np.ndarray, answered: np.ndarray, boot: Bootstrap
+) -> dict[str, Any]:
+    """Share answered, in all and by class, and the risk of the answers."""
+    shown = predictions.classes[:SHOWN]
+    return {
+        "n": int(answered.sum()),
+        "coverage": boot.proportion(answered, np.ones(len(labels), bool)),
+        "risk": boot.proportion(wrong, answered),
+        "per_class": {name: boot.proportion(answered, labels == c) for c, name in enumerate(shown)},
+    }
+
+
+def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
+    """The curve at `GRID` shares of the images, from the surest on, and its area.
+
+    Images that are equally sure share their errors evenly, so that no order among them is made up.
+    """
+    order = np.argsort(-sure, kind="stable")
+    _, tie, count = np.unique(-sure, return_inverse=True, return_counts=True)
+    errors = (np.bincount(tie, weights=wrong) / count)[tie[order]]  # (S,) in that order
+    shares = np.linspace(0, 1, GRID)[1:]
+    place = np.clip(np.ceil(shares * len(sure)).astype(int) - 1, 0, len(sure) - 1)
+    risks = np.cumsum(errors) / np.arange(1, len(sure) + 1)
+    resampled, areas = [], []
+    if boot.size >= 2 and boot.resamples:
+        for weights in bootstrap_weights(boot.units, boot.resamples, seed=0):
+            w = weights.take(order, axis=1)  # (r, S)
+            answered = np.cumsum(w, axis=1)
+            risk = ratio(np.cumsum(w * errors, axis=1), answered)
+            areas.append(ratio(np.nansum(w * np.nan_to_num(risk), axis=1), answered[:, -1]))
+            total = answered[:, -1:]
+            resampled.append(np.stack([_at(row, shares * n) for row, n in zip(answered, total[:, 0], strict=True)]))
+            resampled[-1] = np.take_along_axis(risk, resampled[-1], axis=1)
+    drawn = np.concatenate(resampled) if resampled else np.empty((0, len(shares)))
+    points = [boot.entry(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
+    curve: dict[str, list[Any]] = {"coverage": shares.tolist(), "risk": [point["value"] for point in points]}
+    curve |= {end: [point[end] for point in points] for end in ("low", "high")}
+    return {"area": boot.entry(float(risks.mean()), np.concatenate(areas) if areas else np.empty(0)), "curve": curve}
+
+
+def _at(answered: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """First place where so many images are answered."""
+    return np.minimum(np.searchsorted(answered, asked - 1e-9), len(answered) - 1)

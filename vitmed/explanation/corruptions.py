@@ -1,0 +1,184 @@
+"""Corruptions: how images get worse between one microscope, scanner or archive and the next. The table is at the end.
+
+Each is a function of a Pillow image, a strength and a random generator, made of what Pillow, OpenCV and NumPy have. The
+kinds are those of Hendrycks & Dietterich 2019 (ImageNet-C, arXiv 1903.12261); the strengths are the milder ones that Di
+Salvo et al. 2024 chose with medical images in mind (MedMNIST-C, arXiv 2406.17536), all meant for 224 px.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+from vitmed.core.errors import unknown_key
+from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
+
+SIDE = 224  # px, that lengths in the table are meant for; they grow and shrink with the image
+HED = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])  # Ruifrok & Johnston 2001: rows H, E, DAB
+
+Change = Callable[[Image.Image, float, np.random.Generator], Image.Image]
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One way in which images get worse.
+
+    Attributes:
+        title: in the report.
+        change: (L or RGB image, value of the strength, generator) -> image of the same mode and size.
+        values: of strength 1 to 5, the weakest first.
+        text: what the value is.
+        source: where the values come from.
+        colour: it says nothing of grey images.
+    """
+
+    title: str
+    change: Change
+    values: tuple[float, float, float, float, float]
+    text: str
+    source: str
+    colour: bool = False
+
+
+def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...]) -> Image.Image:
+    """The image made worse; the result depends on these four alone. Alpha stays as it is.
+
+    The same draw serves all strengths of a corruption, so that a stronger one is the same change, further.
+
+    Args:
+        image: of mode L, LA, RGB or RGBA.
+        name: a key of `CORRUPTIONS`.
+        strength: 1 to 5; 0 gives the image back.
+        seed: non-negative numbers, such as (seed of the run, index of the image).
+
+    Raises:
+        UsageError: there is no such corruption.
+    """
+    if name not in CORRUPTIONS:
+        raise unknown_key("corruption", name, CORRUPTIONS)
+    if strength == 0:
+        return image
+    alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
+    colour = image.convert("RGB" if image.mode.startswith("RGB") else "L") if alpha is not None else image
+    rng = np.random.default_rng([*seed, zlib.crc32(name.encode())])
+    worse = CORRUPTIONS[name].change(colour, CORRUPTIONS[name].values[strength - 1], rng)
+    assert worse.size == image.size and worse.mode == colour.mode, (name, worse.mode, worse.size)
+    if alpha is not None:
+        worse.putalpha(alpha)
+    return worse
+
+
+def reduced(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
+    """What is corrupted: the decoded image, made as small as the network will see it, before any padding.
+
+    An image that is smaller already stays as it is. Without this a blur of some pixels, or noise, would do nothing to a
+    large image that is then reduced. Its `Preprocessing.fit` is that of the image itself, to the bit.
+    """
+    side = preprocessing.image_size
+    if max(image.size) <= side:
+        return image
+    if preprocessing.resize == "pad":
+        return ImageOps.contain(image, (side, side), RESAMPLING[preprocessing.interpolation])
+    square = preprocessing.fit(image)
+    return Image.fromarray(square[..., 0] if square.shape[2] == 1 else square)
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Whether red, green and blue are the same everywhere."""
+    if not image.mode.startswith("RGB"):
+        return True
+    pixels = np.asarray(image)
+    return bool((pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 0] == pixels[..., 2]).all())
+
+
+def _image(values: np.ndarray) -> Image.Image:
+    """Of values in 0..1."""
+    return Image.fromarray((values * 255).round().clip(0, 255).astype(np.uint8))
+
+
+def _values(image: Image.Image) -> np.ndarray:
+    """(H, W) or (H, W, 3) float32 in 0..1."""
+    return np.asarray(image, dtype=np.float32) / 255
+
+
+def _defocus(image: Image.Image, radius: float, rng: np.random.Generator) -> Image.Image:
+    """A disc of that radius, px at 224 px, with a soft rim, so that it may be smaller than a pixel."""
+    radius *= max(image.size) / SIDE
+    reach = int(np.ceil(radius))
+    y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+    disc = np.clip(radius + 0.5 - np.hypot(x, y), 0, 1).astype(np.float32)
+    return _image(cv2.filter2D(_values(image), -1, disc / disc.sum(), borderType=cv2.BORDER_REFLECT))
+
+
+def _gaussian_noise(image: Image.Image, deviation: float, rng: np.random.Generator) -> Image.Image:
+    values = _values(image)
+    return _image(values + rng.standard_normal(values.shape, dtype=np.float32) * deviation)
+
+
+def _shot_noise(image: Image.Image, photons: float, rng: np.random.Generator) -> Image.Image:
+    """Poisson noise: so many photons in a white pixel."""
+    return _image(rng.poisson(_values(image) * photons) / photons)
+
+
+def _jpeg(image: Image.Image, quality: float, rng: np.random.Generator) -> Image.Image:
+    stream = io.BytesIO()
+    image.save(stream, format="JPEG", quality=int(quality))
+    return Image.open(stream).convert(image.mode)
+
+
+def _brightness(image: Image.Image, factor: float, rng: np.random.Generator) -> Image.Image:
+    return ImageEnhance.Brightness(image).enhance(factor)
+
+
+def _contrast(image: Image.Image, factor: float, rng: np.random.Generator) -> Image.Image:
+    return ImageEnhance.Contrast(image).enhance(factor)
+
+
+def _stain(image: Image.Image, share: float, rng: np.random.Generator) -> Image.Image:
+    """Each stain, by colour deconvolution (Ruifrok & Johnston 2001), more or less by that share."""
+    density = -np.log10((np.asarray(image, dtype=np.float64) + 1) / 256)  # 1: black has a density too
+    stains = density @ np.linalg.inv(HED) * (1 + share * rng.choice([-1.0, 1.0], 3))
+    return _image((256 * 10 ** -(stains @ HED) - 1) / 255)
+
+
+def _hue(image: Image.Image, degrees: float, rng: np.random.Generator) -> Image.Image:
+    hsv = cv2.cvtColor(_values(image), cv2.COLOR_RGB2HSV)  # hue in degrees
+    hsv[..., 0] = (hsv[..., 0] + degrees * rng.choice([-1, 1])) % 360
+    return _image(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
+
+
+def _resolution(image: Image.Image, factor: float, rng: np.random.Generator) -> Image.Image:
+    width, height = (max(1, round(side * factor)) for side in image.size)
+    return image.resize((width, height), Image.Resampling.BOX).resize(image.size, Image.Resampling.BILINEAR)
+
+
+BLOOD, DERMA = "MedMNIST-C, blood cells", "MedMNIST-C, skin and chest X-ray"
+CORRUPTIONS: dict[str, Corruption] = {
+    "defocus": Corruption("Defocus blur", _defocus, (2, 3, 4, 5, 6), "radius, px at 224 px", BLOOD),
+    "gaussian_noise": Corruption(
+        "Gaussian noise", _gaussian_noise, (0.04, 0.08, 0.12, 0.18, 0.26), "standard deviation, white = 1", DERMA
+    ),
+    "shot_noise": Corruption("Shot noise", _shot_noise, (60, 25, 18, 10, 5), "photons in a white pixel", DERMA),
+    "jpeg": Corruption("JPEG", _jpeg, (50, 30, 15, 10, 7), "quality, of 100", BLOOD),
+    "brighter": Corruption("Brighter", _brightness, (1.1, 1.2, 1.3, 1.4, 1.5), "factor", DERMA),
+    "darker": Corruption("Darker", _brightness, (0.9, 0.8, 0.7, 0.6, 0.5), "factor", DERMA),
+    "contrast": Corruption("Less contrast", _contrast, (0.9, 0.8, 0.7, 0.6, 0.4), "factor", "MedMNIST-C, chest X-ray"),
+    "stain": Corruption(
+        "Stain",
+        _stain,
+        (0.05, 0.1, 0.2, 0.3, 0.4),
+        "share by which each of three stains changes",
+        "Tellez et al. 2019 (arXiv 1902.06543) call 0.05 light and 0.2 strong; further by us",
+        colour=True,
+    ),
+    "hue": Corruption("Hue", _hue, (5, 10, 15, 20, 30), "turn, degrees", "ours", colour=True),
+    "resolution": Corruption(
+        "Resolution", _resolution, (0.6, 0.5, 0.4, 0.3, 0.25), "side that is left, then enlarged again", BLOOD
+    ),
+}

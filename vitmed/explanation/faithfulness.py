@@ -1,0 +1,295 @@
+"""Does a map explain anything? Two questions, asked of every method in `attention.METHODS`.
+
+1. Do the marked patches carry the answer? Patches are taken away (deletion) or brought in (insertion), the most marked
+   first, and the probability of the explained class is followed; the score is the area under it, 0..1 (Petsiuk et al.
+   2018, arXiv 1806.07421, section 3.3; here in steps of patches, towards the mean colour of the images). A good map has
+   a low deletion and a high insertion score. `gain` = insertion - deletion. In a random order both scores have the same
+   expectation, so the gain of an order that knows nothing is 0.
+2. Does the map depend on what was learned? The weights are made random from the head down, each tensor shuffled, and
+   each map is compared with the one before by Spearman's rank correlation (Adebayo et al. 2018, arXiv 1810.03292,
+   cascading randomisation). A map that stays the same shows the picture, whatever was learned.
+
+Both judge a map by the model, never by a physician: that a map explains the model does not make the model right.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from vitmed.explanation.attention import METHODS, relevance
+from vitmed.explanation.maps import TITLES
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.vit import ViT
+
+STEPS = 8  # in which all patches are taken away
+ORDERS = 1  # random orders an image
+LEAST_GAIN = 0.1  # of probability: less is of no use, however sure it is. Untrained networks reached 0.08
+SAME = 0.5  # a rank correlation above this, with all weights random: the same map
+FEW = 5  # images, or patients, below which nothing is said
+SHUFFLED = 8  # images of the second question, which is dear
+BATCH = 64
+MOST = 32  # images that are looked at, and multiply-adds (see `affordable`) that a processor and a GPU do in seconds
+BUDGET = {"cpu": 6e11, "cuda": 2e14, "mps": 2e13}
+EXPLAINS = "explains"
+RANDOM = "no better than a random order"
+UNSHOWN = "not shown to be better than a random order"
+UNLEARNED = "does not depend on what was learned"
+
+Entry = dict[str, Any]
+Progress = Callable[[int, int], None]
+
+
+def check_maps(
+    model: ViT,
+    preprocessing: Preprocessing,
+    images: np.ndarray,
+    targets: np.ndarray | None = None,
+    units: np.ndarray | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Ask both questions about one class of each of some images.
+
+    Args:
+        model: in evaluation mode.
+        images: (B, S, S, C) uint8, from `Preprocessing.read`.
+        targets: (B,) the class to explain, such as the predicted one; None: that with the largest logit.
+        units: (B,) int, which of them belong together (patients): intervals are of the means of these. None: each is
+            its own.
+        seed: of the random orders and of the shuffled weights.
+        progress: called with (images done, images).
+
+    Returns:
+        what metrics.json holds under `attention`: n, n_shuffled, patches, steps, blank (mean probability of the class
+        when nothing is left), whole (of the whole image), random {value, low, high, method}, stages (names, from the
+        head down), and methods {name: title, deletion, insertion, gain (entries), similarity (of each stage), verdict,
+        text}; `reason` where nothing could be asked.
+    """
+    device = next(model.parameters()).device
+    x = preprocessing.normalise(torch.from_numpy(images).to(device)) if len(images) else torch.empty(0)
+    found: dict[str, Any] = {"n": len(images), "n_shuffled": min(SHUFFLED, len(images)), "methods": {}}
+    patches = model.pos_embed.shape[1] - 1
+    found |= {"patches": patches, "steps": min(STEPS, patches), "stages": [], "random": None, "reason": None}
+    if len(images) < FEW:
+        return found | {"reason": f"{len(images)} images were looked at, which is too few to judge a map"}
+    if patches == 1:
+        return found | {"reason": "the image is one patch, so no patch can stand out"}
+    if model.head.out_features == 1:
+        return found | {"reason": "the model knows one class, so nothing changes its answer"}
+    asked = None if targets is None else torch.from_numpy(targets).to(device)
+    logits, maps = relevance(model, x, asked)
+    asked = torch.from_numpy(logits.argmax(axis=1)).to(device) if asked is None else asked
+    scores = _areas(model, x, asked.cpu().numpy(), maps, seed, progress)
+    similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, seed)
+    found["stages"] = list(similar)
+    found["whole"], found["blank"] = float(scores.pop("whole").mean()), float(scores.pop("blank").mean())
+    units = np.arange(len(images)) if units is None else units
+
+    def mean(values: np.ndarray) -> Entry:
+        return mean_entry(unit_means(values, units[: len(values)]))
+
+    found["random"] = mean(scores.pop("random").mean(axis=1))
+    for name in METHODS:
+        deletion, insertion = scores[name].T  # (B,) each
+        entry: dict[str, Any] = {
+            "title": TITLES[name],
+            "deletion": mean(deletion),
+            "insertion": mean(insertion),
+            "gain": mean(insertion - deletion),
+            "similarity": {stage: mean(by_method[name]) for stage, by_method in similar.items()},
+        }
+        entry["verdict"], entry["text"] = verdict(entry["gain"], list(entry["similarity"].values())[-1])
+        found["methods"][name] = entry
+    return found
+
+
+def verdict(gain: Entry, similarity: Entry) -> tuple[str, str]:
+    """One of the four verdicts, and a sentence.
+
+    Args:
+        gain: insertion - deletion, with its interval.
+        similarity: rank correlation of the maps with those of a network whose weights are all random.
+    """
+    told = f"{gain['value']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}), and a random order gives 0"
+    if gain["low"] <= 0 < LEAST_GAIN < gain["high"]:
+        return UNSHOWN, f"These images do not tell it from a random order: do not read anything into it. Gain {told}."
+    if gain["value"] < LEAST_GAIN or gain["low"] <= 0:
+        return RANDOM, f"It marks no better than chance: do not read anything into it. Gain {told}."
+    if similarity["value"] > SAME:
+        return UNLEARNED, (
+            f"It points at what the answer hangs on (gain {told}), but looks alike with random weights (rank "
+            f"correlation {similarity['value']:.2f}): it shows the picture and not what was "
+            "learned. Do not read anything into it."
+        )
+    return EXPLAINS, (
+        f"Taking away the patches that it marks changes the answer more than taking away others: gain {told}."
+    )
+
+
+def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """(B,) -> (U,) the mean of each unit, so that a patient with many images counts once."""
+    _, number = np.unique(units, return_inverse=True)
+    return np.asarray(np.bincount(number, values) / np.bincount(number))
+
+
+def mean_entry(values: np.ndarray, level: float = 0.95) -> Entry:
+    """The mean of independent values (B,) and Student's interval for it; no interval of one value."""
+    low = high = None
+    if len(values) > 1:
+        half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+        low, high = float(values.mean()) - half, float(values.mean()) + half
+    return {"value": float(values.mean()), "low": low, "high": high, "method": "t"}
+
+
+def affordable(model: ViT) -> int:
+    """How many images `check_maps` can look at in seconds where the model is; from its multiply-adds."""
+    tokens, width = model.pos_embed.shape[1] + model.registers, model.pos_embed.shape[2]
+    block = 12 * tokens * width**2 + 2 * tokens**2 * width  # at the usual MLP
+    passes = 2 + 2 * (min(STEPS, tokens) - 1) * (len(METHODS) + ORDERS)
+    budget = BUDGET.get(model.pos_embed.device.type, BUDGET["cpu"])
+    return int(min(MOST, budget / (passes * block * len(model.blocks))))
+
+
+def sample(
+    labels: np.ndarray, groups: Sequence[str] | None, count: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Which images to look at, drawn at random: patients in turn, and classes in turn, so that a rare one is there too.
+
+    Args:
+        labels: (S,) classes.
+        groups: patients, or None.
+
+    Returns:
+        the rows, at most `count`; (B,) the unit of each for `check_maps`; and how they were drawn, in words.
+    """
+    order = np.random.default_rng([seed, 2]).permutation(len(labels))
+    order = order[np.argsort(_turns(labels[order]), kind="stable")]
+    if groups is None:
+        return order[:count], np.arange(len(order[:count])), "drawn at random; intervals by image, patients unknown"
+    patients = np.unique([name or f"\0{i}" for i, name in enumerate(groups)], return_inverse=True)[1]
+    rows = order[np.argsort(_turns(patients[order]), kind="stable")][:count]
+    known = len(np.unique(patients[rows]))
+    if known < FEW:
+        return rows, np.arange(len(rows)), f"of {known} patients; intervals by image, which are too narrow"
+    return rows, patients[rows], f"of {known} patients; intervals by patient"
+
+
+def _turns(keys: np.ndarray) -> np.ndarray:
+    """(S,) how many before each have the same key."""
+    _, number, count = np.unique(keys, return_inverse=True, return_counts=True)
+    turns = np.empty(len(keys), dtype=int)
+    turns[np.argsort(number, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
+    return turns
+
+
+def _areas(
+    model: ViT,
+    x: Tensor,
+    targets: np.ndarray,
+    maps: dict[str, np.ndarray],
+    seed: int,
+    progress: Progress | None,
+) -> dict[str, np.ndarray]:
+    """Areas under deletion and insertion: method -> (B, 2); random -> (B, 2 x ORDERS); whole, blank -> (B,)."""
+    count, patches = len(x), next(iter(maps.values())).shape[1]
+    rng = np.random.default_rng([seed, 1])
+    blank = x.mean(dim=(0, 2, 3), keepdim=True)  # (1, C, 1, 1): the mean colour, after normalisation
+    names = [*maps, *(f"random {i}" for i in range(ORDERS))]
+    areas = np.empty((count, len(names), 2))
+    ends = np.empty((count, 2))
+    for i in range(count):
+        orders = []
+        for name in names:
+            chance = rng.random(size=(patches,))  # of patches that are marked alike, and of all in a random order
+            marked = -maps[name][i] if name in maps else np.zeros(patches)
+            orders.append(np.lexsort((chance, marked)))
+        kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x orders x (T + 1), L)
+        different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole image and the empty one
+        chance_of = _probabilities(model, x[i], blank[0], different, int(targets[i]))
+        curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (orders, 2, T + 1)
+        areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
+        ends[i] = curve[0, 0, 0], curve[0, 0, -1]
+        if progress is not None:
+            progress(i + 1, count)
+    found = {name: areas[:, j] for j, name in enumerate(maps)}
+    found["random"] = areas[:, len(maps) :].reshape(count, -1)
+    return found | {"whole": ends[:, 0], "blank": ends[:, 1]}
+
+
+def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which patches are there at each step of deletion and of insertion: two (T + 1, L) bool.
+
+    Args:
+        order: (L,) the patches, the most marked first.
+    """
+    patches = len(order)
+    steps = min(STEPS, patches)
+    place = np.empty(patches, dtype=int)
+    place[order] = np.arange(patches)
+    gone = np.round(np.arange(steps + 1) * patches / steps)[:, None]  # (T + 1, 1)
+    return place >= gone, place < gone
+
+
+@torch.inference_mode()
+def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, target: int) -> np.ndarray:
+    """(M,) the probability of the class when of x (C, S, S) only the patches kept (M, L) are there."""
+    side = round(kept.shape[1] ** 0.5)
+    patch = x.shape[-1] // side
+    found = []
+    for start in range(0, len(kept), BATCH):
+        part = torch.from_numpy(kept[start : start + BATCH]).to(x.device).reshape(-1, 1, side, side)
+        mask = part.repeat_interleave(patch, 2).repeat_interleave(patch, 3)  # (m, 1, S, S)
+        found.append(model(torch.where(mask, x, blank)).softmax(dim=1)[:, target].double().cpu().numpy())
+    return np.concatenate(found)
+
+
+def _cascade(
+    model: ViT, x: Tensor, targets: Tensor, before: dict[str, np.ndarray], seed: int
+) -> dict[str, dict[str, np.ndarray]]:
+    """Rank correlation of the maps before with those after each stage of randomisation: stage -> method -> (B,)."""
+    shaken = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for stage, tensors in _stages(shaken):
+        for tensor in tensors:
+            order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+            tensor.copy_(tensor.flatten()[order].view_as(tensor))
+        _, after = relevance(shaken, x, targets)
+        found[stage] = {name: rank_correlation(before[name], after[name]) for name in before}
+    return found
+
+
+def _stages(model: ViT) -> Iterator[tuple[str, list[Tensor]]]:
+    """From the head down: what is shuffled at each stage, in addition to what was before."""
+    blocks = list(model.blocks)
+    half = len(blocks) // 2
+    parts: dict[str, list[torch.nn.Module]] = {
+        "head": [model.head, model.norm, model.fc_norm],
+        "last block": blocks[-1:],
+        "upper half": blocks[half:-1],
+        "all blocks": blocks[: min(half, len(blocks) - 1)],
+        "everything": [model.patch_embed],
+    }
+    for name, modules in parts.items():
+        tensors = [p.data for module in modules for p in module.parameters()]
+        if name == "everything":
+            tensors += [model.cls_token.data, model.pos_embed.data]
+            tensors += [] if model.reg_token is None else [model.reg_token.data]
+        if tensors:
+            yield name, tensors
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each row of a (B, L) with that of b: (B,); 0 where a row is constant."""
+    found = np.zeros(len(a))
+    for i, (one, other) in enumerate(zip(a, b, strict=True)):
+        if np.ptp(one) > 0 and np.ptp(other) > 0:
+            found[i] = stats.spearmanr(one, other).statistic
+    return found

@@ -1,0 +1,15 @@
+"""From a file to the square array that the network sees; random augmentation.
+
+decode          a file to pixels: the one entry point, and `READERS`
+rasters         PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000
+dicom           DICOM
+arrays          .npy files
+npz             MedMNIST's .npz files
+codestreams     size and depth from the head of a JPEG stream
+decoded         what the readers share: file facts, deep pixels, size limits
+colours         to grey or RGB: orientation, colour profile, transparency
+window          from deep values to 8 bits
+choose_window   the window of a run, chosen over its training images
+preprocessing   decode, window, resize, normalise: the deterministic path
+augmentation    random changes by modality, and `POLICIES` (albumentations)
+"""

@@ -1,0 +1,80 @@
+"""NumPy arrays on disk: .npy, and the images of a MedMNIST .npz file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitmed.core.errors import DataError
+from vitmed.imaging import npz
+from vitmed.imaging.colours import MODES
+from vitmed.imaging.decoded import Deep, FileFacts, Least, pick_frame, refuse_large
+
+MAGIC = b"\x93NUMPY"
+
+
+def facts(path: Path) -> FileFacts:
+    """As `inspect`. Raises DataError for an array that is no picture."""
+    array = _open(path)
+    frames, height, width, channels = _shape(path, array)
+    bits = 1 if array.dtype == bool else 8 * array.dtype.itemsize
+    return FileFacts("NPY", MODES[channels], bits, width, height, frames, 1, array.dtype not in (bool, np.uint8))
+
+
+def member_facts(path: Path) -> FileFacts:
+    """As `inspect`, of an image in an .npz file."""
+    pixels = npz.read(path)
+    return FileFacts("NPZ", "L" if pixels.ndim == 2 else "RGB", 8, pixels.shape[1], pixels.shape[0], 1, 1)
+
+
+def read_member(path: Path, frame: int | None, least: Least | None) -> Image.Image:
+    """An image in an .npz file, which has 8 bits. Raises DataError."""
+    pick_frame(path, 1, frame)
+    return Image.fromarray(npz.read(path))
+
+
+def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Image:
+    """(H, W) or (H, W, C): uint8 and bool as an 8-bit image, other numbers as deep values. Raises DataError."""
+    array = _open(path)
+    frames, height, width, channels = _shape(path, array)
+    index = pick_frame(path, frames, frame)
+    refuse_large(path, width, height, max(4, channels * array.dtype.itemsize))
+    shown = np.asarray((array if frames == 1 and array.ndim < 4 else array[index]).reshape(height, width, channels))
+    if shown.dtype == bool:
+        shown = shown.astype(np.uint8) * 255
+    shown = np.ascontiguousarray(shown[..., 0] if channels == 1 else shown)
+    if shown.dtype == np.uint8:
+        return Image.fromarray(shown)
+    if channels in (2, 4):
+        raise DataError(
+            f"{path}: {channels} channels of {shown.dtype}: which of them is opacity is not known",
+            "save 1 or 3 channels, or uint8",
+        )
+    return Deep(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
+
+
+def _open(path: Path) -> np.ndarray:
+    """The array, its numbers still in the file."""
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
+        kind = array.dtype if isinstance(array, np.ndarray) else "several arrays"
+        raise DataError(f"{path}: holds {kind}, expected whole or real numbers", "save a plain array of the pixels")
+    return array
+
+
+def _shape(path: Path, array: np.ndarray) -> tuple[int, int, int, int]:
+    """Frames, height, width, channels. Three axes are (H, W, C) where the last is at most 4, else (frames, H, W)."""
+    shape = array.shape
+    if 0 not in shape:
+        if len(shape) == 2:
+            return 1, *shape, 1
+        if len(shape) == 3:
+            return (1, *shape) if shape[2] <= 4 else (*shape, 1)
+        if len(shape) == 4 and shape[3] <= 4:
+            return shape  # type: ignore[return-value]
+    raise DataError(
+        f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of such",
+        "save one image in a file",
+    )

@@ -1,0 +1,277 @@
+"""DICOM: the modality LUT is applied here, the windows of the file are handed on, colour becomes RGB (PS3.3, C.7.6.3
+and C.11). Read by pydicom and its decoders, the extra `dicom`."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from vitmed.core.errors import DataError, UsageError
+from vitmed.imaging.codestreams import read_stream
+from vitmed.imaging.decoded import BYTES, Deep, FileFacts, Least, pick_frame, refuse_large
+from vitmed.imaging.window import Linear, Own, Sigmoid, Table
+
+GREY = ("MONOCHROME1", "MONOCHROME2")
+DEFLATED = "1.2.840.10008.1.2.1.99"
+RLE = "1.2.840.10008.1.2.5"
+# The decoders that are trusted with a damaged file, the first that is installed; no other is tried where it fails.
+# Of the others pyjpegls never ends on some streams that are cut short.
+DECODERS = {
+    "1.2.840.10008.1.2.4.50": ("pillow",),  # JPEG, 8 bits
+    "1.2.840.10008.1.2.4.80": ("gdcm",),  # JPEG-LS
+    "1.2.840.10008.1.2.4.81": ("gdcm",),
+    "1.2.840.10008.1.2.4.90": ("pylibjpeg", "pillow"),  # JPEG 2000
+    "1.2.840.10008.1.2.4.91": ("pylibjpeg", "pillow"),
+}
+HEAD = (
+    "Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated", "BitsStored",
+    "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence", "SharedFunctionalGroupsSequence",
+    "PerFrameFunctionalGroupsSequence", "Modality", "SOPClassUID", "ICCProfile",
+)  # fmt: skip
+
+
+def has_magic(head: bytes) -> bool:
+    """Whether the first 132 bytes of a file are those of DICOM (PS3.10, 7.1)."""
+    return head[128:132] == b"DICM"
+
+
+def facts(path: Path) -> FileFacts:
+    """As `inspect`. Raises DataError; UsageError without pydicom."""
+    pydicom = _pydicom(path)
+    with _plain(path) as stream:
+        head = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=list(HEAD))
+    mode, bits = _kind(path, head), _bits(head)
+    frames, deep = _frames(head), mode in GREY or (bits > 8 and mode != "PALETTE COLOR")
+    windows = len(list(_windows(head, 0))) if mode in GREY else 0
+    profile = "ICC profile" if "ICCProfile" in head else ""
+    return FileFacts("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows, profile)
+
+
+def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Image:
+    """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB.
+
+    Raises:
+        DataError: no picture in it, too large, several frames, or damaged. UsageError: a decoder is missing.
+    """
+    pydicom = _pydicom(path)
+    with _plain(path) as stream:
+        head = pydicom.dcmread(stream, stop_before_pixels=True)
+        mode, bits = _kind(path, head), _bits(head)
+        samples = int(head.get("SamplesPerPixel", 1) or 1)
+        stored = samples * max(1, int(head.get("BitsAllocated", 8)) // 8)
+        # Colours are converted in float; a palette gives three times 16 bits.
+        refuse_large(path, int(head.Columns), int(head.Rows), max(4, stored) if mode in GREY else max(12, 2 * stored))
+        index = pick_frame(path, _frames(head), frame)
+        array = _pixels(path, stream, head, index)
+    if mode in GREY:
+        inverted = mode == "MONOCHROME1" or str(head.get("PresentationLUTShape", "")).upper() == "INVERSE"
+        values = _modality(array, head, index)
+        return Deep(values, bits, None, inverted, tuple(_windows(head, index)), _valid(array, head))
+    if mode == "PALETTE COLOR":
+        from pydicom.pixels import apply_color_lut
+
+        array = apply_color_lut(array, head)[..., :3]
+        if array.dtype == np.uint16:  # a palette is a display: its 16 bits are shades between black and white
+            array = (array >> 8).astype(np.uint8)
+    if array.ndim != 3 or array.shape[2] != 3:
+        raise DataError(f"{path}: {mode} pixels of shape {array.shape}", "export it as RGB")
+    if array.dtype != np.uint8:
+        return Deep(array, bits)
+    image = Image.fromarray(np.ascontiguousarray(array))
+    if profile := head.get("ICCProfile"):
+        image.info["icc_profile"] = bytes(profile)
+    return image
+
+
+@cache
+def _quiet() -> None:
+    """Once, where pydicom is first needed: it warns of every oddity that it reads nevertheless."""
+    warnings.filterwarnings("ignore", module=r"pydicom\b")
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)
+
+
+def _pydicom(path: Path) -> Any:
+    try:
+        import pydicom
+    except ImportError:
+        raise UsageError(f"{path}: DICOM files need one more package", "pip install 'vitmed[dicom]'") from None
+    _quiet()
+    return pydicom
+
+
+def _plain(path: Path) -> BinaryIO:
+    """The open file; one whose data set is deflated (PS3.5, A.5) only where it unfolds within bounds."""
+    from pydicom.filereader import read_file_meta_info
+
+    try:
+        syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
+    except Exception:  # told by the reading that follows
+        syntax = ""
+    stream = path.open("rb")
+    if syntax == DEFLATED:
+        with stream:
+            data = stream.read()
+        if len(data) > BYTES or _unfolded(data) > BYTES:
+            raise DataError(f"{path}: unfolds to more than {BYTES:,} bytes, refused", "export it without compression")
+        return BytesIO(data)
+    return stream
+
+
+def _unfolded(data: bytes) -> int:
+    """Bytes of a deflated data set, counted without keeping them; it begins behind the file meta information."""
+    length = int.from_bytes(data[140:144], "little")  # of (0002,0000), which stands first
+    press, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+    rest = data[144 + length :]
+    while rest and size <= BYTES and not press.eof:
+        size += len(press.decompress(rest, 2**24))
+        rest = press.unconsumed_tail
+    return size
+
+
+def _kind(path: Path, head: Any) -> str:
+    """The photometric interpretation. Raises DataError where there is no picture, or one of an unknown kind."""
+    if not head.get("Rows") or not head.get("Columns"):
+        what = head.get("SOPClassUID")
+        name = getattr(what, "name", None) or head.get("Modality") or "unknown"
+        raise DataError(f"{path}: a DICOM file without a picture ({name})", "remove it")
+    mode = str(head.get("PhotometricInterpretation", "")).strip().upper()
+    if mode not in (*GREY, "PALETTE COLOR", "RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"):
+        raise DataError(f"{path}: photometric interpretation {mode!r}, which vitmed does not read", "export it as RGB")
+    return mode
+
+
+def _bits(head: Any) -> int:
+    return int(head.get("BitsStored") or head.get("BitsAllocated") or 8)
+
+
+def _frames(head: Any) -> int:
+    return max(1, int(head.get("NumberOfFrames") or 1))
+
+
+def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
+    """One frame as stored, (H, W) or (H, W, 3); YBR becomes RGB."""
+    from pydicom.pixels import get_decoder, pixel_array
+    from pydicom.uid import UID
+
+    syntax = UID(head.file_meta.TransferSyntaxUID)
+    try:
+        decoder = get_decoder(syntax)
+    except NotImplementedError:
+        raise DataError(f"{path}: {syntax.name} is not a syntax that vitmed reads", "export single frames") from None
+    plugins = DECODERS.get(syntax, decoder.available_plugins)
+    plugin = next((name for name in plugins if name in decoder.available_plugins), "")
+    if not plugin and (syntax.is_encapsulated or not decoder.is_available):
+        raise UsageError(f"{path}: {syntax.name} needs one more package", "pip install 'vitmed[dicom]'")
+    start = stream.tell()  # pydicom has stopped before the pixel data
+    explicit = stream.read(8)[4:6].isalpha()
+    if syntax.is_encapsulated:
+        stream.seek(start + (12 if explicit else 8))
+        _check_stream(path, stream, head, index, syntax)
+    if syntax == DEFLATED or explicit == syntax.is_implicit_VR:  # pydicom reads these only as a whole
+        import pydicom
+
+        if path.stat().st_size > BYTES:
+            raise DataError(f"{path}: too large a file to be read as a whole", "export single frames")
+        stream.seek(0)
+        return _frame(pixel_array(pydicom.dcmread(stream), index=index, decoding_plugin=plugin))
+    stream.seek(0)
+    return _frame(pixel_array(stream, index=index, decoding_plugin=plugin))
+
+
+def _frame(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _check_stream(path: Path, stream: BinaryIO, head: Any, index: int, syntax: str) -> None:
+    """Raise DataError where a compressed frame is larger than the head says: it would unfold without bounds.
+
+    The stream stands behind tag, VR and length of the pixel data.
+    """
+    from pydicom.encaps import get_frame
+
+    table = None
+    if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
+        table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
+    data = get_frame(stream, index, extended_offsets=table, number_of_frames=_frames(head))
+    rows, columns = int(head.Rows), int(head.Columns)
+    if syntax == RLE:
+        expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
+        if len(data) > 2 * expected + 2**16:
+            raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it anew")
+        return
+    found = read_stream(data)
+    if found is None or (found.width, found.height) != (columns, rows):
+        holds = "no picture" if found is None else f"{found.width:,} x {found.height:,} px"
+        raise DataError(f"{path}: says {columns:,} x {rows:,} px and holds {holds}", "export it anew")
+
+
+def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:
+    """Where a frame's settings stand: its own functional group, the shared one, the data set (PS3.3, C.7.6.16)."""
+    frames = head.get("PerFrameFunctionalGroupsSequence") or []
+    for item in (*frames[index : index + 1], *(head.get("SharedFunctionalGroupsSequence") or [])[:1]):
+        yield from (item.get(sequence) or [])[:1]
+    yield head
+
+
+def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:
+    """Stored values -> values of the modality: Hounsfield units, counts, ... (PS3.3, C.11.1)."""
+    if head.get("ModalityLUTSequence"):
+        from pydicom.pixels import apply_modality_lut
+
+        return apply_modality_lut(array, head)
+    for group in _groups(head, index, "PixelValueTransformationSequence"):
+        if group.get("RescaleSlope") is not None and group.get("RescaleIntercept") is not None:
+            slope, intercept = float(group.RescaleSlope), float(group.RescaleIntercept)
+            break
+    else:
+        return array
+    if (slope, intercept) == (1, 0):
+        return array
+    values: np.ndarray = array.astype(np.float64 if array.dtype.itemsize > 2 else np.float32)
+    np.multiply(values, slope, out=values)
+    return np.add(values, intercept, out=values)
+
+
+def _windows(head: Any, index: int) -> Iterator[Own]:
+    """The windows of a frame: tables first, as pydicom prefers them, then centre and width (PS3.3, C.11.2)."""
+    from pydicom.pixels import apply_voi
+
+    for at, item in enumerate(head.get("VOILUTSequence") or []):
+        count, first, bits = (int(number) for number in item.LUTDescriptor)
+        entries = apply_voi(np.arange(first, first + (count or 2**16)), head, index=at)
+        yield Table(first, entries.astype(np.float32) * np.float32(255 / (2**bits - 1)))
+    for group in _groups(head, index, "FrameVOILUTSequence"):
+        centres, widths = _numbers(group.get("WindowCenter")), _numbers(group.get("WindowWidth"))
+        how = str(group.get("VOILUTFunction") or "LINEAR").strip().upper()
+        for centre, width in zip(centres, widths, strict=False):
+            if how == "SIGMOID" and width > 0:
+                yield Sigmoid(centre, width)
+            elif width >= 1 or (how == "LINEAR_EXACT" and width > 0):
+                yield Linear.of(centre, width, how == "LINEAR_EXACT")
+        if centres:
+            return
+
+
+def _numbers(value: Any) -> list[float]:
+    if value is None or value == "":
+        return []
+    return [float(v) for v in value] if hasattr(value, "__iter__") and not isinstance(value, str) else [float(value)]
+
+
+def _valid(array: np.ndarray, head: Any) -> np.ndarray | None:
+    """Where the picture is: not the padding around it (PS3.3, C.7.5.1.1.2)."""
+    padding = head.get("PixelPaddingValue")
+    if padding is None or padding == "":
+        return None
+    low, high = sorted((int(padding), int(head.get("PixelPaddingRangeLimit", padding) or padding)))
+    valid = (array < low) | (array > high)
+    return None if valid.all() else valid

@@ -1,0 +1,169 @@
+"""The deterministic way from a file to the network's input: decode, window, make square, normalise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.errors import DataError
+from vitmed.imaging.decode import read_image
+from vitmed.imaging.window import Window
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The deterministic way from a decoded image to the network's input.
+
+    Attributes:
+        image_size: side S of the square, px.
+        channels: C.
+        resize: "pad", "squash" or "crop"; antialiased by Pillow.
+        normalize: "imagenet", "half", "image" or "given"; see `DataConfig.normalize`.
+        mean, std: of the channels, for "given": one number, one for each of R, G, B, or one a channel.
+        interpolation: a key of `RESAMPLING`.
+        frame: which of several frames of a file; None refuses files that have several.
+        window: how values of more than 8 bits become grey levels; None refuses such files.
+    """
+
+    image_size: int
+    channels: int
+    resize: str
+    normalize: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str = "bilinear"
+    frame: int | None = None
+    window: Window = None
+
+    @classmethod
+    def of(cls, config: Config | PretrainConfig) -> Preprocessing:
+        """What a configuration asks for."""
+        data, model = config.data, config.model
+        mean, std = (None if values is None else tuple(values) for values in (data.mean, data.std))
+        window: Window = None  # also where it is not settled: then no deep image is read
+        if isinstance(data.window, list):
+            window = data.window[0], data.window[1]
+        elif data.window not in ("auto", "percentiles"):
+            window = data.window
+        return cls(
+            model.image_size, model.channels, data.resize, data.normalize, mean, std, data.interpolation,
+            data.frame, window,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for the checkpoint."""
+        return asdict(self)
+
+    def read(self, path: str | Path) -> np.ndarray:
+        """Decode a file and make it square: (S, S, C) uint8.
+
+        Raises:
+            DataError: as `read_image`; and where padding would leave less than a pixel of a long, thin image.
+        """
+        image = read_image(path, self.channels, frame=self.frame, window=self.window, least=self.least)
+        if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
+            width, height = image.size
+            raise DataError(
+                f"{path}: {width} x {height} px is too thin to be padded to {self.image_size} px",
+                "--resize squash or crop",
+            )
+        return self.fit(image)
+
+    def least(self, size: tuple[int, int]) -> tuple[int, int]:
+        """How small an image of so many px may be decoded: twice the size that it is then resized to."""
+        side, (width, height) = 2 * self.image_size, size
+        if self.resize == "squash":
+            return side, side
+        scale = side / (max if self.resize == "pad" else min)(width, height)
+        return max(1, math.ceil(width * scale)), max(1, math.ceil(height * scale))
+
+    def fit(self, image: Image.Image) -> np.ndarray:
+        """Make an image square: (S, S, C) uint8; padding is black."""
+        side = (self.image_size, self.image_size)
+        if image.size != side:
+            image = RESIZES[self.resize](image, side, RESAMPLING[self.interpolation])
+        return np.asarray(image).reshape(*side, self.channels)
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, S, S, C) uint8 -> (B, C, S, S) float32 of about mean 0 and standard deviation 1, on the same device."""
+        B, S, _, C = images.shape
+        # Whole rows, channels interleaved: four times as fast on a CPU as arithmetic along an axis of C numbers.
+        x = images.reshape(B, S, S * C).float().div_(255)
+        if self.normalize == "image":
+            x.sub_(_channel_mean(x, C).repeat(1, 1, S))
+            x.div_(_channel_mean(x.square(), C).sqrt_().clamp_min_(1 / 255).repeat(1, 1, S))  # constant image: zeros
+        else:
+            mean, std = (x.new_tensor(values) for values in self.constants(self.channels))
+            x.sub_(mean.repeat(S)).div_(std.repeat(S))
+        return x.view(B, S, S, C).permute(0, 3, 1, 2)
+
+    def display(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, C, S, S) normalised float -> (B, S, S, C) uint8 for the eye; "image" is shown as 0.5 + x / 5."""
+        if self.normalize == "image":
+            x = 0.5 + x / 5
+        else:
+            mean, std = (x.new_tensor(values) for values in self.constants(self.channels))
+            x = x * std[:, None, None] + mean[:, None, None]
+        return x.mul(255).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+    def constants(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each of so many channels; 0 and 1 where each image has its own."""
+        if self.normalize == "given":
+            assert self.mean is not None and self.std is not None
+            mean, std = self.mean, self.std
+        else:
+            mean, std = CONSTANTS.get(self.normalize, ((0.0,), (1.0,)))
+        return _for_channels(mean, channels), _for_channels(std, channels)
+
+
+def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """One number a channel: grey takes the mean of the three, alpha a half."""
+    if len(values) == channels:
+        return values
+    colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
+    return (*colour, 0.5) if channels in (2, 4) else colour
+
+
+def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
+    """(B, S, S x C), channels interleaved -> (B, 1, C): the mean of each channel."""
+    return x.mean(dim=1).view(len(x), -1, channels).mean(dim=1, keepdim=True)
+
+
+Side = tuple[int, int]
+
+
+def _pad(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
+    return ImageOps.pad(image, side, method)
+
+
+def _squash(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
+    return image.resize(side, method)
+
+
+def _crop(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
+    return ImageOps.fit(image, side, method)
+
+
+RESIZES: dict[str, Callable[[Image.Image, Side, Image.Resampling], Image.Image]] = {
+    "pad": _pad,
+    "squash": _squash,
+    "crop": _crop,
+}
+RESAMPLING = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "nearest": Image.Resampling.NEAREST,
+}
+CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}

@@ -1,0 +1,278 @@
+"""PNG, JPEG, TIFF, BMP, WebP, GIF and JPEG 2000: 8 bits by Pillow, more than that by Pillow or OpenCV, unchanged."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageError
+
+from vitmed.core.errors import DataError
+from vitmed.imaging.codestreams import Stream, read_stream
+from vitmed.imaging.decoded import FRAMES, Deep, FileFacts, Least, pick_frame, refuse_large
+
+# No other: Pillow would hand a PostScript file, whatever its suffix, to a program outside.
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
+PNG = b"\x89PNG\r\n\x1a\n"
+TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00")
+HEAD = 2**16  # bytes in which the codestream of a JPEG 2000 file begins
+SCANS = 200  # most scans of a JPEG: each passes over the whole picture
+ORIENTATION = 0x0112
+Tags = TiffImagePlugin.ImageFileDirectory_v2
+
+
+def facts(path: Path) -> FileFacts:
+    """As `inspect`. Raises DataError, and what Pillow raises."""
+    with path.open("rb") as stream:
+        head = stream.read(26)
+        if head.startswith(TIFF):
+            frames, tags = _tiff_pages(path, stream)
+            first = next(tags)
+            bits, kind = _tiff_depth(first)
+            try:
+                with Image.open(stream, formats=FORMATS) as image:
+                    mode, profile = image.mode, _profile(image)
+            except UnidentifiedImageError:
+                mode, profile = f"{first.get(277, 1)} x {bits} bits", ""
+            size = int(first.get(256, 0)), int(first.get(257, 0))
+            turned = _orientation(first.get(ORIENTATION, 1))
+            return FileFacts("TIFF", mode, bits, *size, frames, turned, bits > 8 or kind > 1, profile=profile)
+        with Image.open(stream, formats=FORMATS) as image:
+            bits = _bits(image, stream, head)
+            turned = _orientation(image.getexif().get(ORIENTATION, 1))
+            return FileFacts(
+                str(image.format), image.mode, bits, *image.size, _frames(image), turned, bits > 8,
+                profile=_profile(image),
+            )  # fmt: skip
+
+
+def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Image:
+    """Decode. `least` tells how small a JPEG may be decoded. Raises DataError, and what Pillow raises."""
+    with path.open("rb") as stream:
+        head = stream.read(26)
+        if head.startswith(TIFF):
+            return _read_tiff(path, stream, frame)
+        with Image.open(stream, formats=FORMATS) as image:
+            refuse_large(path, *image.size, pixel_bytes=1 if image.mode in ("1", "L", "P") else 4)
+            index = pick_frame(path, _frames(image), frame)
+            if _bits(image, stream, head) > 8:
+                return _read_deep(path, stream, image, head, index)
+            if image.format in ("JPEG", "MPO"):
+                _refuse_many_scans(path, stream)
+                if least is not None:
+                    image.draft(None, least(image.size))
+            elif index:
+                _seek(path, image, index)
+            image.load()
+            if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
+                # ITU-T T.872, 6.1: 0 is no ink, but behind Adobe's marker, which Pillow takes for granted.
+                return ImageChops.invert(image)
+            return image
+
+
+def _frames(image: Image.Image) -> int:
+    """A camera's MPO is a JPEG with previews behind the picture; elsewhere no frame is the picture."""
+    return 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+
+
+def _orientation(tag: object) -> int:
+    return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
+
+
+def _profile(image: Image.Image) -> str:
+    """The name of the embedded colour profile."""
+    data = image.info.get("icc_profile")
+    if not data:
+        return ""
+    try:
+        return ImageCms.getProfileDescription(ImageCms.ImageCmsProfile(_memory(data))).strip() or "unnamed"
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return "damaged"
+
+
+def _memory(data: bytes) -> IO[bytes]:
+    import io
+
+    return io.BytesIO(data)
+
+
+def _bits(image: Image.Image, stream: IO[bytes], head: bytes) -> int:
+    """Bits of a channel. Pillow's mode does not tell: it cuts 16-bit colour to 8 bits in silence."""
+    if head.startswith(PNG) and head[24] == 16:
+        return 16
+    if image.format == "JPEG2000":
+        found = _codestream(stream)
+        return found.bits if found else 8
+    return 1 if image.mode == "1" else 8
+
+
+def _codestream(stream: IO[bytes]) -> Stream | None:
+    at = stream.tell()
+    stream.seek(0)
+    found = read_stream(stream.read(HEAD))
+    stream.seek(at)
+    return found
+
+
+def _seek(path: Path, image: Image.Image, index: int) -> None:
+    """Go to a frame, through those before it."""
+    refuse_large(path, image.width, image.height, (index + 1) // 10)
+    image.seek(index)
+
+
+def _refuse_many_scans(path: Path, stream: IO[bytes]) -> None:
+    at = stream.tell()
+    stream.seek(0)
+    scans = sum(block.count(b"\xff\xda") for block in iter(lambda: stream.read(2**20), b""))
+    stream.seek(at)
+    if scans > SCANS:
+        raise DataError(f"{path}: a JPEG of {scans:,} scans, refused", "save it anew")
+
+
+def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> Deep:
+    """PNG of 16 bits, JPEG 2000 of more than 8."""
+    turned = _orientation(image.getexif().get(ORIENTATION, 1))
+    if image.format == "PNG":
+        if head[25] == 0:  # grey without alpha
+            if index:
+                _seek(path, image, index)
+            values = np.asarray(image).astype(np.uint16)
+            clear = image.info.get("transparency")
+            alpha = np.where(values == clear, 0, 255).astype(np.uint8) if isinstance(clear, int) else None
+            return Deep(values, 16, alpha, orientation=turned)
+        values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size, animated=index > 0)
+        grey = head[25] == 4
+        return Deep(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
+    found = _codestream(stream)
+    assert found is not None
+    if found.components == 1:
+        # Pillow stretches to 16 bits, and lifts signed values by half of the range.
+        lifted = 1 << (found.bits - 1) if found.signed else 0
+        return Deep(
+            (np.asarray(image).astype(np.int32) >> max(0, 16 - found.bits)) - lifted, found.bits, orientation=turned
+        )
+    if found.signed:
+        raise DataError(f"{path}: JPEG 2000 of signed colours", "convert it to unsigned")
+    values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size)
+    return Deep(values, found.bits, alpha, orientation=turned)
+
+
+def _opencv(
+    path: Path, stream: IO[bytes], index: int, dtype: np.dtype, size: tuple[int, int], animated: bool = False
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Values unchanged, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8. Raises DataError."""
+    import cv2  # only who has such images waits for it
+
+    refuse_large(path, *size, pixel_bytes=4 * dtype.itemsize)
+    stream.seek(0)
+    data, array = np.frombuffer(stream.read(), np.uint8), None
+    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        if index == 0:
+            array = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+        elif not animated:
+            pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED, range=(index, index + 1))[1]
+            array = pages[0] if pages else None
+    except cv2.error:
+        array = None
+    finally:
+        cv2.utils.logging.setLogLevel(level)
+    if array is None or array.dtype != dtype or array.shape[1::-1] != size or array.shape[2:] not in ((), (3,), (4,)):
+        raise DataError(f"{path}: of a kind of {dtype} pixels that vitmed does not read", "save it as grey or RGB")
+    alpha = None
+    if array.shape[2:] == (4,):
+        most = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
+        alpha = np.rint(np.clip(array[..., 3] * (255 / most), 0, 255)).astype(np.uint8)
+    return (array if array.ndim == 2 else array[..., 2::-1]), alpha
+
+
+def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> Deep | Image.Image:
+    frames, pages = _tiff_pages(path, stream)
+    index = pick_frame(path, frames, frame)
+    tags = next(page for at, page in enumerate(pages) if at == index)
+    (bits, kind), samples = _tiff_depth(tags), int(tags.get(277, 1))
+    size = int(tags.get(256, 0)), int(tags.get(257, 0))
+    deep = bits > 8 or kind > 1
+    refuse_large(path, *size, pixel_bytes=samples * ((bits + 7) // 8) if deep else 4 if samples > 1 else 1)
+    if not deep or samples == 1:
+        try:
+            with Image.open(stream, formats=FORMATS) as image:
+                if index:
+                    image.seek(index)
+                if image.size not in (size, size[::-1]):
+                    raise DataError(
+                        f"{path}: is {size[0]} x {size[1]} px and {image.width} x {image.height}", "save it anew"
+                    )
+                image.load()
+                if not deep:
+                    return image
+                if not (kind == 2 and bits == 8):  # Pillow takes signed bytes as unsigned
+                    return _deep_tiff(image, tags, bits, kind)
+        except UnidentifiedImageError:
+            if not deep:
+                raise
+    if not deep or int(tags.get(262, 1)) > 2 or (int(tags.get(284, 1)) == 2 and samples > 1) or tags.get(338) == (1,):
+        raise DataError(
+            f"{path}: a TIFF of {samples} x {bits} bits, of a kind that vitmed does not read",
+            "save it as grey or RGB, channels side by side, without premultiplied alpha",
+        )
+    dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
+    values, alpha = _opencv(path, stream, index, dtype, size)
+    return Deep(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags.get(ORIENTATION, 1)))
+
+
+def _deep_tiff(image: Image.Image, tags: Tags, bits: int, kind: int) -> Deep:
+    """What Pillow decoded, and turned, of one channel; unsigned 32 bits it holds as signed, the bytes are the same."""
+    values = np.asarray(image)
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if kind == 1 and bits == 32 and values.dtype == np.int32:
+        values = values.view(np.uint32)
+    turned = _orientation(image.getexif().get(ORIENTATION, 1))  # 1, as it is turned already
+    return Deep(values, bits, None, int(tags.get(262, 1)) == 0, orientation=turned)
+
+
+def _tiff_depth(tags: Tags) -> tuple[int, int]:
+    """BitsPerSample, the most of all channels; SampleFormat: 1 unsigned, 2 signed, 3 floating point."""
+
+    def most(tag: int) -> int:
+        value = tags.get(tag, 1)
+        return max(value, default=1) if isinstance(value, tuple) else int(value)
+
+    return most(258), most(339)
+
+
+def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Iterator[Tags]]:
+    """How many pages there are, and the tags of each (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
+    stream.seek(0)
+    head = stream.read(8)
+    big = head[2:4] == b"+\x00"
+    head += stream.read(8) if big else b""
+    order = "<" if head[:2] == b"II" else ">"
+    count, offset = (f"{order}Q", f"{order}Q") if big else (f"{order}H", f"{order}I")
+    entry, offsets = (20 if big else 12), list[int]()
+    at = struct.unpack_from(offset, head, 8 if big else 4)[0]
+    seen = set[int]()
+    while at and at not in seen and len(offsets) < FRAMES:
+        stream.seek(at)
+        data = stream.read(struct.calcsize(count))
+        if len(data) < struct.calcsize(count):
+            break
+        seen.add(at)
+        offsets.append(at)
+        stream.seek(entry * struct.unpack(count, data)[0], 1)
+        data = stream.read(struct.calcsize(offset))
+        at = struct.unpack(offset, data)[0] if len(data) == struct.calcsize(offset) else 0
+    if not offsets:
+        raise DataError(f"{path}: cannot be decoded (a TIFF without a page)", "copy it again, or remove it")
+
+    def tags() -> Iterator[Any]:
+        for place in offsets:
+            page = Tags(head)
+            stream.seek(place)
+            page.load(stream)
+            yield page
+
+    return len(offsets), tags()

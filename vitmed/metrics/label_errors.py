@@ -1,0 +1,111 @@
+"""Images whose label is doubted: confident learning, on predictions of images that the model did not learn from.
+
+Northcutt, Jiang & Chuang, J. Artif. Intell. Res. 70 (2021) 1373 (arXiv 1911.00068), section 3.1: an image is counted
+for a class where the class has at least the probability that it has on average among the images with its label, and of
+several such classes for the likeliest (the confident joint). Suspects are the images off the diagonal of that count,
+ranked by the normalised margin of the label. These are a few lines of our own; the authors' package, cleanlab, is under
+the AGPL, which vitmed could not carry. (Its version 2.9.0, `filter_by="confident_learning"`, finds the same images in
+the same order.)
+
+Nothing is changed. A suspect is a picture to look at: the model may be wrong, and where it errs often, mostly is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import known_labels
+
+TOLD = 50  # suspects in metrics.json; label_issues.csv has all
+PAIRS = 20
+HEADER = ("row", "path", "label", "suggested", "score")
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """N images whose label is doubted, the most doubted first.
+
+    Attributes:
+        rows: (N,) int64, from 0.
+        suggested: (N,) int64 the class that they are counted for.
+        scores: (N,) float64 probability of the label minus the largest of another class, -1..0; lower is worse.
+    """
+
+    rows: np.ndarray
+    suggested: np.ndarray
+    scores: np.ndarray
+
+
+def class_thresholds(predictions: Predictions) -> np.ndarray:
+    """(K,) float64: the mean probability of each class among the images with its label; infinite without images."""
+    labels, p = known_labels(predictions), predictions.probabilities
+    size = p.shape[1]
+    count = np.bincount(labels, minlength=size)
+    total = np.bincount(labels, p[np.arange(len(labels)), labels], minlength=size)
+    return np.divide(total, count, out=np.full(size, np.inf), where=count > 0)
+
+
+def find_suspects(predictions: Predictions) -> Suspects:
+    """The images that are counted for another class than their label, and to which that class is likelier.
+
+    Raises:
+        DataError: the predictions have no labels.
+    """
+    labels, p = known_labels(predictions), predictions.probabilities
+    every = np.arange(len(labels))
+    passing = np.where(p >= class_thresholds(predictions), p, -1.0)  # (S, K)
+    counted = passing.argmax(axis=1) if p.size else labels
+    others = p.copy()
+    others[every, labels] = -1.0
+    margin = p[every, labels] - others.max(axis=1, initial=-1.0)
+    found = np.flatnonzero((counted != labels) & (passing.max(axis=1, initial=-1.0) >= 0) & (margin < 0))
+    found = found[np.argsort(margin[found], kind="stable")]
+    return Suspects(found, counted[found].astype(np.int64), margin[found])
+
+
+def label_errors(predictions: Predictions) -> dict[str, Any] | None:
+    """The suspects as they stand in metrics.json.
+
+    Returns:
+        None without images; else n (suspects), of (images), rows [{row (from 1, as in predictions.csv), label,
+        suggested, score}], the first `TOLD`, and pairs [{label, suggested, n}], the most frequent `PAIRS`; or of and
+        reason, where labels cannot be doubted.
+    """
+    if not len(predictions):
+        return None
+    labels, classes = known_labels(predictions), predictions.classes
+    if len(np.unique(labels)) < 2:
+        return {"of": len(labels), "reason": f"all images have the label '{classes[labels[0]]}'"}
+    found = find_suspects(predictions)
+    pairs, counts = np.unique(labels[found.rows] * len(classes) + found.suggested, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:PAIRS]
+    return {
+        "n": len(found.rows),
+        "of": len(labels),
+        "pairs": [
+            {"label": classes[pair // len(classes)], "suggested": classes[pair % len(classes)], "n": int(count)}
+            for pair, count in zip(pairs[order], counts[order], strict=True)
+        ],
+        "rows": [
+            {"row": int(row) + 1, "label": classes[labels[row]], "suggested": classes[other], "score": float(score)}
+            for row, other, score in zip(found.rows[:TOLD], found.suggested, found.scores, strict=False)
+        ],
+    }
+
+
+def issues_csv(predictions: Predictions) -> str:
+    """The text of `label_issues.csv`: all suspects, the most doubted first; row 1 is the first of predictions.csv."""
+    labels, found = known_labels(predictions), find_suspects(predictions)
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream)
+    writer.writerow(HEADER)
+    for row, other, score in zip(found.rows, found.suggested, found.scores, strict=True):
+        own = (predictions.paths[row], predictions.classes[labels[row]], predictions.classes[other])
+        writer.writerow([int(row) + 1, *own, f"{score:.6f}"])
+    return stream.getvalue()

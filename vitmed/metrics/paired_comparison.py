@@ -1,0 +1,162 @@
+"""Two models on the same images: by how much one is above the other, and whether that can be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.errors import DataError
+from vitmed.metrics.area_intervals import Pulled, Spread, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.evaluation import AREAS, Entry, Judged, bootstrap, entry
+from vitmed.metrics.intervals import NONE, Units
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.resampling import percentile_interval, widened
+from vitmed.metrics.scoring import known_labels
+
+
+def compare_predictions(
+    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
+) -> dict[str, Any]:
+    """Two models on the same images: the numbers of the other, and by how much the first is above it.
+
+    Both are judged on the same images, so the interval of a difference is that of the difference, narrower than
+    those of the two numbers suggest. Of AUROC and average precision it comes from the difference of the pulls of each
+    image (DeLong's and Obuchowski's paired variance), of the rest from resamples in which both are judged.
+
+    Returns:
+        overall {name: {value, low, high, method}} of `other`; difference {name: the same}, first - other;
+        tests {"auroc", "accuracy": {statistic, p, method}} of no difference, see `area_test` and `accuracy_test`.
+
+    Raises:
+        DataError: not the same images, labels or classes in the same order; or no labels.
+    """
+    labels = known_labels(predictions)
+    if predictions.paths != other.paths or predictions.classes != other.classes:
+        raise DataError("the two predictions are not of the same images and classes", "predict the same images")
+    if not np.array_equal(labels, known_labels(other)):
+        raise DataError("the two predictions have different labels for the same images", "predict the same images")
+    first, second = Judged(predictions, level), Judged(other, level)
+    second.units = first.units
+    draws = bootstrap([first, second], resamples, seed)
+    entries = [judged.entries(drawn)[0] for judged, drawn in zip((first, second), draws, strict=True)]
+    widen = widened(level, min(first.degrees, second.degrees))
+    difference: dict[str, Entry] = {}
+    for name in entries[0]:
+        values = [found[name]["value"] for found in entries]
+        if None in values:
+            difference[name] = entry(float("nan"), *NONE, "bootstrap")
+        elif name in AREAS:
+            difference[name] = _area_difference(first, second, name, values[0] - values[1])
+        else:
+            gap = draws[0][name] - draws[1][name]
+            known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
+            interval = percentile_interval(gap, widen) if known else NONE
+            difference[name] = entry(values[0] - values[1], *interval, "bootstrap")
+    return {
+        "overall": entries[1],
+        "difference": difference,
+        "tests": {"auroc": area_test(first, second), "accuracy": accuracy_test(first, second)},
+    }
+
+
+def _area_difference(first: Judged, second: Judged, name: str, value: float) -> Entry:
+    found, method = area_gap(first, second, name)
+    reach = quantile(first.level, found.degrees) * found.variance**0.5
+    return entry(value, max(-1.0, value - reach), min(1.0, value + reach), method)  # a few images may reach beyond
+
+
+def area_gap(first: Judged, second: Judged, name: str) -> tuple[Spread, str]:
+    """Variance of the difference of an overall area, and by whose formula."""
+    pulls = first.pulled[name].pulls - second.pulled[name].pulls
+    positive = first.scorer.positive
+    if name == "auroc" and positive is not None:
+        found = area_spread(pulls, first.labels == positive, first.units)
+        return found, "obuchowski" if first.units.clustered else "delong"
+    return spread(pulls, first.units), "influence"
+
+
+def area_test(first: Judged, second: Judged) -> dict[str, Any]:
+    """Whether the AUROC differs: the difference over its standard error, and its two-sided p.
+
+    DeLong's test, or Obuchowski's where patients have several images, with Student's t there. p is 1 for models that
+    rank alike, None where either AUROC or its variance is undefined.
+    """
+    found, method = area_gap(first, second, "auroc")
+    gap = first.pulled["auroc"].value - second.pulled["auroc"].value
+    statistic, p = gap_test(gap, found)
+    return {"statistic": statistic, "p": p, "method": method}
+
+
+def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
+    """A difference over its standard error, and the two-sided p that it is 0; None where that is undefined."""
+    from scipy.special import stdtr  # only who needs it waits for it
+
+    if not np.isfinite(gap) or not np.isfinite(found.variance):
+        return None, None
+    if found.variance == 0:
+        return (0.0, 1.0) if gap == 0 else (None, None)
+    statistic = float(gap / found.variance**0.5)
+    return statistic, float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
+
+
+def accuracy_test(first: Judged, second: Judged) -> dict[str, Any]:
+    """Whether the accuracy differs, by the images that only one of the two gets right.
+
+    Independent images: McNemar's test, Psychometrika 12 (1947) 153, exact by the binomial distribution. It is not
+    valid where patients have several images; there it is that of Obuchowski, Stat. Med. 17 (1998) 1495, in the form
+    of Yang, Sun & Hardin, Biom. J. 52 (2010) 638: ((G - 1) / G) (sum d)^2 / sum d^2, chi-squared with one degree of
+    freedom, where d of a patient is how many more images the first gets right.
+
+    Returns:
+        only_first, only_second (images that only one gets right), statistic, p (None where it is undefined), method.
+    """
+    from scipy.special import bdtr, chdtrc  # only who needs it waits for it
+
+    right = [judged.scorer.predicted == judged.labels for judged in (first, second)]
+    b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
+    told: dict[str, Any] = {"only_first": b, "only_second": c}
+    if not first.units.clustered:
+        p = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5))) if b + c else 1.0
+        return {**told, "statistic": float(min(b, c)), "p": p if len(right[0]) else None, "method": "mcnemar-exact"}
+    d, g = first.units.sums(right[0].astype(float) - right[1]), first.units.count
+    method = "obuchowski-1998"
+    if g < 2 or not (d**2).sum():
+        return {**told, "statistic": None, "p": None if g < 2 else 1.0, "method": method}
+    statistic = float((g - 1) / g * d.sum() ** 2 / (d**2).sum())
+    return {**told, "statistic": statistic, "p": float(chdtrc(1, statistic)), "method": method}
+
+
+def compare_classes(predictions: Predictions, other: Predictions, level: float = 0.95) -> dict[str, dict[str, Any]]:
+    """The difference in AUROC of each class against the rest: class -> value, low, high, method and p, first - other.
+
+    Raises:
+        DataError: no labels. The images must be the same, as for `compare_predictions`.
+    """
+    labels, units = known_labels(predictions), Units.of(predictions, level)
+    found: dict[str, dict[str, Any]] = {}
+    for c, name in enumerate(predictions.classes):
+        positive = labels == c
+        areas = [pulled_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
+        gap = Pulled(areas[0].value, areas[0].pulls).plus(areas[1], -1)
+        spread_of_gap = area_spread(gap.pulls, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
+        reach = quantile(level, spread_of_gap.degrees) * spread_of_gap.variance**0.5
+        method = "obuchowski" if units.clustered else "delong"
+        told = entry(gap.value, gap.value - reach, gap.value + reach, method)
+        found[name] = {**told, "p": gap_test(gap.value, spread_of_gap)[1]}
+    return found
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """p-values adjusted for how many there are; None stays None and is not counted.
+
+    Holm, Scand. J. Stat. 6 (1979) 65: the smallest times their number, the next times one less, never falling.
+    """
+    known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    adjusted: list[float | None] = [None] * len(ps)
+    highest = 0.0
+    for rank, (p, i) in enumerate(known):
+        highest = max(highest, min(1.0, p * (len(known) - rank)))
+        adjusted[i] = highest
+    return adjusted

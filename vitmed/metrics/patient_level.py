@@ -1,0 +1,244 @@
+"""One answer per patient: the images of a patient combined, and every number again with the patient as the unit.
+
+Letters: S images, P patients, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.positive_class import finding
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import rank_auroc, threshold_counts
+from vitmed.metrics.resampling import group_index
+from vitmed.metrics.scoring import known_labels
+
+MANY_CLASSES = 50  # of more, the numbers of each class are left out: they would fill megabytes
+WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
+FEWEST = 200
+TINY = 1e-12  # a probability this near to 1 does not rank patients any more
+OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}
+COUNTED = ("sensitivity", "specificity", "ppv", "npv")
+
+
+@dataclass(frozen=True)
+class Patients:
+    """Whose image each is, and what is true of each patient.
+
+    Attributes:
+        units: (S,) int64, the patient of each image, 0..P-1 by first appearance; an image without a patient is one
+            of its own.
+        labels: (P,) int64 class of each patient; -1 where it has none.
+        mixed: how many patients have images of more than one class.
+    """
+
+    units: np.ndarray
+    labels: np.ndarray
+    mixed: int
+
+
+def known_patients(predictions: Predictions) -> Patients:
+    """The patients and their labels.
+
+    A patient is of the class of all their images. Where the images differ, of two classes the patient is positive, as
+    one infected cell makes an infected patient; of more classes the patient has none.
+
+    Raises:
+        DataError: the predictions have no labels.
+    """
+    labels = known_labels(predictions)
+    units = group_index(predictions.groups, len(labels))
+    order, starts = _sorted(units)
+    lowest = np.minimum.reduceat(labels[order], starts) if len(starts) else labels[:0]
+    highest = np.maximum.reduceat(labels[order], starts) if len(starts) else labels[:0]
+    mixed = lowest != highest
+    positive = finding(predictions)
+    return Patients(units, np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum()))
+
+
+def combine(predictions: Predictions, way: str) -> np.ndarray:
+    """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `known_patients`.
+
+    Args:
+        way: a key of `WAYS`. The largest of each of more than two classes is made to sum to 1. Noisy-or,
+            1 - prod(1 - p), is that of Pearl, Probabilistic Reasoning in Intelligent Systems (1988), chapter 4: any
+            image can make the patient positive, each by itself.
+
+    Raises:
+        ValueError: noisy-or of other than two classes.
+    """
+    p = predictions.probabilities
+    order, starts = _sorted(group_index(predictions.groups, len(predictions)))
+    if not len(starts):
+        return np.zeros((0, p.shape[1]))
+    positive = finding(predictions)
+    if way == "mean" or (way == "max" and positive is None):
+        joined = (np.add if way == "mean" else np.maximum).reduceat(p[order], starts, axis=0)
+        return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
+    if positive is None:
+        raise ValueError("noisy-or needs a class that is the finding")
+    none = np.log1p(-np.minimum(p[order, positive], 1 - 1e-16))  # ln of the chance that the image is not positive
+    none = (np.minimum if way == "max" else np.add).reduceat(none, starts)
+    none = np.minimum(none, -np.finfo(np.float64).tiny)
+    return np.stack([_log1mexp(none), none] if positive == 0 else [none, _log1mexp(none)], axis=1)
+
+
+def patient_predictions(predictions: Predictions, way: str) -> Predictions:
+    """What the model says of each patient that has a label, as `Predictions` with one row each, named patient 1, ..."""
+    patients = known_patients(predictions)
+    known = np.flatnonzero(patients.labels >= 0)
+    names = tuple(f"patient {i + 1}" for i in known)
+    logits = combine(predictions, way)[known].astype(np.float32)
+    return Predictions(predictions.classes, names, names, patients.labels[known], logits, positive=predictions.positive)
+
+
+def patient_level(
+    predictions: Predictions, validation: Predictions | None = None, resamples: int = 2000
+) -> dict[str, Any] | None:
+    """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`.
+
+    Args:
+        predictions: with labels.
+        validation: of the same model: the threshold and the way that were best there are told.
+
+    Returns:
+        A dict for JSON, None where patients are unknown. n (patients), labelled, mixed, left_out, rule (how a patient
+        gets a label), notes; then for each way either {reason} or what `evaluate_predictions` gives, with text, and of
+        two classes at_threshold {threshold, n_validation, sensitivity, specificity, ppv, npv, balanced_accuracy},
+        where validation allows to choose one. best_on_validation: the way with the highest AUROC there, or None.
+        Where the level itself is undefined, `reason` says why and there are no ways.
+    """
+    if predictions.groups is None or not len(predictions):
+        return None
+    patients, two = known_patients(predictions), finding(predictions) is not None
+    known = patients.labels[patients.labels >= 0]
+    result: dict[str, Any] = {
+        "n": len(patients.labels),
+        "labelled": len(known),
+        "mixed": patients.mixed,
+        "left_out": len(patients.labels) - len(known),
+        "rule": RULES[two],
+        "notes": [],
+    }
+    if why := _undefined(predictions, patients, known):
+        return {**result, "reason": why}
+    many = len(predictions.classes) > MANY_CLASSES
+    possible = WORK // (len(known) * len(predictions.classes))
+    if possible < min(resamples, FEWEST):
+        result["notes"].append("There are no intervals by patient: so many classes would take minutes.")
+    resamples = min(resamples, possible) if possible >= FEWEST else 0
+    areas: dict[str, float] = {}
+    for way, text in WAYS.items():
+        if way != "mean" and many:
+            result[way] = {"text": text, "reason": f"with more than {MANY_CLASSES} classes only the mean is made"}
+            continue
+        if way == "noisy_or" and not two:
+            result[way] = {"text": text, "reason": UNDEFINED_NOISY_OR}
+            continue
+        judged = patient_predictions(predictions, way)
+        numbers = evaluate_predictions(judged, resamples)
+        kept = OF_MANY_CLASSES if many else set(numbers) - {"classes", "level"}
+        result[way] = {"text": text, **{key: value for key, value in numbers.items() if key in kept}}
+        result["notes"] += [note for note in numbers["notes"] if note not in result["notes"]]
+        if two:
+            saturated = int(np.sum(judged.probabilities[:, finding(judged)] > 1 - TINY))
+            if saturated > 1:
+                result["notes"].append(
+                    f"{TITLES[way]}: {saturated} of {len(judged)} patients have a probability that cannot be told from "
+                    "1, so they are not ranked among themselves."
+                )
+        if validation is not None and validation.groups is not None and validation.labels is not None:
+            before = patient_predictions(validation, way)
+            if len(before) and len(np.unique(known_labels(before))) == len(predictions.classes):
+                areas[way] = float(rank_auroc(before.probabilities, known_labels(before), np.ones((1, len(before))))[0])
+                if two:
+                    result[way]["at_threshold"] = _at_threshold(judged, before, resamples)
+    result["best_on_validation"] = max(areas, key=lambda way: areas[way]) if areas else None
+    return result
+
+
+def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
+    """The score from which an image is called positive where sensitivity + specificity is largest (Youden 1950).
+
+    It lies midway between two scores, so that none is level with it.
+
+    Args:
+        scores: (N,) float.
+        positive: (N,) bool, with both kinds.
+    """
+    tp, fp = threshold_counts(scores, positive)
+    best = int(np.argmax(tp / tp[-1] - fp / fp[-1]))
+    levels = np.unique(scores)[::-1]
+    above = levels[best - 1] if best else levels[0] + 2.0
+    return float((above + (levels[best] if best < len(levels) else levels[-1] - 2.0)) / 2)
+
+
+def _at_threshold(judged: Predictions, before: Predictions, resamples: int) -> dict[str, Any]:
+    """The counting numbers at the threshold that was best on validation; log-odds, where nothing is level with 1."""
+    positive = finding(judged)
+    assert positive is not None
+    cut = youden_threshold(_odds(before, positive), known_labels(before) == positive)
+    moved = np.zeros_like(judged.logits)
+    moved[:, positive] = _odds(judged, positive) - cut
+    names = judged.paths
+    shifted = Predictions(judged.classes, names, names, judged.labels, moved, positive=judged.positive)
+    found = evaluate_predictions(shifted, resamples)
+    own = found["per_class"][judged.classes[positive]]
+    return {
+        "threshold": float(1 / (1 + np.exp(-cut))),
+        "n_validation": len(before),
+        **{name: own[name] for name in COUNTED},
+        "balanced_accuracy": found["overall"]["balanced_accuracy"],
+        "confusion_matrix": found["confusion_matrix"],
+    }
+
+
+def _odds(predictions: Predictions, positive: int) -> np.ndarray:
+    """(N,) float64 ln p / (1 - p) of the positive class of two."""
+    z = predictions.logits.astype(np.float64)
+    return z[:, positive] - z[:, 1 - positive]
+
+
+def _undefined(predictions: Predictions, patients: Patients, known: np.ndarray) -> str | None:
+    """Why there is no patient level, if there is none."""
+    if len(patients.labels) == len(predictions):
+        return "each patient has one image, so the numbers by patient are those by image"
+    if not len(known):
+        return "every patient has images of several classes, so none has a label"
+    if len(np.unique(known)) == 1:
+        told = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
+        why = f"{told} as '{predictions.classes[known[0]]}'"
+        mixed = patients.mixed and finding(predictions) is not None
+        both = "with" if len(known) == 1 else f"{patients.mixed} of them have"
+        return why + (f" ({both} images of both classes)" if mixed else "")
+    return None
+
+
+def _sorted(units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An order (S,) of the images in which each patient's stand together, and where each patient begins (P,)."""
+    order = np.argsort(units, kind="stable")
+    return order, np.flatnonzero(np.append(True, np.diff(units[order]) != 0)[: len(units)])
+
+
+def _log1mexp(x: np.ndarray) -> np.ndarray:
+    """ln(1 - e^x) for x < 0, right near both ends."""
+    return np.where(x > -np.log(2), np.log(-np.expm1(x)), np.log1p(-np.exp(x)))
+
+
+WAYS = {
+    "mean": "mean probability of the images",
+    "max": "largest probability of any image",
+    "noisy_or": "noisy-or: 1 - (1 - p)(1 - p)... over the images",
+}
+TITLES = {"mean": "Mean", "max": "Largest", "noisy_or": "Noisy-or"}
+UNDEFINED_NOISY_OR = (
+    "noisy-or is for a finding that is there or not; of more classes each would come near 1 in a patient of many images"
+)
+RULES = {
+    True: "A patient with images of both classes counts as positive, as one positive image is enough.",
+    False: "A patient with images of several classes has no label and is left out.",
+}

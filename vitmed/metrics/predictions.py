@@ -1,0 +1,412 @@
+"""`Predictions`: what a model said of a set of images. Everything after the network starts from it.
+
+Validation, evaluation and prediction all end in one of these, and every metric, figure and report is a
+pure function of it. `predictions.csv` holds it completely, so a report can be rebuilt without a model.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from vitmed.core.csv_files import found_in, read_text, rows_of, separator_of
+from vitmed.core.errors import DataError
+
+FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
+UNFAMILIARITY = "unfamiliarity"  # a further column, which a model with a measure of it writes
+PROB, LOGIT = "prob_", "logit_"  # with the name of a class, the columns of its numbers
+TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
+LEAST = float(np.finfo(np.float32).tiny)  # a probability of 0 is taken to be this
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model said of S images, in one class order.
+
+    Attributes:
+        classes: the K class names, in the model's order.
+        paths: S image paths, relative to the data root, with forward slashes.
+        groups: S group (patient) names, or None where patients are unknown.
+        labels: (S,) int64 indices into `classes`, or None where the truth is unknown.
+        logits: (S, K) float32, before the softmax.
+        positive: of two classes the finding, where somebody said which; else its name decides.
+        columns: what else is said of the images: name of the column -> S cells.
+        threshold: of two classes, the probability of `positive` from which an image is called positive; None: the
+            likeliest class is taken.
+        costs: of more classes, K x K: what it costs to take an image of the row's class for the column's; the class
+            with the lowest expected cost is taken.
+        decided: (S,) int64, the class that was taken of each image, where several models decided, each in its own way;
+            None: `threshold`, `costs` or the likeliest class decides.
+        errors: per unreadable image, path -> what is wrong with it; such images have no row here.
+        notes: what must be known of the table that they were read from; not kept in the table.
+        named: whether figures and tables may tell paths; not kept in the table.
+    """
+
+    classes: tuple[str, ...]
+    paths: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    labels: np.ndarray | None
+    logits: np.ndarray
+    errors: tuple[tuple[str, str], ...] = ()
+    positive: str | None = None
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    threshold: float | None = None
+    costs: tuple[tuple[float, ...], ...] | None = None
+    notes: tuple[str, ...] = ()
+    decided: np.ndarray | None = None
+    named: bool = False
+
+    def __post_init__(self) -> None:
+        size = len(self.paths)
+        assert self.logits.shape == (size, len(self.classes)), self.logits.shape
+        assert self.labels is None or self.labels.shape == (size,)
+        assert self.groups is None or len(self.groups) == size
+        assert all(len(cells) == size for cells in self.columns.values())
+        assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
+        assert self.decided is None or self.decided.shape == (size,)
+        assert self.costs is None or np.shape(self.costs) == (len(self.classes),) * 2
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, rows: np.ndarray) -> Predictions:
+        """Those of the given rows alone, in that order; without the unreadable images."""
+        return replace(
+            self,
+            paths=tuple(self.paths[i] for i in rows),
+            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
+            labels=None if self.labels is None else self.labels[rows],
+            logits=self.logits[rows],
+            decided=None if self.decided is None else self.decided[rows],
+            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
+            errors=(),
+        )
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """(S, K) float64, rows sum to 1: the softmax of the logits."""
+        z = self.logits.astype(np.float64)
+        z = np.exp(z - z.max(axis=1, keepdims=True)) if len(self) else z
+        return z / z.sum(axis=1, keepdims=True) if len(self) else z
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """(S,) int64: the class that is taken: as `decided`, by `threshold` or `costs`, else the largest logit."""
+        if self.decided is not None:
+            return self.decided
+        if self.threshold is not None and self.positive is not None:
+            finding = self.classes.index(self.positive)
+            return np.where(self.probabilities[:, finding] >= self.threshold, finding, 1 - finding).astype(np.int64)
+        if self.costs is not None:
+            return (self.probabilities @ np.array(self.costs, dtype=np.float64)).argmin(axis=1).astype(np.int64)
+        return self.logits.argmax(axis=1).astype(np.int64)
+
+    @cached_property
+    def confidence(self) -> np.ndarray:
+        """(S,) float64: the probability of the predicted class."""
+        return self.probabilities[np.arange(len(self)), self.predicted]
+
+    def name(self, row: int) -> str:
+        """What an image is called in a report: "row 7" for the seventh; its path where the user wants it so."""
+        return self.paths[row] if self.named else f"row {row + 1}"
+
+    def header(self) -> list[str]:
+        """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
+        own = [f"{kind}_{name}" for kind in ("prob", "logit") for name in self.classes]
+        return [*FIXED_COLUMNS, *own, *self.columns]
+
+    def rows(self) -> list[list[str]]:
+        """One row of text per image; floats are written so that they read back to the same bits."""
+        rows = []
+        for i, path in enumerate(self.paths):
+            label = "" if self.labels is None else self.classes[self.labels[i]]
+            group = "" if self.groups is None else self.groups[i]
+            row = [path, label, group, self.classes[self.predicted[i]], repr(float(self.confidence[i]))]
+            row += [repr(float(p)) for p in self.probabilities[i]]
+            row += [repr(float(z)) for z in self.logits[i]]  # a float32 is exact as a float64
+            row += [cells[i] for cells in self.columns.values()]
+            rows.append(row)
+        return rows
+
+    def to_csv(self, errors: bool = False) -> str:
+        """The text of `predictions.csv`. A file name that is no valid Unicode is written with backslashes.
+
+        Args:
+            errors: with a last column `error`, and a row with path and error for every unreadable image.
+        """
+        stream = io.StringIO(newline="")
+        writer = csv.writer(stream)  # lines end in CR LF, so that a name that holds either is quoted
+        columns, last = self.header(), ([""] if errors else [])
+        writer.writerow([*columns, *(["error"] if errors else [])])
+        writer.writerows([*row, *last] for row in self.rows())
+        if errors:
+            writer.writerows([path, *[""] * (len(columns) - 1), problem] for path, problem in self.errors)
+        return stream.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
+
+    @classmethod
+    def from_csv(cls, file: str | Path, labelled: bool = False, decided: bool = False) -> Predictions:
+        """Read a `predictions.csv` back; labels, groups and logits come out with the same bits.
+
+        The logits count. Without any, the logarithms of the probabilities stand for them. A row with an `error` is an
+        image that could not be read. What else is contradictory or left out stands in `notes`.
+
+        Args:
+            labelled: whether every image must have a label, since it is to be judged.
+            decided: take the classes of the column `prediction` as they stand, not by the logits.
+
+        Raises:
+            DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
+        """
+        file = Path(file)
+        table = _read(file)
+        named = {kind: [name for name in table.header if name.startswith(kind)] for kind in (LOGIT, PROB)}
+        kind = LOGIT if table.says(named[LOGIT]) or not table.says(named[PROB]) else PROB
+        classes = tuple(name.removeprefix(kind) for name in named[kind])
+        lacking = [LOGIT + name.removeprefix(PROB) for name in named[PROB] if name.removeprefix(PROB) not in classes]
+        if lacking or not classes:
+            raise DataError(
+                f"{file}: lacks the column {', '.join(lacking) or 'logit_<class>'}; {table.found}",
+                "give a predictions.csv, with commas, semicolons or tabs between the cells, and a logit_ column for "
+                "every class",
+            )
+        chances = _probabilities(table) if kind == PROB else None
+        logits = _logits(table, named[LOGIT]) if chances is None else np.log(np.maximum(chances, LEAST))
+        labels, groups = _labels(table, classes), tuple(table.cells("group"))
+        if labelled and labels is None:
+            found, fix = "it has no column label", "give the true class of every image"
+            if not table.rows:
+                found, fix = "it has no rows", "give a row for every image"
+                found = f"none of its {len(table.errors):,} images could be read" if table.errors else found
+            elif "label" in table.header:
+                found = "its column label is empty"
+            raise DataError(f"{file}: nothing can be judged, since {found}", fix)
+        taken = {*FIXED_COLUMNS, "error", "", *named[LOGIT], *named[PROB]}
+        read = cls(
+            classes=classes,
+            paths=tuple(path or str(number) for number, path in zip(table.numbers, table.cells("path"), strict=True)),
+            groups=groups if any(groups) else None,
+            labels=labels,
+            logits=logits.astype(np.float32),
+            errors=table.errors,
+            columns={name: tuple(table.cells(name)) for name in table.header if name not in taken},
+        )
+        taken_as = _decided(table, classes) if decided else None
+        return replace(read, notes=tuple(_notes(table, read, kind)), decided=taken_as)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The rows of a `predictions.csv`, of images that could be read.
+
+    Attributes:
+        file: where it was read; found: its first line, in words.
+        header: names of the columns.
+        numbers: which row below the first line each is, from 1; rows: name -> cell of each.
+        errors: path and problem of the images that could not be read.
+    """
+
+    file: Path
+    found: str
+    header: list[str]
+    numbers: list[int]
+    rows: list[dict[str, str]]
+    errors: tuple[tuple[str, str], ...]
+
+    def says(self, columns: Sequence[str]) -> bool:
+        """Whether there are such columns, with anything in them where there are rows."""
+        return bool(columns) and (not self.rows or any(row.get(name) for row in self.rows for name in columns))
+
+    def cells(self, column: str) -> list[str]:
+        """A column; empty where it is not there."""
+        return [row.get(column, "") for row in self.rows]
+
+    def floats(self, columns: Sequence[str]) -> np.ndarray:
+        """(S, C) float64; NaN where a cell holds no number."""
+        values = [[_float(row.get(name)) for name in columns] for row in self.rows]
+        return np.array(values, dtype=np.float64).reshape(len(self.rows), len(columns))
+
+    def wrong(self, row: int, column: str, expected: str) -> DataError:
+        """The error for a cell that holds something else."""
+        cell = self.rows[row].get(column)
+        told = "no cell" if cell is None else f"'{cell}'"
+        return DataError(
+            f"{self.file}: row {self.numbers[row]} has {told} as {column}, expected {expected}",
+            "correct it, or write the table again with vitmed evaluate",
+        )
+
+
+def _read(file: Path) -> _Table:
+    """Rows and header of a table in any of the forms in which a spreadsheet saves it."""
+    text = read_text(file, "a predictions.csv")
+    separator = separator_of(text, _is_ours)
+    try:
+        lines = list(rows_of(text, separator))
+    except csv.Error as error:
+        raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
+    header = _usual(lines[0])
+    if twice := sorted({name for name in header if name and header.count(name) > 1}):
+        raise DataError(f"{file}: has the column {', '.join(twice)} twice", "rename or remove one of them")
+    numbers, rows, errors = [], [], []
+    for number, cells in enumerate(lines[1:], start=1):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if any(cell.strip() for cell in cells[len(header) :]):
+            raise DataError(
+                f"{file}: row {number} has more cells than the table has columns",
+                f"quote a cell that holds a {separator!r}",
+            )
+        row = dict(zip(header, cells, strict=False))
+        if row.get("error", "").strip():
+            errors.append((row.get("path") or str(number), row["error"]))
+        else:
+            numbers.append(number)
+            rows.append(row)
+    if separator != ",":
+        _take_decimal_commas(header, rows)
+    return _Table(file, found_in(lines[0], separator), header, numbers, rows, tuple(errors))
+
+
+def _is_ours(name: str) -> bool:
+    return name.lower() in (*FIXED_COLUMNS, UNFAMILIARITY) or name.lower().startswith((PROB, LOGIT))
+
+
+def _usual(header: Sequence[str]) -> list[str]:
+    """The names of columns, of which ours may be written in capitals or with blanks around them."""
+    names = []
+    for name in header:
+        low = name.strip().lower()
+        if low in (*FIXED_COLUMNS, UNFAMILIARITY, "error") and low not in header:
+            name = low
+        for kind in (PROB, LOGIT):
+            if low.startswith(kind) and not any(other.startswith(kind) for other in header):
+                name = kind + name.lstrip()[len(kind) :]
+        names.append(name)
+    return names
+
+
+def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
+    """Write 0,5 as 0.5 where the numbers of the model are written so; in place."""
+    comma = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+    ours = [name for name in header if name == "confidence" or name.startswith((PROB, LOGIT))]
+    if any(comma.fullmatch(row.get(name, "").strip()) for row in rows for name in ours):
+        for row in rows:
+            for name, cell in row.items():
+                if name not in TEXTS and comma.fullmatch(cell.strip()):
+                    row[name] = cell.strip().replace(",", ".")
+
+
+def _float(cell: str | None) -> float:
+    try:
+        return float(cell or "")
+    except ValueError:
+        return math.nan
+
+
+def _logits(table: _Table, columns: Sequence[str]) -> np.ndarray:
+    """(S, K) float64, each finite as a float32 too."""
+    logits = table.floats(columns)
+    with np.errstate(over="ignore"):
+        wrong = np.argwhere(~np.isfinite(logits.astype(np.float32)))
+    if len(wrong):
+        raise table.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a finite number")
+    return logits
+
+
+def _probabilities(table: _Table) -> np.ndarray:
+    """(S, K) float64 of a table without logits."""
+    columns = [name for name in table.header if name.startswith(PROB)]
+    chances = table.floats(columns)
+    wrong = np.argwhere(~((chances >= 0) & (chances <= 1)))
+    if len(wrong):
+        raise table.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a probability from 0 to 1")
+    sums = chances.sum(axis=1)
+    far = np.flatnonzero(np.abs(sums - 1) > 1e-3)
+    if len(far):
+        raise DataError(
+            f"{table.file}: row {table.numbers[far[0]]} has probabilities that sum to {sums[far[0]]:.4g}, expected 1",
+            "correct it, or give the probabilities of every class",
+        )
+    return chances
+
+
+def _labels(table: _Table, classes: tuple[str, ...]) -> np.ndarray | None:
+    """(S,) int64; None where no image has one."""
+    index, cells = {name: i for i, name in enumerate(classes)}, table.cells("label")
+    for number, cell in zip(table.numbers, cells, strict=True):
+        if cell and cell not in index:
+            raise DataError(
+                f"{table.file}: row {number} has the label '{cell}', expected one of {', '.join(classes[:20])} (or the "
+                f"table lacks the column logit_{cell})",
+                "correct the label, or write the table again with vitmed evaluate",
+            )
+    if not any(cells):
+        return None
+    if "" in cells:
+        raise DataError(
+            f"{table.file}: some rows have a label and some have none, the first is row "
+            f"{table.numbers[cells.index('')]}",
+            "fill the label column, or empty it",
+        )
+    return np.array([index[cell] for cell in cells], dtype=np.int64)
+
+
+def _decided(table: _Table, classes: tuple[str, ...]) -> np.ndarray:
+    """(S,) int64, the column `prediction`; DataError where a cell is no class."""
+    index = {name: k for k, name in enumerate(classes)}
+    for row, cell in enumerate(table.cells("prediction")):
+        if cell not in index:
+            raise table.wrong(row, "prediction", f"one of {', '.join(classes[:20])}")
+    return np.array([index[cell] for cell in table.cells("prediction")], dtype=np.int64)
+
+
+def _notes(table: _Table, found: Predictions, kind: str) -> list[str]:
+    """What the cells that do not count say otherwise than those that do, and what is no number."""
+    source, near = ("logits", 1e-4) if kind == LOGIT else ("probabilities", 1e-3)
+    notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities stand for them."]
+    first: dict[int, str] = {}  # row -> column that contradicts
+    off = {"probability": 0, "prediction": 0, "confidence": 0}
+    columns = [PROB + name for name in found.classes if PROB + name in table.header]
+    if kind == LOGIT and table.says(columns):
+        place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
+        wrong = ~(np.abs(table.floats(columns) - found.probabilities[:, place]) <= near)
+        off["probability"] = int(wrong.any(axis=1).sum())
+        first = {int(row): columns[int(wrong[row].argmax())] for row in np.flatnonzero(wrong.any(axis=1))}
+    said = table.cells("prediction")
+    if table.says(["prediction"]):  # which class it is, a threshold may have decided
+        for row, cell in enumerate(said):
+            if cell not in found.classes:
+                off["prediction"] += 1
+                first.setdefault(row, "prediction")
+    if table.says(["confidence"]):
+        for row, value in enumerate(table.floats(["confidence"])[:, 0]):
+            chances = found.probabilities[row]
+            own = chances[[found.classes.index(said[row])]] if said[row] in found.classes else chances
+            if not (np.abs(own - value) <= near).any():
+                off["confidence"] += 1
+                first.setdefault(row, "confidence")
+    if first:
+        row = min(first)
+        notes.append(
+            f"{_rows(len(first))} a {' or '.join(what for what, n in off.items() if n)} that does not follow from the "
+            f"{source}, the first is row {table.numbers[row]} ({first[row]}); the {source} count. Edit those"
+            f"{', or remove the logit_ columns' if kind == LOGIT else ''}."
+        )
+    strange = np.flatnonzero(~np.isfinite(table.floats([UNFAMILIARITY])[:, 0]))
+    if len(strange) and UNFAMILIARITY in table.header:
+        notes.append(
+            f"{_rows(len(strange))} an unfamiliarity that is no number, the first is row {table.numbers[strange[0]]}; "
+            "so nothing is told of how familiar the images are."
+        )
+    return notes
+
+
+def _rows(count: int) -> str:
+    return "1 row of the table has" if count == 1 else f"{count:,} rows of the table have"

@@ -1,0 +1,359 @@
+"""How far a model does worse on one group of images than on another: site, scanner, sex, age.
+
+Each stratum of a column is judged alone, with the intervals of every other number of the report. A gap is the best
+stratum minus the worst, with the percentile bootstrap of that difference in resamples of whole patients; and because
+the two were picked for being far apart, it is told beside it how often shuffled strata are as far apart.
+
+Equalised odds: Hardt, Price & Srebro, NeurIPS 2016 (arXiv 1610.02413): sensitivity and specificity alike in all groups.
+
+Letters: S images, K classes, R resamples, G strata.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.errors import UsageError, unknown_key
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.positive_class import finding
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import rank_auroc
+from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
+from vitmed.metrics.scoring import known_labels
+
+FEWEST = 10  # images, and patients, below which a stratum is not judged: it says nothing, and it may name someone
+MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
+MOST = 20  # strata of a column that are told, the largest
+MANY_CLASSES = 50  # of more, strata are judged by accuracy alone
+WORK = 2**26  # draws of an image x classes, for one column
+SHUFFLES = 500
+PAIRS = 2**22  # pairs of patients x classes for which AUROC is sought by pair
+CHUNK = 2**19  # image weights held at once, where it is not
+EMPTY = "not stated"
+BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
+HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")
+OF_THE_FINDING = ("sensitivity", "specificity", "ppv", "npv")
+TITLES = {
+    "auroc": "AUROC",
+    "balanced_accuracy": "Balanced accuracy",
+    "accuracy": "Accuracy",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+}
+
+
+@dataclass(frozen=True)
+class Strata:
+    """A column cut into strata.
+
+    Attributes:
+        names: of the G strata, in the order in which they are shown.
+        of: (S,) int64 stratum of each image, 0..G-1.
+        cut: how numbers were cut, in words; "" where each value is a stratum.
+        why: why there are no strata, so that nothing may be told; else "".
+    """
+
+    names: tuple[str, ...]
+    of: np.ndarray
+    cut: str = ""
+    why: str = ""
+
+
+def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--subgroup") -> None:
+    """Raises UsageError, listing what there is, where a column that is asked for is not one of the table."""
+    columns = tuple(columns)
+    for name in asked:
+        if name not in columns and not columns:
+            raise UsageError(
+                f"{flag} {name}: these images have no further columns",
+                "give them in the table of --labels; docs/subgroups.md",
+            )
+        if name not in columns:
+            raise unknown_key(f"column for {flag}", name, columns)
+
+
+def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Any] | None:
+    """Each column's strata judged, and the gaps between them.
+
+    Args:
+        predictions: with labels.
+        columns: names in `predictions.columns`.
+
+    Returns:
+        None where no column is asked for; else column -> cut (how numbers were cut, or ""), resamples, strata
+        [{name, n, n_groups, n_positive, overall {name: entry}, notes} or {name, n: "<10", suppressed: True}];
+        of those of one patient or image not even the name; too_small (strata that are not judged),
+        further (strata beyond `MOST`), gaps {name: {value, low, high, method, best, worst, compared, by_chance}},
+        equalised_odds {name, ...the gap} and worst {metric: name of the stratum}, or reason where there is no such
+        thing. `by_chance` is the share of shuffles of the strata over patients with at least that gap. Where a gap is 0
+        there is no worst.
+
+    Raises:
+        UsageError: there is no such column.
+        DataError: the predictions have no labels.
+    """
+    check_columns(columns, predictions.columns)
+    if not columns or not len(predictions):
+        return None
+    return {name: _column(predictions, name, resamples) for name in columns}
+
+
+def compared(found: Mapping[str, Any] | None) -> bool:
+    """Whether what `subgroups` found holds a column of which two strata were judged."""
+    return any(sum("overall" in s for s in column["strata"]) > 1 for column in (found or {}).values())
+
+
+def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata:
+    """A column cut into strata: one per value, or the quartiles of the images where it holds many numbers.
+
+    Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
+    would tell what is true of one of them; then there are no strata.
+
+    Args:
+        units: the patient of each cell, or what else is one; unit: "patients" or "images", as they are called.
+    """
+    cells = [cell.strip() for cell in cells]
+    numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
+    values, cut = np.unique(numbers[np.isfinite(numbers)]), ""
+    if len(values) > MANY_VALUES and not np.isinf(numbers).any():
+        given = np.isfinite(numbers)
+        edges = np.unique(np.quantile(numbers[given], [0.25, 0.5, 0.75], method="higher"))
+        edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
+        of = np.searchsorted(edges, numbers, side="right")
+        members = {(int(g), owner) for g, owner, known in zip(of, units, given, strict=True) if known}
+        if min(np.bincount([g for g, _ in members], minlength=len(edges) + 1)) < FEWEST:
+            why = f"fewer than {FEWEST} {unit} lie in a quartile of its numbers, so none is told"
+            return Strata((), np.zeros(len(cells), np.int64), why=why)
+        told = [f"{edge:g}" for edge in edges]
+        between = [f"{low} to under {high}" for low, high in itertools.pairwise(told)]
+        names = [f"under {told[0]}", *between, f"{told[-1]} and above"]
+        cut = "cut at the quartiles of the images: " + ", ".join(told)
+    else:
+        given = np.array([bool(cell) for cell in cells], dtype=bool)
+        names = sorted({cell for cell in cells if cell}, key=lambda cell: (_number(cell), cell))
+        index = {name: i for i, name in enumerate(names)}
+        of = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
+    if not given.all():
+        of[~given] = len(names)
+        names = [*names, EMPTY]
+    return Strata(tuple(names), of.astype(np.int64), cut)
+
+
+def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, Any]:
+    units = group_index(predictions.groups, len(predictions))
+    unit = "images" if predictions.groups is None else "patients"
+    found = strata(predictions.columns[column], units.tolist(), unit)
+    nothing = {"cut": found.cut, "strata": [], "further": 0, "too_small": 0, "gaps": {}, "worst": {}}
+    if found.names == (EMPTY,):
+        return nothing | {"reason": "the column is empty for all images"}
+    if found.why:
+        return nothing | {"reason": found.why}
+    images = np.bincount(found.of, minlength=len(found.names))
+    patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
+    if len(found.names) > 1 and patients.max() == 1:
+        return nothing | {"reason": "each value belongs to one patient (or image), so it may name them"}
+    large = (images >= FEWEST) & (patients >= FEWEST)
+    shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
+    few = [g for g in range(len(found.names)) if not large[g]]
+    classes = len(predictions.classes)
+    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, classes - 1))))
+    result: dict[str, Any] = {"cut": found.cut, "resamples": fewer, "strata": []}
+    for g in range(len(found.names)):
+        if g in shown:
+            part = predictions.take(np.flatnonzero(found.of == g))
+            result["strata"].append({"name": found.names[g], **_judged(part, fewer)})
+        elif not large[g] and patients[g] > 1 and len(few) <= MOST:
+            result["strata"].append({"name": found.names[g], "n": f"<{FEWEST}", "suppressed": True})
+    result["further"] = int(large.sum()) - len(shown)
+    result["too_small"] = len(few)
+    return result | _gaps(predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
+
+
+def _judged(part: Predictions, resamples: int) -> dict[str, Any]:
+    """The headline numbers of one stratum."""
+    positive = finding(part)
+    told = {"n": len(part), "n_groups": None if part.groups is None else len(set(group_index(part.groups, len(part))))}
+    if positive is not None:
+        told["n_positive"] = int(np.sum(known_labels(part) == positive))
+    if len(part.classes) > MANY_CLASSES:
+        weights = bootstrap_weights(group_index(part.groups, len(part)), resamples, 0)
+        hits = part.predicted == known_labels(part)
+        drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in weights])
+        return {**told, "overall": {"accuracy": _entry(float(hits.mean()), drawn)}, "notes": []}
+    numbers = evaluate_predictions(part, resamples)
+    overall = {name: numbers["overall"][name] for name in HEADLINE}
+    if positive is not None:
+        own = numbers["per_class"][part.classes[positive]]
+        overall |= {name: own[name] for name in OF_THE_FINDING}
+    return {**told, "overall": overall, "notes": numbers["notes"]}
+
+
+def _gaps(
+    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int, fewer: int
+) -> dict[str, Any]:
+    """Best minus worst of each number, over the strata large enough to carry it; `fewer` resamples where it is slow."""
+    if len(shown) < 2:
+        return {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
+    inside = np.flatnonzero(np.isin(found.of, shown))
+    part, of = predictions.take(inside), found.of[inside]
+    _, owner = np.unique(units[inside], return_inverse=True)
+    size = int(owner.max()) + 1
+    pairs, atoms = np.unique(owner * len(found.names) + of, return_inverse=True)  # a patient's images in one stratum
+    whose, home = np.divmod(pairs, len(found.names))  # (A,)
+    number = _Numbers(part, atoms)
+    resamples = fewer if number.slow else resamples
+    masks = {g: (home == g).astype(float) for g in shown}
+    whole = {g: number.of(masks[g][None]) for g in shown}
+    drawn: dict[int, list[dict[str, np.ndarray]]] = {g: [] for g in shown}
+    if resamples:
+        for weights in bootstrap_weights(np.arange(size), resamples, 0):
+            for rows in np.array_split(weights[:, whose], -(-len(weights) * len(part) // CHUNK) if number.slow else 1):
+                for g in shown:
+                    drawn[g].append(number.of(rows * masks[g]))
+    shuffled = _shuffled(number, home, shown, min(resamples, SHUFFLES)) if len(pairs) == size else None
+    gaps: dict[str, Any] = {}
+    for name in whole[shown[0]]:
+        carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
+        title = {"metric": name}
+        if len(carried) < 2:
+            gaps[name] = title | _nothing(f"fewer than two strata have {FEWEST} images that it is made of")
+            continue
+        best, worst = (pick(carried, key=lambda g: whole[g][name][0]) for pick in (max, min))
+        gap = float(whole[best][name][0] - whole[worst][name][0])
+        gap = 0.0 if gap < 1e-12 else gap
+        draws = [np.concatenate([d[name] for d in drawn[g]] or [np.empty(0)]) for g in (best, worst)]
+        entry = title | _entry(gap, draws[0] - draws[1])
+        entry |= {"best": found.names[best], "worst": found.names[worst], "compared": len(carried)}
+        entry["by_chance"] = None
+        if shuffled is not None:
+            values = np.stack([shuffled[g][name] for g in carried])
+            wide = (values.max(axis=0) - values.min(axis=0))[np.isfinite(values).all(axis=0)]
+            entry["by_chance"] = float((1 + np.sum(wide >= gap - 1e-12)) / (1 + len(wide)))
+        gaps[name] = entry
+    odds = [
+        name for name in gaps if name.startswith(("sensitivity", "specificity")) and gaps[name]["value"] is not None
+    ]
+    result: dict[str, Any] = {
+        "gaps": {name: gaps[name] for name in TITLES if name in gaps},
+        "worst": {name: gaps[name]["worst"] for name in TITLES if gaps.get(name, {}).get("value")},
+        "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
+    }
+    result["equalised_odds"] = (
+        max((gaps[name] for name in odds), key=lambda gap: gap["value"])
+        if odds
+        else _nothing("no sensitivity or specificity can be compared")
+    )
+    return result
+
+
+def _shuffled(
+    number: _Numbers, home: np.ndarray, shown: list[int], times: int
+) -> dict[int, dict[str, np.ndarray]] | None:
+    """The numbers of each stratum when strata are dealt anew to patients, each of whom is in one (A,)."""
+    if not times:
+        return None
+    if number.slow:
+        times = min(times, 99)
+    dealt = np.random.default_rng(0).permuted(np.tile(home, (times, 1)), axis=1)  # (R, A)
+    rows = np.array_split(dealt, -(-times * number.images // CHUNK) if number.slow else 1)
+    drawn = {g: [number.of((part == g).astype(float)) for part in rows] for g in shown}
+    return {g: {name: np.concatenate([d[name] for d in found]) for name in found[0]} for g, found in drawn.items()}
+
+
+class _Numbers:
+    """The numbers that strata are compared by, for weights (R, A) of atoms: the images of one patient in one stratum.
+
+    All of them are sums over atoms, AUROC over pairs of atoms; only where these are too many is it sought by image.
+    """
+
+    def __init__(self, predictions: Predictions, atoms: np.ndarray):
+        self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms
+        self.classes, self.positive = predictions.classes, finding(predictions)
+        size, k = int(atoms.max()) + 1, len(self.classes)
+        self.images = len(atoms)
+        hits = predictions.predicted == self.labels
+        cells = atoms * k + self.labels
+        self.support = np.bincount(cells, minlength=size * k).reshape(size, k).astype(float)  # (A, K)
+        self.hits = np.bincount(cells[hits], minlength=size * k).reshape(size, k).astype(float)
+        self.ranked = [] if k > MANY_CLASSES else [self.positive] if self.positive is not None else list(range(k))
+        self.slow = bool(self.ranked) and len(self.ranked) * size**2 > PAIRS
+        self.wins = [] if self.slow else [pair_wins(self.p[:, c], self.labels == c, atoms) for c in self.ranked]
+
+    def of(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Name -> (R,); NaN where it is undefined."""
+        support, hits = weights @ self.support, weights @ self.hits  # (R, K)
+        total = support.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = hits / support
+            values = {"accuracy": hits.sum(axis=1) / total}
+            if self.slow:
+                values["auroc"] = rank_auroc(self.p, self.labels, weights[:, self.atoms])
+            elif self.wins:
+                areas = [
+                    np.einsum("ra,ra->r", weights @ wins, weights) / (support[:, c] * (total - support[:, c]))
+                    for c, wins in zip(self.ranked, self.wins, strict=True)
+                ]
+                values["auroc"] = np.mean(areas, axis=0)
+        if len(self.classes) > MANY_CLASSES:
+            return values
+        values["balanced_accuracy"] = found.mean(axis=1)
+        for c, name in enumerate(self.classes):
+            if self.positive is None:
+                values[f"sensitivity of {name}"] = found[:, c]
+            else:
+                values["sensitivity" if c == self.positive else "specificity"] = found[:, c]
+        return values
+
+    def carries(self, name: str, mask: np.ndarray) -> bool:
+        """Whether a stratum (A,) has at least `FEWEST` images of each kind that a number is made of."""
+        count = mask @ self.support
+        if self.positive is None:
+            kind = name.removeprefix("sensitivity of ")
+            return kind == name or bool(count[self.classes.index(kind)] >= FEWEST)
+        kinds = {"accuracy": [], "sensitivity": [self.positive], "specificity": [1 - self.positive]}
+        return all(count[k] >= FEWEST for k in kinds.get(name, [0, 1]))
+
+
+def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:
+    """(A, A) float64: how many pairs of a positive of the row and a negative of the column are in the right order.
+
+    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC.
+
+    Args:
+        scores: (S,) float; positive: (S,) bool; atoms: (S,) int64, 0..A-1.
+    """
+    size = int(atoms.max()) + 1
+    order = np.argsort(scores, kind="stable")
+    scores, positive, atoms = scores[order], positive[order], atoms[order]
+    own, owner = scores[positive], atoms[positive]
+    wins = np.zeros((size, size))
+    for a in np.unique(atoms[~positive]):
+        others = scores[~positive & (atoms == a)]
+        level = np.searchsorted(others, own, "left") + np.searchsorted(others, own, "right")
+        wins[:, a] = np.bincount(owner, level / 2, minlength=size)
+    return wins
+
+
+def _entry(value: float, drawn: np.ndarray) -> dict[str, Any]:
+    low, high = percentile_interval(drawn)
+    told = math.isfinite(low)
+    return {"value": value, "low": low if told else None, "high": high if told else None, "method": "bootstrap"}
+
+
+def _nothing(reason: str) -> dict[str, Any]:
+    return {"value": None, "low": None, "high": None, "method": None, "reason": reason}
+
+
+def _number(cell: str) -> float:
+    """The number that a cell holds; infinite where it holds none."""
+    try:
+        number = float(cell)
+    except ValueError:
+        return math.inf
+    return number if math.isfinite(number) else math.inf

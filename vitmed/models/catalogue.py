@@ -1,0 +1,204 @@
+"""Public weights by name: where each file lies, how it is checked, its licence, and how it wants images.
+
+Nothing here opens a connection: `downloads` fetches, `weights` reads. What is stated was looked up, not guessed:
+addresses, licences, mean, std and interpolation in timm 1.0.31 and torchvision 0.29.2, or in the publisher's model
+card; sizes are the parameters' where the publisher tells none, so they hold to a few percent.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import NamedTuple
+
+from vitmed.core.errors import UsageError
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+SUPERVISED, MASKED, DISTILLED = "supervised", "masked image", "self-distilled"
+
+
+class Entry(NamedTuple):
+    """A public weight file.
+
+    Attributes:
+        url: of the file; https.
+        size: bytes, to within 10 %.
+        model: width, depth and patch in the usual short form, such as ViT-B/16.
+        kind: how the weights were made: "supervised", "masked image" (MAE) or "self-distilled" (DINO, DINOv2, iBOT).
+        note: trained on what; and where the hash is from.
+        sha256: of the file, whole or its first digits; None where nobody tells it, then only the size is checked.
+        licence: SPDX identifier; LicenseRef-... where SPDX knows none.
+        mean, std: per channel (R, G, B), of values in 0..1.
+        interpolation: how images were resized.
+        image_size: side of the square image, px.
+        layout: a key of `layouts.LAYOUTS`.
+        hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
+        gated: the hub wants the licence accepted and a token.
+    """
+
+    url: str
+    size: int
+    model: str
+    kind: str
+    note: str
+    sha256: str | None = None
+    licence: str = "Apache-2.0"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    interpolation: str = "bicubic"
+    image_size: int = 224
+    layout: str = "timm"
+    hub: str = ""
+    gated: bool = False
+
+    @property
+    def file(self) -> str:
+        """Its name, as the publisher gives it."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def non_commercial(self) -> bool:
+        """Whether the licence forbids commercial use."""
+        return "NC" in self.licence.split("-") or "non-commercial" in self.licence.lower()
+
+
+def is_name(text: str, folder: str | Path = ".") -> bool:
+    """Whether `text` means an entry of the catalogue. A file of that name in `folder` comes first."""
+    return text in CATALOGUE and not Path(folder, text).is_file()
+
+
+def is_path(text: str) -> bool:
+    """Whether `text` can only mean a file: it has a folder or a suffix, which no name has."""
+    try:
+        return len(Path(text).parts) > 1 or Path(text).suffix != "" or Path(text).exists()
+    except OSError:  # longer than a file's name can be
+        return False
+
+
+def entry_of(name: str) -> Entry:
+    """The entry. Raises UsageError that lists near names."""
+    if name not in CATALOGUE:
+        raise unknown(name)
+    return CATALOGUE[name]
+
+
+def unknown(name: str) -> UsageError:
+    """The error for what is neither a name nor a file; lists near names."""
+    near = difflib.get_close_matches(name.lower(), CATALOGUE, n=4, cutoff=0.5)
+    return UsageError(
+        f"no public weights are known by the name '{name}', and no such file is there",
+        (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list",
+    )
+
+
+_GOOGLE = "https://storage.googleapis.com/vit_models/augreg/"
+_TI = "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
+_S = "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0"
+_B = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+_META = "https://dl.fbaipublicfiles.com/"
+_TORCH = "https://download.pytorch.org/models/"
+_HUB = "https://huggingface.co/"
+
+_IN_NAME = "sha256: its first digits, in the file's name"
+_AGREED = "sha256: not the publisher's, but the same in several public projects"
+_NO_HASH = "no sha256 is published"
+_AT_HUB = "sha256: asked of the hub when fetching"
+_AUGREG = "AugReg (arXiv 2106.10270), ImageNet-21k; " + _NO_HASH
+_AUGREG_1K = "AugReg (arXiv 2106.10270), ImageNet-21k, then ImageNet-1k; " + _NO_HASH
+_DEIT = "DeiT (arXiv 2012.12877), ImageNet-1k; " + _IN_NAME
+_MAE = "MAE (arXiv 2111.06377), ImageNet-1k, encoder without decoder; "
+_DINO = "DINO (arXiv 2104.14294), ImageNet-1k, teacher; "
+_DINOV2 = "DINOv2 (arXiv 2304.07193), LVD-142M; " + _AGREED
+_DINOV2_REG = "DINOv2 with 4 registers (arXiv 2309.16588), LVD-142M; " + _AGREED
+_TORCHVISION = "torchvision IMAGENET1K_V1; licence of the library, none is told for the file; " + _IN_NAME
+
+CATALOGUE: dict[str, Entry] = {
+    "vit_tiny_augreg_in21k": Entry(
+        _GOOGLE + _TI + ".npz", 39_000_000, "ViT-Ti/16", SUPERVISED, _AUGREG, None,
+        mean=HALF, std=HALF, layout="Google npz"),
+    "vit_small_augreg_in21k": Entry(
+        _GOOGLE + _S + ".npz", 120_300_000, "ViT-S/16", SUPERVISED, _AUGREG, None,
+        mean=HALF, std=HALF, layout="Google npz"),
+    "vit_base_augreg_in21k": Entry(
+        _GOOGLE + _B + ".npz", 410_400_000, "ViT-B/16", SUPERVISED, _AUGREG, None,
+        mean=HALF, std=HALF, layout="Google npz"),
+    "vit_tiny_augreg_in21k_ft_in1k": Entry(
+        _GOOGLE + _TI + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 22_900_000, "ViT-Ti/16", SUPERVISED,
+        _AUGREG_1K, None, mean=HALF, std=HALF, layout="Google npz"),
+    "vit_small_augreg_in21k_ft_in1k": Entry(
+        _GOOGLE + _S + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 88_200_000, "ViT-S/16", SUPERVISED,
+        _AUGREG_1K, None, mean=HALF, std=HALF, layout="Google npz"),
+    "vit_base_augreg_in21k_ft_in1k": Entry(
+        _GOOGLE + _B + "--imagenet2012-steps_20k-lr_0.01-res_224.npz", 346_300_000, "ViT-B/16", SUPERVISED,
+        _AUGREG_1K, None, mean=HALF, std=HALF, layout="Google npz"),
+    "vit_base_augreg2_in21k_ft_in1k": Entry(
+        _HUB + "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k/resolve/main/model.safetensors", 346_300_000,
+        "ViT-B/16", SUPERVISED, "AugReg, ImageNet-21k, then ImageNet-1k by timm; " + _AT_HUB, None,
+        mean=HALF, std=HALF, hub="timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+    "deit_tiny_patch16_224": Entry(
+        _META + "deit/deit_tiny_patch16_224-a1311bcf.pth", 22_900_000, "ViT-Ti/16", SUPERVISED, _DEIT, "a1311bcf"),
+    "deit_small_patch16_224": Entry(
+        _META + "deit/deit_small_patch16_224-cd65a155.pth", 88_200_000, "ViT-S/16", SUPERVISED, _DEIT, "cd65a155"),
+    "deit_base_patch16_224": Entry(
+        _META + "deit/deit_base_patch16_224-b5f2ef4d.pth", 346_300_000, "ViT-B/16", SUPERVISED, _DEIT, "b5f2ef4d"),
+    "torchvision_vit_b_16": Entry(
+        _TORCH + "vit_b_16-c867db91.pth", 346_329_000, "ViT-B/16", SUPERVISED, _TORCHVISION, "c867db91",
+        licence="BSD-3-Clause", interpolation="bilinear", layout="torchvision"),
+    "torchvision_vit_b_32": Entry(
+        _TORCH + "vit_b_32-d86f8d99.pth", 352_955_000, "ViT-B/32", SUPERVISED, _TORCHVISION, "d86f8d99",
+        licence="BSD-3-Clause", interpolation="bilinear", layout="torchvision"),
+    "torchvision_vit_l_16": Entry(
+        _TORCH + "vit_l_16-852ce7e3.pth", 1_217_421_000, "ViT-L/16", SUPERVISED, _TORCHVISION, "852ce7e3",
+        licence="BSD-3-Clause", interpolation="bilinear", layout="torchvision"),
+    "mae_vit_base": Entry(
+        _META + "mae/pretrain/mae_pretrain_vit_base.pth", 343_249_461, "ViT-B/16", MASKED, _MAE + _AGREED,
+        "aec5f0b68e5f3193a00b07bc65a37440db549c15b36b8bea242606cc40c4bc5d", licence="CC-BY-NC-4.0"),
+    "mae_vit_large": Entry(
+        _META + "mae/pretrain/mae_pretrain_vit_large.pth", 1_213_200_000, "ViT-L/16", MASKED, _MAE + _NO_HASH,
+        None, licence="CC-BY-NC-4.0"),
+    "dino_vits16": Entry(
+        _META + "dino/dino_deitsmall16_pretrain/dino_deitsmall16_pretrain.pth", 86_700_000, "ViT-S/16", DISTILLED,
+        _DINO + _NO_HASH),
+    "dino_vits8": Entry(
+        _META + "dino/dino_deitsmall8_pretrain/dino_deitsmall8_pretrain.pth", 86_700_000, "ViT-S/8", DISTILLED,
+        _DINO + _NO_HASH),
+    "dino_vitb16": Entry(
+        _META + "dino/dino_vitbase16_pretrain/dino_vitbase16_pretrain.pth", 343_242_485, "ViT-B/16", DISTILLED,
+        _DINO + _AGREED, "bf34ad0f424b9029b593e8dc3ed553bf26e88bcba0d32bf3e62a6209cb64c85e"),
+    "dino_vitb8": Entry(
+        _META + "dino/dino_vitbase8_pretrain/dino_vitbase8_pretrain.pth", 343_200_000, "ViT-B/8", DISTILLED,
+        _DINO + _NO_HASH),
+    "dinov2_vits14": Entry(
+        _META + "dinov2/dinov2_vits14/dinov2_vits14_pretrain.pth", 88_283_115, "ViT-S/14", DISTILLED, _DINOV2,
+        "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9", image_size=518),
+    "dinov2_vitb14": Entry(
+        _META + "dinov2/dinov2_vitb14/dinov2_vitb14_pretrain.pth", 346_378_731, "ViT-B/14", DISTILLED, _DINOV2,
+        "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73", image_size=518),
+    "dinov2_vitl14": Entry(
+        _META + "dinov2/dinov2_vitl14/dinov2_vitl14_pretrain.pth", 1_217_586_395, "ViT-L/14", DISTILLED, _DINOV2,
+        "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428", image_size=518),
+    "dinov2_vits14_reg4": Entry(
+        _META + "dinov2/dinov2_vits14/dinov2_vits14_reg4_pretrain.pth", 88_300_000, "ViT-S/14", DISTILLED,
+        _DINOV2_REG, "f433177089a681826f849f194ece3bb48f4d63fb38d32fc837e3dc7a4e5641fb", image_size=518),
+    "dinov2_vitb14_reg4": Entry(
+        _META + "dinov2/dinov2_vitb14/dinov2_vitb14_reg4_pretrain.pth", 346_400_000, "ViT-B/14", DISTILLED,
+        _DINOV2_REG, "73182a088cf94833c94b1666d1c99e02fe87e2007bff57b564fb6206e25dba71", image_size=518),
+    "dinov2_vitl14_reg4": Entry(
+        _META + "dinov2/dinov2_vitl14/dinov2_vitl14_reg4_pretrain.pth", 1_217_600_000, "ViT-L/14", DISTILLED,
+        _DINOV2_REG, "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51", image_size=518),
+    "phikon": Entry(
+        _HUB + "owkin/phikon/resolve/main/pytorch_model.bin", 343_200_000, "ViT-B/16", DISTILLED,
+        "iBOT, 40 million histology tiles of TCGA; " + _AT_HUB, None,
+        licence="LicenseRef-Owkin-non-commercial", layout="Hugging Face", hub="owkin/phikon"),
+    "uni": Entry(
+        _HUB + "MahmoodLab/UNI/resolve/main/pytorch_model.bin", 1_213_400_000, "ViT-L/16", DISTILLED,
+        "UNI (doi 10.1038/s41591-024-02857-3), DINOv2 on histology; " + _AT_HUB, None,
+        licence="CC-BY-NC-ND-4.0", hub="MahmoodLab/UNI", gated=True),
+    "rad_dino": Entry(
+        _HUB + "microsoft/rad-dino/resolve/main/model.safetensors", 346_300_000, "ViT-B/14", DISTILLED,
+        "RAD-DINO (arXiv 2401.10815), DINOv2 on chest X-rays; " + _AT_HUB, None,
+        licence="MIT", mean=(0.5307, 0.5307, 0.5307), std=(0.2583, 0.2583, 0.2583), image_size=518,
+        layout="Hugging Face", hub="microsoft/rad-dino"),
+}  # fmt: skip

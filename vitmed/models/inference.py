@@ -1,0 +1,71 @@
+"""Running the network over images: the one path that validation, evaluation and prediction share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitmed.core.errors import CheckpointError
+from vitmed.core.hardware import Precision
+from vitmed.data.batches import read_batches
+from vitmed.imaging.preprocessing import Preprocessing
+
+FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
+
+
+def predict_logits(
+    model: nn.Module,
+    preprocessing: Preprocessing,
+    read: Callable[[int], np.ndarray],
+    count: int,
+    device: torch.device,
+    precision: Precision = FP32,
+    progress: Callable[[int, int], None] | None = None,
+    forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> tuple[list[int], np.ndarray, dict[int, str]]:
+    """Logits of `count` images.
+
+    Args:
+        read: index -> (S, S, C) uint8; may raise DataError.
+        forward: what to run instead of the whole model, such as its `features`.
+
+    Returns:
+        the indices that were read, their logits (S, K) float32, and index -> problem of the unreadable.
+    """
+    model.eval()
+    indices: list[int] = []
+    logits: list[np.ndarray] = []
+    problems: dict[int, str] = {}
+    if count == 0:
+        return indices, np.empty((0, 0), np.float32), problems
+    for good, images, bad in read_batches(read, count):
+        problems.update(bad)
+        indices += good
+        if good:
+            logits.append(_forward(forward or model, preprocessing, images, device, precision))
+        if progress is not None:
+            progress(len(indices) + len(problems), count)
+    return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
+
+
+def check_finite(logits: np.ndarray, source: object) -> None:
+    """Raises CheckpointError, naming `source`, where a logit is NaN or infinite: no class must be read from it."""
+    if not np.isfinite(logits).all():
+        raise CheckpointError(f"{source}: gives numbers that are not finite", "use another checkpoint of the run")
+
+
+@torch.inference_mode()
+def _forward(
+    model: Callable[[torch.Tensor], torch.Tensor],
+    preprocessing: Preprocessing,
+    images: np.ndarray,
+    device: torch.device,
+    precision: Precision,
+) -> np.ndarray:
+    x = preprocessing.normalise(torch.from_numpy(images).to(device))  # (B, C, S, S)
+    with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+        logits = model(x)  # (B, K)
+    return logits.float().cpu().numpy()

@@ -1,0 +1,196 @@
+"""The masked autoencoder around our ViT (He et al. 2021, arXiv 2111.06377): three quarters of the patches are hidden,
+and a small decoder guesses their pixels from what the encoder makes of the others. No label is needed.
+
+Letters of the shapes, beside those of `model.py`:
+    V visible patches   E width of the decoder   Q numbers of a patch, P x P x C
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitmed.core.errors import UsageError
+from vitmed.models.vit import Block, PatchEmbed, ViT, sincos_2d
+
+EPS = 1e-6  # of the decoder's layer norms
+
+
+class Masked(NamedTuple):
+    """What the network made of a batch.
+
+    Attributes:
+        predicted: (B, L, Q) float32, in the units of `MAE.target`.
+        hidden: (B, L) bool, True where the encoder did not see the patch.
+    """
+
+    predicted: Tensor
+    hidden: Tensor
+
+
+class MAE(nn.Module):
+    """(B, C, H, W) normalised float -> the mean squared error of the hidden patches, ().
+
+    Args:
+        encoder: with one convolution as its stem. Its parameters keep their names below `encoder.`, so that its state
+            dict is a weight file; its head takes no part and is not trained.
+        mask_ratio: share of patches that is hidden, in (0, 1).
+        decoder_width, decoder_depth, decoder_heads: of the decoder; the width is a multiple of 4 and of the heads.
+        normalise_patches: guess each patch brought to mean 0 and standard deviation 1, not its plain pixels.
+
+    Raises:
+        UsageError: another stem, or sizes that leave no patch visible or none hidden.
+    """
+
+    decoder_places: Tensor
+
+    def __init__(
+        self,
+        encoder: ViT,
+        mask_ratio: float = 0.75,
+        decoder_width: int = 512,
+        decoder_depth: int = 8,
+        decoder_heads: int = 16,
+        normalise_patches: bool = True,
+    ):
+        super().__init__()
+        if not isinstance(encoder.patch_embed, PatchEmbed):
+            raise UsageError(
+                "a masked autoencoder needs the plain stem: patches of a convolutional one overlap",
+                "--set model.stem=patch",
+            )
+        kernel = encoder.patch_embed.proj.weight  # (D, C, P, P)
+        L = encoder.pos_embed.shape[1] - 1
+        self.patch, self.patches = kernel.shape[-1], L
+        self.visible = round(L * (1 - mask_ratio))  # V
+        if not 0 < self.visible < L:
+            raise UsageError(
+                f"with mask ratio {mask_ratio:g}, {self.visible} of {L} patches are visible, expected some but not all",
+                "a smaller --patch-size, or another --mask-ratio",
+            )
+        if decoder_width % decoder_heads or decoder_width % 4:
+            raise UsageError(
+                f"a decoder of width {decoder_width} with {decoder_heads} heads: both the heads and 4 divide the width",
+                "change mae.decoder_width",
+            )
+        self.encoder, self.normalise_patches = encoder, normalise_patches
+        self.decoder_embed = nn.Linear(kernel.shape[0], decoder_width)
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, decoder_width))
+        places = sincos_2d(round(L**0.5), decoder_width)  # (1, 1 + L, E)
+        self.register_buffer("decoder_places", places, persistent=False)
+        self.decoder_blocks = nn.ModuleList(
+            Block(decoder_width, decoder_heads, 4 * decoder_width, 0.0, 0.0, 0.0, False, EPS)
+            for _ in range(decoder_depth)
+        )
+        self.decoder_norm = nn.LayerNorm(decoder_width, eps=EPS)
+        self.decoder_pred = nn.Linear(decoder_width, kernel[0].numel())
+        self._initialise()
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self.loss(x, self.reconstruct(x, noise))
+
+    def reconstruct(self, x: Tensor, noise: Tensor | None = None) -> Masked:
+        """Hide patches of (B, C, H, W) and guess all of them.
+
+        Args:
+            noise: (B, L), the V patches with the lowest numbers stay visible; drawn at random where it is None.
+        """
+        if noise is None:
+            noise = torch.rand(len(x), self.patches, device=x.device)
+        visible = noise.argsort(dim=1)[:, : self.visible].sort(dim=1).values  # (B, V), in reading order
+        hidden = torch.ones_like(noise, dtype=torch.bool).scatter_(1, visible, False)  # (B, L)
+        return Masked(self.decode(self.encode(x, visible), visible).float(), hidden)
+
+    def encode(self, x: Tensor, visible: Tensor) -> Tensor:
+        """(B, C, H, W) and indices of patches (B, V) -> tokens (B, 1 + registers + V, D): the class token's, the
+        registers', and those of the visible patches in that order. No block sees any other patch.
+        """
+        encoder = self.encoder
+        x = encoder.patch_embed(x) + encoder.pos_embed[:, 1:]  # (B, L, D)
+        B, _, D = x.shape
+        x = x.gather(1, visible[:, :, None].expand(-1, -1, D))  # (B, V, D)
+        first = [(encoder.cls_token + encoder.pos_embed[:, :1]).expand(B, -1, -1).to(x.dtype)]
+        if encoder.reg_token is not None:
+            first.append(encoder.reg_token.expand(B, -1, -1).to(x.dtype))
+        x = encoder.pos_drop(torch.cat([*first, x], dim=1))  # (B, 1 + registers + V, D)
+        for block in encoder.blocks:
+            x = block(x)
+        return encoder.norm(x)
+
+    def decode(self, x: Tensor, visible: Tensor) -> Tensor:
+        """What `encode` gave -> (B, L, Q), a guess for every patch."""
+        x = self.decoder_embed(x)  # (B, 1 + registers + V, E)
+        B, _, E = x.shape
+        patches = self.mask_token.to(x.dtype).repeat(B, self.patches, 1)  # (B, L, E)
+        patches = patches.scatter(1, visible[:, :, None].expand(-1, -1, E), x[:, -visible.shape[1] :])
+        x = torch.cat([x[:, :1], patches], dim=1) + self.decoder_places  # (B, 1 + L, E)
+        for block in self.decoder_blocks:
+            x = block(x)
+        return self.decoder_pred(self.decoder_norm(x))[:, 1:]  # (B, L, Q)
+
+    def target(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> what is to be guessed, (B, L, Q) float32."""
+        patches = patchify(x.float(), self.patch)
+        if not self.normalise_patches:
+            return patches
+        mean, deviation = patch_statistics(patches)
+        return (patches - mean) / deviation
+
+    def loss(self, x: Tensor, made: Masked) -> Tensor:
+        """Mean squared error over the hidden patches alone, ()."""
+        error = (made.predicted - self.target(x)).square().mean(dim=-1)  # (B, L)
+        return (error * made.hidden).sum() / made.hidden.sum()
+
+    def picture(self, x: Tensor, made: Masked) -> Tensor:
+        """(B, C, H, W): the image with its hidden patches as guessed.
+
+        A normalised guess has no brightness and contrast of its own: it gets those of the true patch.
+        """
+        patches = patchify(x.float(), self.patch)
+        guess = made.predicted
+        if self.normalise_patches:
+            mean, deviation = patch_statistics(patches)
+            guess = guess * deviation + mean
+        return unpatchify(torch.where(made.hidden[:, :, None], guess, patches), self.patch, x.shape[1])
+
+    def _initialise(self) -> None:
+        for module in (self.decoder_embed, self.decoder_pred, *self.decoder_blocks.modules()):
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)  # as the paper's code has it
+                nn.init.zeros_(module.bias)
+        nn.init.normal_(self.mask_token, std=0.02)
+        self.encoder.head.requires_grad_(False)
+
+
+def patchify(x: Tensor, patch: int) -> Tensor:
+    """(B, C, H, W) -> (B, L, P x P x C): patches in reading order; in each the rows, their pixels, the channels."""
+    B, C, H, W = x.shape
+    x = x.reshape(B, C, H // patch, patch, W // patch, patch)  # (B, C, h, P, w, P)
+    return x.permute(0, 2, 4, 3, 5, 1).reshape(B, -1, patch * patch * C)  # (B, L, Q)
+
+
+def unpatchify(patches: Tensor, patch: int, channels: int) -> Tensor:
+    """(B, L, P x P x C) -> (B, C, H, W) of a square image: undoes `patchify`."""
+    B, L, _ = patches.shape
+    grid = round(L**0.5)
+    x = patches.reshape(B, grid, grid, patch, patch, channels)  # (B, h, w, P, P, C)
+    return x.permute(0, 5, 1, 3, 2, 4).reshape(B, channels, grid * patch, grid * patch)  # (B, C, H, W)
+
+
+def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each patch over its Q numbers, 2 x (B, L, 1); the variance is the unbiased one
+    plus 1e-6, as in the paper's code."""
+    variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
+    return mean, (variance + 1e-6).sqrt()
+
+
+def decoder_size(width: int) -> tuple[int, int, int]:
+    """Width, depth and heads of the decoder for an encoder of that width.
+
+    The paper's (512 wide, 8 deep, heads 32 wide) belongs to encoders of 768 and more. A smaller one gets half its own
+    width and 4 blocks: the decoder sees four times as many tokens, and must not cost more than the encoder.
+    """
+    half = max(32, round(width / 64) * 32)
+    return (512, 8, 16) if width >= 768 else (half, 4, half // 32)

@@ -1,0 +1,423 @@
+"""Starting from weights that somebody trained: which layout, what it says about the network, exact accounting.
+
+A file goes through four steps: read it safely (`safe_load`), unwrap it (`_unwrap`), give its tensors timm's
+names (`layouts.LAYOUTS`), and tell the network from their shapes (`_describe`). `fitted` then completes a
+configuration by it, and `load_pretrained` copies the tensors, resampling positions, patch kernels and channels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitmed.core.config import ModelConfig
+from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.imaging.preprocessing import CONSTANTS, Preprocessing
+from vitmed.models.catalogue import Entry
+from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
+from vitmed.models.vit import SIZES, ViT
+from vitmed.models.weight_files import magic, read_npz, read_safetensors, safe_load
+from vitmed.models.weight_layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a weight file gave, by parameter name.
+
+    Attributes:
+        file: its name, without folders.
+        layout: whose parameter names it has (`layouts.LAYOUTS`).
+        loaded: taken over as they are.
+        resized: taken over after resampling (positions, patch kernels) or folding (input channels).
+        fresh: of the network, not in the file; nothing but the head.
+        unused: in the file, not of the network.
+    """
+
+    file: str
+    layout: str
+    loaded: tuple[str, ...]
+    resized: tuple[str, ...]
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for weights.json."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        parts += [f"{', '.join(self.resized)} resized"] if self.resized else []
+        parts += [f"fresh: {', '.join(self.fresh) or 'nothing'}", f"unused: {len(self.unused)}"]
+        return f"weights {self.file} ({self.layout}): {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A weight file in timm's names.
+
+    Attributes:
+        path: of the file.
+        layout: a key of `layouts.LAYOUTS`.
+        state: name -> tensor, float32; `pos_embed` is (1, 1 + L, D), class token first.
+        model: the fields of `ModelConfig` that the tensors decide.
+        normalize: how the weights want images, a value of `DataConfig.normalize`; and where that is known from.
+        unused: names in the file that no plain ViT has.
+        mean, std: per channel, of values in 0..1, as whoever made the weights told it; None where nobody did.
+        interpolation: "bilinear", "bicubic", ...: how images were resized; None where nobody told.
+        licence: SPDX identifier, or the publisher's word for it; None where nobody told.
+        made: how, where that is told: see `kind`.
+        seen: sha256 of the images that they were made with, where the file tells.
+    """
+
+    path: Path
+    layout: str
+    state: State
+    model: dict[str, Any]
+    normalize: tuple[str, str]
+    unused: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str | None = None
+    licence: str | None = None
+    made: str | None = None
+    seen: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """How they were made: "vitmed", "masked image", "self-distilled" or "supervised"; as told, else as the tensors
+        tell: what has no head was trained without labels, and of that only masked autoencoders leave a decoder behind.
+        """
+        if self.made is not None:
+            return self.made
+        if self.layout == "vitmed":
+            return "vitmed"
+        if any("decoder" in name for name in self.unused):
+            return "masked image"
+        return "supervised" if "head.weight" in self.state else "self-distilled"
+
+
+def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
+    """Read a weight file of any layout in `layouts.LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
+
+    Args:
+        file: its path.
+        entry: what the catalogue knows of it; else the files of a model hub that lie beside it are asked.
+
+    Raises:
+        CheckpointError: missing, damaged, with code in it, or not a plain ViT (says what it is).
+    """
+    path = Path(file)
+    if magic(path).startswith(b"version https://git-lfs"):
+        raise CheckpointError(
+            f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "fetch them: git lfs pull"
+        )
+    if path.suffix == ".npz":
+        found = read_npz(path)
+    elif path.suffix == ".safetensors":
+        found = read_safetensors(path)
+    else:
+        found = safe_load(path, foreign=True)
+    if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
+        return _own(found, path)
+    state, left_out = _unwrap(found, path)
+    _refuse_others(state, path)
+    found_layout = next(((name, new) for name, convert in LAYOUTS.items() if (new := convert(state)) is not None), None)
+    if found_layout is None:
+        names = ", ".join(sorted(state)[:5])
+        raise CheckpointError(
+            f"{path}: not a ViT that vitmed knows; its tensors are named {names}, ...",
+            f"use weights with the names of {', '.join(LAYOUTS)}",
+        )
+    layout = found_layout[0]
+    converted = {name: value.float() for name, value in found_layout[1].items()}
+    plain = {name: value for name, value in converted.items() if PLAIN.fullmatch(name)}
+    broken = next((name for name, value in plain.items() if not bool(value.isfinite().all())), None)
+    if broken is not None:
+        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
+    unused = (*left_out, *(name for name in converted if name not in plain))
+    _refuse_incomplete(plain, unused, path)
+    _join_positions(plain, path)
+    told, source = (_of_entry(entry), "the catalogue") if entry is not None else _beside(path)
+    normalize = _normalisation(told.get("mean"), told.get("std"), source, layout)
+    return Weights(path, layout, plain, _describe(plain, layout), normalize, unused, **told)
+
+
+def fitted(config: ModelConfig, weights: Weights) -> ModelConfig:
+    """The configuration completed by what the weights decide; what was set by hand is kept, and must agree with them.
+
+    Image size, patch size and channels need not agree: `load_pretrained` resamples.
+
+    Raises:
+        UsageError: a number that was set is not the weights', or the number of heads cannot be known.
+    """
+    file, decided = weights.path.name, dict(weights.model)
+    given = {name for name in config.model_fields_set if getattr(config, name) not in (None, "auto")}
+    if "name" in given and config.name in SIZES and not given & {"width", "depth"}:
+        size = SIZES[config.name]
+        if (size.width, size.depth) != (decided["width"], decided["depth"]):
+            raise UsageError(
+                f"--model {config.name} has width {size.width} and depth {size.depth}; {file} has width "
+                f"{decided['width']} and depth {decided['depth']}",
+                "leave --model out: the weights decide",
+            )
+    free = {"name", "image_size", "patch_size", "channels", "pool", "heads", "norm_eps"}
+    for name in sorted((given & decided.keys()) - free):
+        if getattr(config, name) != decided[name]:
+            raise UsageError(
+                f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}", f"leave model.{name} out"
+            )
+    patch = config.patch_size if "patch_size" in given else decided["patch_size"]
+    if "image_size" not in given and weights.layout != "vitmed":
+        decided["image_size"] = _size_for(decided["image_size"], patch)
+    if "heads" not in given and decided["heads"] is None:
+        raise UsageError(
+            f"{file}: {decided['width']} wide, for which no number of attention heads is usual, and a weight file does "
+            "not tell it",
+            "--set model.heads=N",
+        )
+    return config.model_copy(update={name: value for name, value in decided.items() if name not in given})
+
+
+def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing | None = None) -> LoadReport:
+    """Copy the weights into the network; positions, patch kernels and input channels are resampled to fit.
+
+    The head is copied where it has as many classes, else it stays fresh. Nothing is copied on an error.
+
+    Args:
+        preprocessing: how images will be normalised, so that a grey one gives the features of its copy in three
+            channels; None as the weights want it.
+
+    Raises:
+        CheckpointError: something beyond the head would stay fresh; names the first tensors that do not fit.
+    """
+    own = model.state_dict()
+    state, resized = dict(weights.state), []
+    kernel = "patch_embed.stem.0.weight" if "patch_embed.stem.0.weight" in own else "patch_embed.proj.weight"
+    if kernel in own and kernel in state and state[kernel].shape != own[kernel].shape:
+        if kernel == "patch_embed.proj.weight":
+            state[kernel] = resample_patches(state[kernel], own[kernel].shape[-1])
+        how = preprocessing or Preprocessing(0, 3, "pad", weights.normalize[0], weights.mean, weights.std)
+        had, has = (how.constants(part[kernel].shape[1]) for part in (state, own))
+        state[kernel], shift = fold_channels(state[kernel], own[kernel].shape[1], had, has)
+        if kernel == "patch_embed.proj.weight":  # a stem's first convolution has no bias to take it
+            state["patch_embed.proj.bias"] = state["patch_embed.proj.bias"] + shift
+        resized.append(kernel)
+    if "pos_embed" in own and "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
+        state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
+        resized.append("pos_embed")
+    if model.pool == "mean" and "fc_norm.weight" not in state:  # as MAE does, the norm moves behind the mean
+        state = {
+            name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: v for name, v in state.items()
+        }
+    fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
+    fresh = tuple(name for name in own if name not in fits and not name.endswith("num_batches_tracked"))
+    wrong = [name for name in fresh if name not in HEAD]
+    if wrong:
+        shapes = [
+            f"{name}: model {tuple(own[name].shape)}, file "
+            + (str(tuple(state[name].shape)) if name in state else "lacks it")
+            for name in wrong[:5]
+        ]
+        raise CheckpointError(
+            f"{weights.path}: {len(wrong)} tensors beyond the head do not fit:\n  " + "\n  ".join(shapes),
+            "leave the model's numbers out: the weights decide them; or use another file, if this one is incomplete",
+        )
+    model.load_state_dict({**own, **fits})
+    unused = (*(name for name in state if name not in fits), *weights.unused)
+    loaded = tuple(name for name in fits if name not in resized)
+    return LoadReport(weights.path.name, weights.layout, loaded, tuple(resized), fresh, unused)
+
+
+FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
+
+
+def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
+    """A checkpoint or encoder of vitmed tells its network itself, and which images it was made with."""
+    try:
+        config, state = checkpoint["config"], checkpoint["weights"]
+        model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
+        if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
+            raise TypeError("weights")
+        size, licence, data = SIZES[model.name], config["model"].get("licence"), config["data"]
+        mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
+        told = {"mean": mean, "std": std, "interpolation": data.get("interpolation"), "licence": licence}
+        normalize = str(data["normalize"])
+        if checkpoint["format"] == ENCODER:
+            seen = list(checkpoint["seen"])
+        else:
+            data = checkpoint["data"]
+            seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
+    decided = {name: getattr(model, name) for name in ARCHITECTURE}
+    decided |= {name: decided[name] or getattr(size, name) for name in ("width", "depth", "heads")}
+    made = "masked image" if checkpoint["format"] == ENCODER else None
+    known = (normalize, "the checkpoint")
+    return Weights(path, "vitmed", state, decided, known, (), made=made, seen=tuple(seen), **told)
+
+
+ARCHITECTURE = (
+    "name", "image_size", "patch_size", "channels", "width", "depth", "heads", "mlp_ratio", "stem", "positions", "pool",
+    "registers", "layer_scale", "norm_eps",
+)  # fmt: skip
+
+
+def _of_entry(entry: Entry) -> dict[str, Any]:
+    """What the catalogue tells, as fields of `Weights`."""
+    return {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")} | {"made": entry.kind}
+
+
+def _beside(path: Path) -> tuple[dict[str, Any], str]:
+    """Mean, std, interpolation and licence, as far as a file of a model hub beside the weights tells them; its name."""
+    for name, inside, mean, std, resized in (
+        ("preprocessor_config.json", (), "image_mean", "image_std", "resample"),  # transformers
+        ("config.json", ("pretrained_cfg",), "mean", "std", "interpolation"),  # timm
+    ):
+        try:
+            told = json.loads((path.parent / name).read_text(encoding="utf-8"))
+            for key in inside:
+                told = told[key]
+            how, licence = told.get(resized), told.get("license")
+            return {
+                "mean": tuple(float(value) for value in told[mean]),
+                "std": tuple(float(value) for value in told[std]) if told.get(std) else None,
+                "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
+                "licence": licence if isinstance(licence, str) else None,
+            }, name
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not there, or not of the hub
+    return {}, ""
+
+
+def _normalisation(
+    mean: Sequence[float] | None, std: Sequence[float] | None, source: str, layout: str
+) -> tuple[str, str]:
+    """How images are normalised, and how that is known: as was told, or by habit."""
+    if mean:
+        for how, (usual_mean, usual_std) in CONSTANTS.items():
+            if np.allclose(mean, usual_mean, atol=1e-3) and (not std or np.allclose(std, usual_std, atol=1e-3)):
+                return how, source
+        if std:
+            return "given", source
+    return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
+
+
+PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+
+
+INNER = (  # the better one first
+    "weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student",
+)  # fmt: skip
+PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
+BACKBONE = "backbone."
+
+
+def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
+    """The state dict inside what a training script saved, without its prefixes; and what lay beside the backbone."""
+    while isinstance(found, dict) and (inner := next((k for k in INNER if isinstance(found.get(k), dict)), None)):
+        found = found[inner]
+    state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
+    if not state:
+        raise CheckpointError(f"{path}: holds no state dict", "give a file of named tensors")
+    if any(name.startswith("teacher.") for name in state):  # beside the student: the average is the better one
+        state = {name: value for name, value in state.items() if name.startswith("teacher.")}
+    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
+    if not any(name.startswith(BACKBONE) for name in state):
+        return state, ()
+    inside = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
+    return inside, tuple(name for name in state if not name.startswith(BACKBONE))
+
+
+def _refuse_others(state: State, path: Path) -> None:
+    """Raise, with its name, where the file is of another kind of network."""
+    for pattern, what in OTHERS:
+        name = next((name for name in state if re.fullmatch(pattern, name)), None)
+        if name is not None:
+            raise CheckpointError(
+                f"{path}: not a plain ViT: {name} belongs to {what}", "use the weights of a plain ViT"
+            )
+    integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
+    if integers is not None:
+        raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
+    kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
+    if len(kernels) > 8:
+        raise CheckpointError(
+            f"{path}: not a plain ViT: {len(kernels)} convolutions, such as {kernels[0]}: a CNN", "use weights of a ViT"
+        )
+
+
+def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
+    strange = next((name for name in unused if name.startswith("blocks.")), None)
+    if strange is not None:
+        raise CheckpointError(f"{path}: not a plain ViT: its blocks hold {strange}", "use the weights of a plain ViT")
+    for name, what in (
+        ("cls_token", "no class token (SigLIP and other gap models)"),
+        ("pos_embed", "no learned positions (DINOv3 and other rotary models)"),
+        ("patch_embed.proj.weight", "no patch embedding by one convolution"),
+        ("blocks.0.mlp.fc1.weight", "no blocks"),
+    ):
+        if name not in state:
+            raise CheckpointError(f"{path}: not a plain ViT: it has {what}", "use the weights of a plain ViT")
+    if state["blocks.0.mlp.fc1.weight"].shape[0] != state["blocks.0.mlp.fc2.weight"].shape[1]:
+        raise CheckpointError(f"{path}: not a plain ViT: a SwiGLU MLP", "use the weights of a plain ViT")
+
+
+def _join_positions(state: State, path: Path) -> None:
+    """Make `pos_embed` (1, 1 + L, D): places of registers go into these, a class token without one gets zeros."""
+    places, registers = state["pos_embed"], state["reg_token"].shape[1] if "reg_token" in state else 0
+    D = places.shape[-1]
+    for before in dict.fromkeys((1, 0, 1 + registers)):  # DINOv2; timm's no_embed_class; timm's registers with places
+        if math.isqrt(places.shape[1] - before) ** 2 == places.shape[1] - before:
+            break
+    else:
+        raise CheckpointError(
+            f"{path}: {places.shape[1]} positions are no square grid of patches", "use weights for square images"
+        )
+    if before == 0:
+        state["pos_embed"] = torch.cat([places.new_zeros(1, 1, D), places], dim=1)
+    elif before > 1:
+        state["reg_token"] = state["reg_token"] + places[:, 1:before]
+        state["pos_embed"] = torch.cat([places[:, :1], places[:, before:]], dim=1)
+
+
+HEADS = {1152: 16, 1280: 16, 1408: 16}  # published widths whose heads are not 64 wide
+
+
+def _describe(state: State, layout: str) -> dict[str, Any]:
+    """The fields of `ModelConfig` that the shapes tell."""
+    width = state["cls_token"].shape[-1]
+    depth = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks."))
+    patch = state["patch_embed.proj.weight"].shape
+    named = next((name for name, size in SIZES.items() if size[:2] == (width, depth)), None)
+    layer_scale = "blocks.0.ls1.gamma" in state
+    return {
+        **({"name": named} if named else {}),
+        "image_size": math.isqrt(state["pos_embed"].shape[1] - 1) * patch[-1],
+        "patch_size": patch[-1],
+        "channels": patch[1],
+        "width": width,
+        "depth": depth,
+        "heads": HEADS.get(width, width // 64 if width % 64 == 0 else None),
+        "mlp_ratio": state["blocks.0.mlp.fc1.weight"].shape[0] / width,
+        "stem": "patch",
+        "positions": "learned",
+        "pool": "mean" if "fc_norm.weight" in state else "cls",
+        "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
+        "layer_scale": layer_scale,
+        "norm_eps": 1e-12 if layout == "Hugging Face" and not layer_scale else 1e-6,
+    }
+
+
+def _size_for(image_size: int, patch: int) -> int:
+    """The weights' own image size up to 384 px, else 224 (DINOv2 trained its last steps at 518); whole patches."""
+    return max(1, round((image_size if image_size <= 384 else 224) / patch)) * patch

@@ -1,0 +1,31 @@
+"""A network in words: one line, or torchinfo's table of its layers."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from vitmed.core.config import ModelConfig
+from vitmed.models.vit import SIZES
+
+
+def summarise(model: nn.Module, config: ModelConfig) -> str:
+    """Layers, shapes, parameters and multiply-adds of one image, by torchinfo."""
+    import torchinfo  # noqa: TID251  the one place
+
+    size = (1, config.channels, config.image_size, config.image_size)
+    device = next(model.parameters()).device
+    columns = ("input_size", "output_size", "num_params", "mult_adds")
+    text = str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device))
+    for unit in ("MEGA", "GIGA", "TERA"):  # torchinfo prints the name of its own constant
+        text = text.replace(f"Units.{unit}BYTES", unit[0])
+    return text + "\n"
+
+
+def describe_model(model: ModelConfig) -> str:
+    """The network in a few words."""
+    size = SIZES[model.name]
+    changed = [(model.width, size.width), (model.depth, size.depth), (model.heads, size.heads)]
+    width, depth, heads = (own or usual for own, usual in changed)
+    plain = all(own in (None, usual) for own, usual in changed)
+    name = model.name if plain else f"ViT {width} wide, {depth} blocks, {heads} heads"
+    return f"{name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}"

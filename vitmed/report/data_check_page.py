@@ -1,0 +1,164 @@
+"""data_report.json and data_report.html: what `vitmed check` found, with pictures.
+
+The page is for the lab itself: it names files and patients. It is one file without scripts, and loads nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from vitmed.checks.detect import Copies, Image
+from vitmed.checks.findings import FINDINGS, Finding
+from vitmed.core.errors import DataError
+from vitmed.core.files import write_json, write_text
+from vitmed.data.split_names import SPLITS
+from vitmed.imaging.decode import read_image
+from vitmed.report.plots.drawing import BLUE, COLOURS, png
+
+NUMBERS, PAGE = "data_report.json", "data_report.html"
+EXAMPLES = 8  # pictures of a class
+PAIRS = 12  # pairs of copies
+CLASSES = 20  # classes with pictures
+SIDE = 96  # of a picture, px
+Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each
+
+
+def table(images: Sequence[Image]) -> list[dict[str, Any]]:
+    """A row for every split and class: images, patients (None: unknown), unreadable files."""
+    rows: dict[tuple[str, str], list[Image]] = {}
+    for image in images:
+        rows.setdefault((image.split or "", image.label or ""), []).append(image)
+    return [
+        {
+            "split": split or None,
+            "class": label or None,
+            "images": len(part),
+            "patients": len({i.group for i in part}) if all(i.group is not None for i in part) else None,
+            "unreadable": sum(bool(i.record.kind) for i in part),
+        }
+        for (split, label), part in sorted(rows.items(), key=lambda row: (["", *SPLITS].index(row[0][0]), row[0][1]))
+    ]
+
+
+def sizes(images: Sequence[Image]) -> dict[str, Any]:
+    """Counts by format, mode and bit depth, and the quartiles of width and height; of the files whose head is sound."""
+    facts = [image.record.facts for image in images if image.record.facts is not None]
+    found: dict[str, Any] = {
+        "formats": dict(Counter(f.format for f in facts).most_common()),
+        "modes": dict(Counter(f.mode for f in facts).most_common()),
+        "bits": {str(bits): count for bits, count in Counter(f.bits for f in facts).most_common()},
+    }
+    for name in ("width", "height"):
+        values = [getattr(f, name) for f in facts]
+        found[name] = [round(float(q)) for q in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])] if values else None
+    return found
+
+
+def size_histogram(images: Sequence[Image]) -> Figure:
+    """Longer sides, px, by class where there are few."""
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    axes = figure.add_subplot()
+    good = [image for image in images if image.record.facts is not None]
+    longer = np.array([max(i.record.facts.width, i.record.facts.height) for i in good if i.record.facts is not None])
+    labels = np.array([image.label or "no class" for image in good])
+    names = sorted(set(labels.tolist()))
+    if len(good):
+        low, high = longer.min(), longer.max()
+        wide = high > 20 * low
+        edges = np.geomspace(low, high + 1, 40) if wide else np.linspace(low - 0.5, high + 0.5, min(40, high - low + 2))
+        bins: list[float] = edges.tolist()
+        if len(names) <= len(COLOURS):
+            for name, colour in zip(names, COLOURS, strict=False):
+                axes.hist(longer[labels == name], bins=bins, histtype="step", linewidth=2, color=colour, label=name)
+            axes.legend(frameon=False)
+        else:
+            axes.hist(longer, bins=bins, color=BLUE)
+        if wide:
+            axes.set_xscale("log")
+    axes.set_xlabel("longer side, px")
+    axes.set_ylabel("images")
+    axes.grid(alpha=0.25)
+    return figure
+
+
+def write_data_report(
+    folder: Path,
+    root: Path,
+    title: str,
+    content: Mapping[str, Any],
+    images: Sequence[Image],
+    findings: Sequence[Finding],
+    copies: Mapping[str, Copies],
+) -> None:
+    """Both files, each whole or not at all.
+
+    Args:
+        content: of data_report.json.
+        copies: "exact" and "near".
+    """
+    write_json(folder / NUMBERS, content)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    html = environment.get_template("data_check.html.j2").render(
+        title=title,
+        content=content,
+        findings=findings,
+        meanings={code: meaning for code, (_, meaning, _) in FINDINGS.items()},
+        histogram=_source(png(size_histogram(images))),
+        examples=_examples(root, images),
+        pairs=_pairs(root, images, copies),
+    )
+    write_text(folder / PAGE, html)
+
+
+def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
+    """Of every class a few pictures from all over it: (class, [(picture, path)])."""
+    shown = []
+    names = sorted({image.label or "" for image in images})
+    for name in names[:CLASSES]:
+        of_class = [image for image in images if (image.label or "") == name and not image.record.kind]
+        spread = np.unique(np.linspace(0, len(of_class) - 1, EXAMPLES).astype(int)).tolist() if of_class else []
+        shown.append((name or "no class", [(_thumbnail(root / of_class[i].path), of_class[i].path) for i in spread]))
+    return shown
+
+
+def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
+    """The worst copies side by side: (what they are, [(picture, path)])."""
+    shown = []
+    for how, told in (("exact", "byte for byte"), ("near", "to the eye")):
+        kinds = copies[how]
+        for what, groups in (
+            ("under two labels", kinds.two_labels),
+            ("in two splits", kinds.across_splits),
+            ("in one class", kinds.within),
+        ):
+            for group in groups[:PAIRS]:
+                pictures = [(_thumbnail(root / images[i].path), images[i].path) for i in group[:4]]
+                shown.append((f"the same {told}, {what}", pictures))
+    return shown[:PAIRS]
+
+
+def _thumbnail(path: Path) -> str:
+    """A small PNG, made anew from pixels, so that it holds none of the file's metadata; empty where it cannot be."""
+    try:
+        image = read_image(path)
+    except DataError:
+        return ""
+    image.thumbnail((SIDE, SIDE))
+    stream = io.BytesIO()
+    image.save(stream, format="PNG")
+    return _source(stream.getvalue())
+
+
+def _source(data: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(data).decode()

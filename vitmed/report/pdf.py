@@ -1,0 +1,55 @@
+"""report.pdf: the page as a browser prints it. None of our libraries lays out HTML; many machines have a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.core.errors import UsageError
+from vitmed.core.files import write_bytes
+
+BROWSERS = (
+    *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"),
+    *("microsoft-edge", "microsoft-edge-stable", "msedge"),
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
+PATIENCE = 120  # s
+
+
+def find_browser() -> str | None:
+    """The program of a Chromium, Chrome or Edge; None where there is none."""
+    return next((path for name in BROWSERS if (path := shutil.which(name)) is not None), None)
+
+
+def check_formats(config: EvaluateConfig) -> None:
+    """Raise UsageError where a format is asked for that this machine cannot write; before the work, not after it."""
+    if "pdf" in config.format.split(",") and find_browser() is None:
+        raise UsageError(
+            "--format pdf: neither Chromium nor Chrome nor Edge is found",
+            "install one, or leave pdf out and print report.html from any browser",
+        )
+
+
+def print_pdf(page: Path, pdf: Path) -> None:
+    """Print an HTML file, without a window and without a connection. Raises UsageError where that fails."""
+    program = find_browser()
+    if program is None:
+        raise UsageError(f"{pdf}: no browser to print it with", "print report.html from any browser")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        made = Path(folder, "report.pdf")
+        command = [program, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+        command += ["--disable-dev-shm-usage", "--no-pdf-header-footer", f"--user-data-dir={folder}/profile"]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            command.append("--no-sandbox")  # Chromium refuses to run as root with one
+        command += [f"--print-to-pdf={made}", page.resolve().as_uri()]
+        try:
+            subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UsageError(f"{pdf}: {Path(program).name} fails ({error})", "print report.html yourself") from None
+        if not made.is_file() or not made.read_bytes().startswith(b"%PDF"):
+            raise UsageError(f"{pdf}: {Path(program).name} printed nothing", "print report.html from any browser")
+        write_bytes(pdf, made.read_bytes())

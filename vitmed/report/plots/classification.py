@@ -1,0 +1,163 @@
+"""Figures about right and wrong: confusion matrix, ROC, precision and recall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitmed.core.text import counted
+from vitmed.metrics.positive_class import finding
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import threshold_counts
+from vitmed.metrics.scoring import known_labels
+from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, short, square, told_value
+
+WRITTEN = 40  # classes whose cells hold numbers; of more the colour alone tells
+
+
+def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure:
+    """Counts and the share of the row (of the truth) in one cell each.
+
+    Args:
+        predictions: with labels.
+        metrics: from `evaluate_predictions`; with it the title tells balanced accuracy and its interval.
+    """
+    k = len(predictions.classes)
+    counts = np.zeros((k, k), dtype=np.int64)
+    np.add.at(counts, (known_labels(predictions), predictions.predicted), 1)
+    total = counts.sum(axis=1, keepdims=True)
+    share = counts / np.maximum(total, 1)
+    cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
+    figure = Figure(figsize=(cell * k + 2, cell * k + 1.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    size = min(13.0, 72 * cell / (0.68 * max(4, len(f"{counts.max(initial=0):,}"))))  # points: the longest text fits
+    for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
+        if k > LEGEND and not counts[row, column]:
+            continue  # among hundreds of cells the zeros are clutter
+        axes.text(
+            column,
+            row,
+            f"{counts[row, column]:,}\n{percent(share[row, column])}",
+            ha="center",
+            va="center",
+            fontsize=size,
+            color="white" if share[row, column] > 0.62 else "black",
+            in_layout=False,  # it lies inside the axes; measuring hundreds of them takes seconds
+        )
+    names = [short(c, 18) for c in predictions.classes]
+    font = 10 if k <= 15 else 13
+    named = range(0, k, -(-k // WRITTEN))  # of very many classes every n-th
+    upright = max(map(len, names)) * 0.62 * font / 72 > cell  # would touch its neighbour
+    axes.set_xticks(named, [names[i] for i in named], fontsize=font, rotation=90 if upright else 0)
+    axes.set_yticks(named, [f"{names[i]} (n={total[i, 0]:,})" for i in named], fontsize=font)
+    axes.set_xlabel("predicted class", fontsize=font + 1)
+    axes.set_ylabel("true class (images)", fontsize=font + 1)
+    if k <= WRITTEN:
+        axes.set_xticks(np.arange(k + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(k + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="minor", length=0)
+    told = told_value(metrics, "balanced_accuracy", "\n")
+    figure.suptitle(f"n = {counted(len(predictions), 'image')}{told}", fontsize=font + 1)
+    return figure
+
+
+def roc(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure:
+    """Sensitivity against 1 - specificity over all thresholds; see `confusion_matrix` for the arguments."""
+    k = len(predictions.classes)
+    curves = {}
+    for c in range(k):
+        tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
+        if tp[-1] and fp[-1]:
+            curves[c] = fp / fp[-1], tp / tp[-1]
+    figure, axes = square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
+    _nothing(axes, predictions, not curves)
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
+    areas = {c: float(np.trapezoid(y, x)) for c, (x, y) in curves.items()}
+    _lines(axes, predictions, metrics, curves, areas, "auroc", steps=False)
+    if k > 2 and curves:
+        x = np.linspace(0, 1, 1001)
+        y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
+        axes.plot(
+            np.append(0, x), np.append(0, y), color="black", linewidth=2.5, linestyle="--", label="mean of classes"
+        )
+    _finish(figure, axes, predictions, metrics, "auroc")
+    return figure
+
+
+def precision_recall(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure:
+    """Precision (PPV) against recall (sensitivity); see `confusion_matrix` for the arguments."""
+    k = len(predictions.classes)
+    curves, areas = {}, {}
+    for c in range(k):
+        tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
+        if tp[-1] and fp[-1]:
+            recall, precision = tp / tp[-1], tp[1:] / (tp[1:] + fp[1:])
+            curves[c] = recall, np.append(precision[:1], precision)
+            areas[c] = float(np.sum(np.diff(recall) * precision))
+    figure, axes = square("recall (sensitivity)", "precision (PPV)")
+    found = finding(predictions)
+    _nothing(axes, predictions, not curves if found is None else found not in curves)
+    if k == 2 and len(predictions):
+        prevalence = float(np.mean(known_labels(predictions) == finding(predictions)))
+        axes.axhline(
+            prevalence, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {prevalence:.2f}"
+        )
+    _lines(axes, predictions, metrics, curves, areas, "average_precision", steps=True)
+    _finish(figure, axes, predictions, metrics, "average_precision")
+    return figure
+
+
+def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
+    """Why there is no curve, where there is none."""
+    if empty:
+        names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
+        why = f"all images are of the class {short(names[0], 26)}" if len(names) == 1 else "there are no images"
+        axes.text(0.5, 0.6, f"no curve: {why}", ha="center", va="center", fontsize=11, transform=axes.transAxes)
+
+
+def _lines(
+    axes: Axes,
+    predictions: Predictions,
+    metrics: Mapping[str, Any] | None,
+    curves: dict[int, tuple[np.ndarray, np.ndarray]],
+    areas: dict[int, float],
+    name: str,
+    steps: bool,
+) -> None:
+    """Draw the curves: of two classes the positive one; of many, only the worst four in colour."""
+    if len(predictions.classes) == 2:
+        curves = {c: curve for c, curve in curves.items() if c == finding(predictions)}
+    worst = sorted(curves, key=lambda c: areas[c])[:4]
+    named = list(curves) if len(curves) <= LEGEND else worst
+    style = "steps-pre" if steps else "default"
+    if len(curves) > LEGEND:
+        axes.plot([], [], color=GREY, linewidth=0.7, label=f"{len(curves) - 4} other classes")
+    for c in curves:
+        if c not in named:
+            axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, drawstyle=style)
+    for colour, c in zip(COLOURS, named, strict=False):
+        n = int(np.sum(known_labels(predictions) == c))
+        entry = metrics["per_class"][predictions.classes[c]][name] if metrics else {"value": areas[c], "low": None}
+        text = f"{short(predictions.classes[c], 26)}: {entry['value']:.3f}{interval(entry)}, n={n:,}"
+        width = 2.2 if len(curves) == 1 else 1.3
+        axes.plot(*curves[c], color=colour, linewidth=width, drawstyle=style, label=text)
+
+
+def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Mapping[str, Any] | None, name: str) -> None:
+    """Title, and a legend below, where it hides no curve."""
+    many = len(predictions.classes) > 2
+    told = told_value(metrics, name, "\nmean of classes: ") if many else ""
+    kind = ", each class against the rest" if many else ""
+    axes.set_title(f"n = {counted(len(predictions), 'image')}{kind}{told}", fontsize=11)
+    handles, texts = axes.get_legend_handles_labels()
+    figure.set_figheight(7.1 + 0.2 * len(handles))
+    if handles:
+        lowest = "lowest " if len(predictions.classes) > LEGEND else ""
+        title = lowest + {"auroc": "AUROC", "average_precision": "average precision"}[name]
+        figure.legend(handles, texts, loc="outside lower center", fontsize=9, title=title, title_fontsize=9)

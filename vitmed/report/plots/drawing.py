@@ -1,0 +1,196 @@
+"""What the figures share: colours, how text is cut and numbers are written, a picture, a figure as PNG.
+
+Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no meaning rests on colour alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from PIL import Image
+
+from vitmed.metrics.table import METRICS
+
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
+GREY = "#8A8A8A"
+LEGEND = 8  # classes that a legend names; of more, only the worst
+DPI = 120
+TOLD = 900  # characters of a text alternative
+LARGE = 300_000  # bytes that a gallery may take on the page; a dozen of them fit into 5 MB
+QUALITIES = (88, 75, 60, 45, 30)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as files, and what is written in it.
+
+    Attributes:
+        png, svg: as they stand in the folder.
+        small: the same for the page, in as few bytes as look alike; `kind` its MIME type.
+        text: titles, axes, legend and numbers, for who cannot see it.
+    """
+
+    png: bytes
+    svg: bytes
+    small: bytes
+    kind: str
+    text: str
+
+
+def drawn(figure: Figure, pictures: bool = False) -> Drawn:
+    """The figure as files.
+
+    Args:
+        pictures: it shows images, which a palette of 256 colours would spoil; they become JPEG on the page; the PNG in
+            the folder stays as it is.
+    """
+    image = _raster(figure)
+    data, stream, small = _png(image), io.BytesIO(), io.BytesIO()
+    figure.set_layout_engine("none")  # the places of all parts are settled: finding them again takes as long as drawing
+    with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
+        FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
+    if pictures:
+        small, kind = _jpeg(image), "image/jpeg"
+    else:
+        image.quantize(256, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
+        kind = "image/png"
+    shown = [(small.getvalue(), kind), (data, "image/png")]
+    if not pictures:
+        shown.append((stream.getvalue(), "image/svg+xml"))
+    least, kind = min(shown, key=lambda way: len(way[0]))
+    return Drawn(data, stream.getvalue(), least, kind, told(figure))
+
+
+def told(figure: Figure) -> str:
+    """What is written in a figure, from its title down, in one line; cut after `TOLD` characters."""
+    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in _written(figure) if part.strip()))
+    text = text.replace(r"\$", "$")
+    return text if len(text) <= TOLD else text[:TOLD].rsplit(" ", 1)[0] + " …"
+
+
+def _written(figure: Figure) -> Iterator[str]:
+    yield figure.get_suptitle()
+    for axes in figure.axes:
+        yield axes.get_title()
+        if axes.axison:
+            yield axes.get_xlabel()
+            yield axes.get_ylabel()
+        for legend in filter(None, [axes.get_legend()]):
+            yield from (entry.get_text() for entry in legend.get_texts())
+        yield from (text.get_text() for text in axes.texts)
+    for legend in figure.legends:
+        yield legend.get_title().get_text()
+        yield from (entry.get_text() for entry in legend.get_texts())
+    yield from (text.get_text() for text in figure.texts)
+
+
+def _jpeg(image: Image.Image) -> io.BytesIO:
+    """Of the best quality at which it takes no more than `LARGE`, or of the least."""
+    for quality in QUALITIES:
+        stream = io.BytesIO()
+        image.save(stream, format="JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
+        if stream.tell() <= LARGE:
+            break
+    return stream
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file at 120 dots per inch."""
+    return _png(_raster(figure))
+
+
+def _raster(figure: Figure) -> Image.Image:
+    """RGB, drawn once: `Figure.savefig` draws twice, the first time for nothing but the layout."""
+    figure.dpi = DPI
+    canvas = FigureCanvasAgg(figure)
+    with _any_glyph():
+        canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
+def _png(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format="PNG", dpi=(DPI, DPI))
+    return stream.getvalue()
+
+
+@contextlib.contextmanager
+def _any_glyph() -> Iterator[None]:
+    """A name in a script that the font lacks shows boxes, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        yield
+
+
+def show(axes: Axes, image: np.ndarray) -> None:
+    if image.ndim == 3:  # without alpha, which matplotlib would draw on white
+        image = image[..., :3] if image.shape[2] >= 3 else image[..., 0]
+    axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255, interpolation="nearest")
+
+
+def square(x: str, y: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, 7.1), layout="constrained")
+    axes = figure.add_subplot(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel=x, ylabel=y)
+    axes.set_aspect("equal")
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def told_value(metrics: Mapping[str, Any] | None, name: str, before: str) -> str:
+    """`, Balanced accuracy 0.91 (0.88 to 0.93)`; empty where it is not known."""
+    if metrics is None or metrics["overall"][name]["value"] is None:
+        return ""
+    entry = metrics["overall"][name]
+    return f"{before}{METRICS[name].title} {entry['value']:.3f}{interval(entry)}"
+
+
+def interval(entry: Mapping[str, float | None]) -> str:
+    return "" if entry["low"] is None else f" ({entry['low']:.3f} to {entry['high']:.3f})"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage that never rounds to 100 % or 0 % what is not."""
+    if 0.995 <= share < 1:
+        return ">99%"
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def plain(text: str) -> str:
+    """Text without the characters that turn the direction of whatever follows; names in any script stay legible."""
+    return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+
+
+def place(name: str, most: int) -> str:
+    """A path fit for beneath a picture: whole in one line or two; of a longer one the end, which tells the image apart.
+
+    It is broken behind a folder, else at the last mark where both halves fit, else where the line is full.
+    """
+    name = " ".join(plain(name).split())
+    if len(name) > most:
+        name = name if len(name) <= 2 * most else "…" + name[1 - 2 * most :]
+        fit = range(max(1, len(name) - most), min(most, len(name) - 1) + 1)
+        cuts = [[k for k in fit if name[k - 1] in marks] for marks in ("/", "_-. ")]
+        cut = max(cuts[0] or cuts[1] or [len(name) - most])
+        name = f"{name[:cut]}\n{name[cut:]}"
+    return name.replace("$", r"\$")
+
+
+def short(name: str, most: int) -> str:
+    """A class name fit for a figure: one line, cut in its middle to `most` characters, no mathtext."""
+    name = " ".join(plain(name).split())
+    if len(name) > most:  # names of one family often differ at the end
+        name = name[: most - most // 2 - 1].rstrip() + "…" + name[-(most // 2) :].lstrip()
+    return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")

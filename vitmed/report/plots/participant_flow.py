@@ -1,0 +1,163 @@
+"""The flow diagram: from the files that were found to the images that were judged."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from vitmed.core.text import counted
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.plots.drawing import BLUE, GREY, short
+
+LISTED = 6  # classes that a box lists
+LINE = 0.21  # inches that a line of text takes
+FOLDS = "tests of the folds, each by the model that never saw it"
+WIDTH = 8.0  # inches
+LETTER = 0.088  # inches that a letter takes
+
+
+def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure | None:
+    """Files found, left out, used, and dealt to the splits, with images and patients; None where it is not known.
+
+    Args:
+        metrics: with the key `flow`, as `flow.flow_of` makes it.
+    """
+    told = (metrics or {}).get("flow")
+    if not told:
+        return None
+    judged = told.get("judged") or {}
+    other = [] if judged.get("split") or not judged else [("others", judged)]
+    count = len(told["splits"]) + len(other)
+    width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
+    if "folds" in judged:  # any number of them: a line each, in one box
+        width, parts = WIDTH - 0.4, {}
+        every = [(FOLDS, _fold_lines(told["splits"], int((width - 0.2) / LETTER)))]
+    else:
+        parts = dict([*told["splits"].items(), *other])
+        most = int((width - 0.2) / LETTER)
+        wrap = any(
+            len(n) + len(_numbers(entry)) > most for part in parts.values() for n, entry in _classes(part).items()
+        )
+        every = [(name, _lines(part, most, wrap)) for name, part in parts.items()]
+    top, side, middle = _found(told), _left_out(told), _used(told)
+    low = max(len(lines) for _, lines in every) + 1
+    heights = [_height(len(top)) if top else 0.0, _height(max(len(middle), len(side) if top else 0)), _height(low)]
+    gap = 0.42
+    total = sum(heights) + gap * (2 if top else 1) + 0.2
+    figure = Figure(figsize=(WIDTH, total))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, total))
+    axes.set_axis_off()
+    y = total - 0.1
+    if top:
+        _box(axes, 0.2, y - heights[0], 3.6, heights[0], top)
+        _box(axes, 4.4, y - heights[0] - gap / 2 - _height(len(side)) / 2, 3.4, _height(len(side)), side, GREY)
+        _arrow(axes, (2.0, y - heights[0]), (2.0, y - heights[0] - gap))
+        _arrow(axes, (2.0, y - heights[0] - gap / 2), (4.4, y - heights[0] - gap / 2))
+        y -= heights[0] + gap
+    own = _height(len(middle))
+    _box(axes, 0.2, y - own, 3.6, own, middle)
+    y -= own
+    bottom = 0.1 + heights[2]
+    rail = bottom + 0.24
+    axes.plot([2.0, 2.0], [y, rail], color="black", linewidth=1)
+    for i, (name, lines) in enumerate(every):
+        x = 0.2 + i * (width + 0.2)
+        apart = (name, told["splits"].get(name)) not in told["splits"].items() and name != FOLDS
+        here = apart or name in (judged.get("split"), FOLDS)
+        title = f"{name}: judged here" if here else name
+        part = told["splits"].get(name)
+        if here and part and judged["images"] != part["images"]:  # rows were taken out of the table
+            title, lines = f"{name}: {judged['images']:,} judged here", [f"of {lines[0]}", *lines[1:]]
+        _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
+        if not apart:
+            axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)
+            _arrow(axes, (x + width / 2, rail), (x + width / 2, bottom))
+    return figure
+
+
+def _height(lines: int) -> float:
+    return LINE * lines + 0.16
+
+
+def _box(
+    axes: Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    lines: list[str],
+    edge: str = "black",
+    bold: bool = False,
+) -> None:
+    """A box whose first line is its heading; (x, y) is its lower left corner, all in inches."""
+    axes.add_patch(
+        Rectangle(
+            (x, y), width, height, facecolor="#EAF3FA" if bold else "white", edgecolor=edge, linewidth=2 if bold else 1
+        )
+    )
+    for i, line in enumerate(lines):
+        weight = "bold" if i == 0 else "normal"
+        axes.text(x + 0.1, y + height - 0.08 - LINE * (i + 0.5), line, va="center", fontsize=10, fontweight=weight)
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "black", "linewidth": 1})
+
+
+def _people(patients: int | None) -> str:
+    return "patients unknown" if patients is None else counted(patients, "patient")
+
+
+def _found(told: Mapping[str, Any]) -> list[str]:
+    return [] if told["found"] is None else ["Found", counted(told["found"], "image file")]
+
+
+def _left_out(told: Mapping[str, Any]) -> list[str]:
+    if told["left_out"] is None:
+        return []
+    unreadable = "unreadable: not counted" if told["unreadable"] is None else f"{told['unreadable']:,} unreadable"
+    lines = ["Left out", unreadable, f"{told['left_out']:,} in no split"]
+    return [*lines, *_wrapped(told["why_left_out"], 44)] if told["left_out"] else lines
+
+
+def _used(told: Mapping[str, Any]) -> list[str]:
+    lines = ["Used", f"{counted(told['used'], 'image')}, {_people(told['patients'])}"]
+    if told["exact_duplicates"] is not None:
+        lines.append(f"kept: identical copies {told['exact_duplicates']:,}, alike {told['near_duplicates']:,}")
+    return lines
+
+
+def _lines(part: Mapping[str, Any], most: int, wrap: bool) -> list[str]:
+    """Of at most so many letters; the numbers of a class in the line of its name, or in the next."""
+    lines, classes = [counted(part["images"], "image"), _people(part["patients"])], part.get("classes", {})
+    if len(classes) > LISTED:
+        return [*lines, f"{len(classes):,} classes"]
+    for name, entry in _classes(part).items():
+        numbers = _numbers(entry)
+        lines += [f"{short(name, most - 1)}:", f"  {numbers[2:]}"] if wrap else [short(name, most) + numbers]
+    return lines
+
+
+def _classes(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those that a box lists; none of many, and of other images as a report of before told them."""
+    classes: Mapping[str, Any] = part.get("classes", {})
+    return classes if len(classes) <= LISTED else {}
+
+
+def _numbers(entry: Mapping[str, Any]) -> str:
+    people = "" if entry["patients"] is None else f" / {entry['patients']:,}"
+    return f": {entry['images']:,}{people}"
+
+
+def _fold_lines(parts: Mapping[str, Any], most: int) -> list[str]:
+    """A line for the test of each fold, of at most so many letters."""
+    return [short(f"{name}: {', '.join(_lines(part, 24, False))}", most) for name, part in parts.items()]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(f"({text})", width) if text else []

@@ -1,0 +1,146 @@
+"""Figures about unlike patients: the spread over patients, and subgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from vitmed.metrics.per_patient import outside, shares
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.plots.drawing import BLUE, GREY, RED, short
+
+NAMED = 4  # patients whose number is written beside their dot
+FOREST = (("auroc", "AUROC"), ("sensitivity", "sensitivity"), ("specificity", "specificity"))
+FOREST_MANY = (("auroc", "AUROC"), ("balanced_accuracy", "balanced accuracy"), ("accuracy", "accuracy"))
+
+
+def patient_spread(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
+    """A dot per patient: how many images, and the share that is right; with the limits that chance alone would keep.
+
+    A funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185) with exact binomial limits of 95 %. Of two classes a panel
+    each for sensitivity and specificity, else one for accuracy. None where patients are unknown or have one image each.
+
+    Args:
+        predictions: with labels.
+        metrics: not needed.
+    """
+    if predictions.groups is None or not len(predictions):
+        return None
+    kinds = shares(predictions)
+    if kinds["accuracy"][0].max() == 1 or len(kinds["accuracy"][0]) == 1:
+        return None
+    names = list(kinds)[1:] or ["accuracy"]  # of two classes sensitivity and specificity
+    figure = Figure(figsize=(9.2, 5.0) if len(names) == 2 else (6.4, 5.0), layout="constrained")
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in (kinds[name] for name in names))
+    height = 1.03 - lowest + 0.05
+    panels[0].set_ylim(1.03 - 1.12 * height, 1.03)
+    for axes, name in zip(panels, names, strict=True):
+        _funnel(axes, name, *kinds[name], height)
+    panels[0].set_ylabel("share of the patient's images that is right")
+    return figure
+
+
+def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height: float) -> None:
+    from scipy.stats import binom  # here: predict must start without it
+
+    known = np.flatnonzero(images)
+    n, share = images[known], right[known] / images[known]
+    axes.set_title(f"{name}, {len(known):,} patients", fontsize=11)
+    axes.set_xlabel("images of the kind that the patient has")
+    axes.grid(color="0.92")
+    axes.set_axisbelow(True)
+    if not len(known):
+        axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
+        return
+    overall = right.sum() / images.sum()
+    grid = np.unique(np.geomspace(max(1, n.min()), max(2, n.max()), 200).round())
+    axes.axhline(overall, color=GREY, linewidth=1, linestyle="--", label=f"all images: {overall:.3f}")
+    limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
+    axes.fill_between(grid, *limits, color="0.9", linewidth=0, label="95 % of patients, if all were alike")
+    far = outside(n, right[known])
+    size = float(np.clip(2500 / len(known), 8, 36))
+    for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
+        dots, count = np.unique(np.stack([n[some], share[some]]), axis=1, return_counts=True)  # (2, D): some lie level
+        axes.scatter(dots[0], dots[1], s=size * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0)
+        axes.plot([], [], marker, color=colour, label=f"{text}: {int(some.sum()):,} patients")
+    if n.max() > 20 * n.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        axes.set_xlim(n.min() - 0.06 * np.ptp(n) - 0.5, n.max() + 0.06 * np.ptp(n) + 0.5)
+    low = np.flatnonzero(far & (share < overall))
+    floor = -np.inf
+    for i in low[np.argsort(share[low], kind="stable")[:NAMED]]:
+        floor = max(share[i], floor + 0.055 * height)  # so that names do not lie on each other
+        right_half = axes.transAxes.inverted().transform(axes.transData.transform((n[i], 0)))[0] > 0.6
+        axes.annotate(
+            f"patient {known[i] + 1} (n={n[i]:,})", (n[i], share[i]), (-14 if right_half else 14, floor),
+            textcoords=("offset points", "data"), ha="right" if right_half else "left", va="center", fontsize=8,
+            color="0.2", arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3},
+        )  # fmt: skip
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+
+
+def forest(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
+    """Each stratum of each column with its interval, beside the whole; None where no subgroups were asked for.
+
+    Args:
+        predictions: with labels.
+        metrics: with `subgroups`.
+    """
+    columns = (metrics or {}).get("subgroups") or {}
+    columns = {name: found for name, found in columns.items() if any("overall" in s for s in found["strata"])}
+    if not columns or metrics is None:
+        return None
+    positive = metrics["positive_class"]
+    known = FOREST_MANY if positive is None else FOREST
+    strata = [stratum for found in columns.values() for stratum in found["strata"]]
+    kinds = [k for k in known if any(k[0] in s.get("overall", {}) for s in strata)]
+    whole = metrics["overall"] if positive is None else {**metrics["overall"], **metrics["per_class"][positive]}
+    rows: list[tuple[str, Mapping[str, Any] | None]] = [(_stratum({"name": "all", **metrics}), whole)]
+    for name, found in columns.items():
+        rows.append((short(name, 30), None))
+        rows += [(_stratum(stratum), stratum.get("overall", {})) for stratum in found["strata"]]
+    figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
+    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    for axes, (kind, title) in zip(panels, kinds, strict=True):
+        told = whole[kind]["value"]
+        if told is not None:
+            axes.axvline(told, color=GREY, linestyle="--", linewidth=1)
+        for y, (_, overall) in enumerate(rows):
+            entry = (overall or {}).get(kind)
+            if entry is None:
+                continue
+            if entry["value"] is None:
+                axes.text(
+                    0.02, y, "undefined", fontsize=8, color="0.35", va="center", transform=axes.get_yaxis_transform()
+                )
+                continue
+            if entry["low"] is not None:
+                axes.plot([entry["low"], entry["high"]], [y, y], color="black" if y == 0 else BLUE, linewidth=1.6)
+            axes.plot(entry["value"], y, "D" if y == 0 else "o", color="black" if y == 0 else BLUE, markersize=5)
+        axes.set_xlabel(title)
+        axes.grid(axis="x", color="0.92")
+        axes.set_axisbelow(True)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    panels[0].set_yticks(range(len(rows)), [text for text, _ in rows], fontsize=9)
+    for label, (_, overall) in zip(panels[0].get_yticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if overall is None else "normal")
+        label.set_color("0.45" if overall == {} else "black")
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    return figure
+
+
+def _stratum(stratum: Mapping[str, Any]) -> str:
+    name = short(stratum["name"], 26)
+    if stratum.get("suppressed"):
+        return f"{name} (n{stratum['n']})"
+    patients = "" if stratum["n_groups"] is None else f", {stratum['n_groups']:,} patients"
+    return f"{name} (n={stratum['n']:,}{patients})"

@@ -1,0 +1,85 @@
+"""Figures of `vitmed stress`: the curves, and what the corruptions look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, show
+
+COLUMNS = 4
+STYLES = {"balanced_accuracy": ("balanced accuracy", BLUE, "-", "o"), "auroc": ("AUROC", ORANGE, "--", "s")}
+
+
+def stress_curves(predictions: Predictions | None, metrics: Mapping[str, Any] | None) -> Figure | None:
+    """A panel for each corruption: balanced accuracy and AUROC by strength, with bands; None without a stress test.
+
+    Args:
+        predictions: not looked at.
+        metrics: `robustness` holds what `robustness.judge` found.
+    """
+    found = (metrics or {}).get("robustness")
+    if not found or not found["corruptions"]:
+        return None
+    parts = sorted(found["corruptions"].values(), key=lambda part: -(part["lost"]["value"] or 0))
+    columns = min(COLUMNS, len(parts))
+    lines = -(-len(parts) // columns)
+    figure = Figure(figsize=(2.6 * columns + 0.6, 2.25 * lines + 1.0), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+    for axes in panels.flat[len(parts) :]:
+        axes.set_axis_off()
+    for axes, part in zip(panels.flat, parts, strict=False):
+        _curves(axes, found["clean"], part)
+        axes.axhline(1 / len(found["classes"]), color=GREY, linestyle=":", linewidth=1.2, label="guessing (balanced)")
+        lost = part["lost"]["value"]
+        axes.set_title(part["title"] + ("" if lost is None else f": {0 - round(lost, 3):+.3f}"), fontsize=10)
+        axes.grid(color="0.9")
+        axes.set_axisbelow(True)
+    panels[0, 0].set(xticks=range(6), ylim=(None, 1.02))
+    for i, axes in enumerate(panels.flat[: len(parts)]):
+        if i + columns >= len(parts):  # the lowest of its column
+            axes.set_xlabel("strength (0: as it is)", fontsize=9)
+            axes.tick_params(labelbottom=True)
+    unit = "images" if found["n_groups"] is None else f"images of {found['n_groups']:,} patients"
+    figure.suptitle(f"n = {found['n']:,} {unit}; in the titles: mean change of balanced accuracy", fontsize=11)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    return figure
+
+
+def _curves(axes: Axes, clean: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+    for name, (label, colour, line, marker) in STYLES.items():
+        entries = [clean[name], *(row[name] for row in part["strengths"])]
+        if entries[0]["value"] is None:
+            continue
+        strength = np.arange(len(entries))
+        axes.plot(strength, _numbers(entries, "value"), line, color=colour, marker=marker, markersize=3.5, label=label)
+        axes.fill_between(strength, _numbers(entries, "low"), _numbers(entries, "high"), color=colour, alpha=0.2)
+
+
+def _numbers(entries: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    return np.array([np.nan if entry[key] is None else entry[key] for entry in entries], dtype=float)
+
+
+def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
+    """One image under every corruption: a line each, the image as it is and then strength 1 to 5.
+
+    Args:
+        pictures: title -> six uint8 arrays (H, W) or (H, W, C), of the same size.
+    """
+    columns = max(map(len, pictures.values()))
+    figure = Figure(figsize=(1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), layout="constrained")
+    panels = figure.subplots(len(pictures), columns, squeeze=False)
+    for line, (title, images) in zip(panels, pictures.items(), strict=True):
+        for axes, image in zip(line, images, strict=True):
+            show(axes, image)
+            axes.set_xticks([])
+            axes.set_yticks([])
+        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=10)
+    for i, axes in enumerate(panels[0]):
+        axes.set_title("as it is" if i == 0 else f"strength {i}", fontsize=10)
+    return figure

@@ -1,0 +1,86 @@
+"""Figures about training: its curves, and the learning rate range test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vitmed.metrics.table import METRICS
+from vitmed.report.plots.drawing import BLUE, COLOURS, GREY
+from vitmed.training.lr_range import Range
+
+
+def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
+
+    Args:
+        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; best, whether best.pt was written;
+            and monitor, the name of the watched metric. Missing or null values are gaps.
+    """
+    epochs = [record["epoch"] for record in records]
+    monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in METRICS), "auroc")
+
+    def values(key: str) -> np.ndarray:
+        return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
+
+    chosen = values(f"val_{monitor}")
+    best = max((i for i, record in enumerate(records) if record.get("best")), default=None)  # the last that was kept
+    bounded = [n for n in ("auroc", "balanced_accuracy", "accuracy", "mcc") if any(f"val_{n}" in r for r in records)]
+    if METRICS[monitor].higher_is_better and monitor not in bounded:
+        bounded = [monitor, *bounded[:3]]
+    losses = {"train_loss": "training", "val_loss": "validation"}
+    if not METRICS[monitor].higher_is_better:
+        losses[f"val_{monitor}"] = f"validation {METRICS[monitor].title.lower()}"
+
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    panels = figure.subplots(1, 3)
+    for i, (key, name) in enumerate(losses.items()):
+        panels[0].plot(epochs, values(key), color=COLOURS[i], marker=".", linestyle=("-", "--", ":")[i], label=name)
+    panels[0].set_ylabel("loss (nats)")
+    for i, name in enumerate(bounded):
+        shown = values(f"val_{name}")
+        panels[1].plot(epochs, shown, color=COLOURS[i], marker=".", linestyle="-" if name == monitor else "--")
+        panels[1].lines[-1].set_label(METRICS[name].title)
+    panels[1].set_ylabel("validation metric")
+    panels[2].plot(epochs, values("lr"), color=BLUE, marker=".")
+    panels[2].set_ylabel("learning rate")
+    for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=True):
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.grid(color="0.9")
+        axes.set_axisbelow(True)
+        if best is not None:
+            axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=9, framealpha=0.85, loc=free)
+    if best is not None:
+        figure.suptitle(
+            f"best.pt: epoch {epochs[best]}, validation {METRICS[monitor].title} {chosen[best]:.3f}", fontsize=12
+        )
+    return figure
+
+
+def lr_range(found: Range) -> Figure:
+    """The running mean of the training loss over the learning rate, with the two suggestions."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(found.rates, found.losses, color=COLOURS[0], linewidth=2)
+    axes.set_xscale("log")
+    for rate, name, colour, marker in (
+        (found.valley, "valley", COLOURS[1], "o"),
+        (found.steepest, "steepest descent", COLOURS[2], "s"),
+    ):
+        if rate is not None:
+            loss = found.losses[found.rates.index(rate)]
+            axes.plot([rate], [loss], marker, color=colour, markersize=9, label=f"{name} {rate:.1e}")
+    axes.set_xlabel("Learning rate")
+    axes.set_ylabel("Training loss, running mean")
+    axes.set_title("Learning rate range test")
+    axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
+    return figure

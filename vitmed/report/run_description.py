@@ -1,0 +1,90 @@
+"""What a report says of data, model and training, from a checkpoint; and the words for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitmed.checks.evaluation_images import Chosen
+from vitmed.core.config import ModelConfig, TrainConfig
+from vitmed.data.patient_notes import patients_fact
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.summary import describe_model
+from vitmed.training.checkpoint import Checkpoint
+
+
+def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:
+    """What the report says of data, model and training."""
+    model, train, config = saved.config.model, saved.config.train, saved.config
+    counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
+    return {
+        "Images": f"{what}: {images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
+        "Patients of the run": patients_fact(saved.splits),
+        "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
+        "Model": describe_model(model),
+        "Started from": started_from(model),
+        "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
+        f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
+        "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
+        "Optimisation": optimisation(train),
+        "Model choice": model_choice(saved),
+        "Seed": str(train.seed),
+        "Device of this evaluation": f"{device}, fp32",
+        "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
+    }
+
+
+def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
+    """Which images an evaluation judges, in words; and the name of its folder."""
+    data, part = chosen.root.resolve().name, chosen.part
+    if part is None:
+        return f"all of {data}", data
+    return f"{part} of {data}", part if is_own(saved, chosen) else f"{data}_{part}"
+
+
+def is_own(saved: Checkpoint, chosen: Chosen) -> bool:
+    """Whether the images are a split of the run itself."""
+    return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
+
+
+def describe_window(how: Preprocessing) -> str:
+    """The window of deep images, and the frame of several, in words; "" where there are none."""
+    parts = ["" if how.frame is None else f"frame {how.frame}"]
+    if isinstance(how.window, tuple):
+        parts.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
+    elif how.window is not None:
+        parts.append(f"window of each file ({how.window})")
+    return "".join(f", {part}" for part in parts if part)
+
+
+def started_from(model: ModelConfig) -> str:
+    """The weights that training began with, and their licence."""
+    if model.weights is None:
+        return "random weights"
+    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}"
+
+
+def optimisation(train: TrainConfig) -> str:
+    """How the network was trained, in words."""
+    if train.freeze:
+        return "the network kept as it was; logistic regression with an L2 penalty on its features"
+    ways = [f"layer decay {train.layer_decay:g}"] if train.layer_decay < 1 else []
+    ways += [f"additions of rank {train.lora} to frozen matrices (LoRA)"] if train.lora is not None else []
+    ways += [f"embedding and first {train.freeze_blocks} blocks kept"] if train.freeze_blocks is not None else []
+    ways += ["head started from a logistic regression"] if train.probe_first else []
+    return ", ".join(
+        [
+            f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}",
+            f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs",
+            f"label smoothing {train.smoothing:g}, balance {train.balance}",
+            *ways,
+        ]
+    )
+
+
+def model_choice(saved: Checkpoint) -> str:
+    """How this checkpoint came to be the one that is judged, in words."""
+    train, record = saved.config.train, saved.record
+    if "C" in record:
+        return f"penalty C = {record['C']:g}, by log loss on validation; the test took no part"
+    how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
+    return f"epoch {record.get('epoch')}, {how}; the test took no part"

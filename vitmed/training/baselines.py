@@ -1,0 +1,157 @@
+"""What is reached without training a network: the figures that fine-tuning must beat.
+
+Logistic regression and nearest neighbours on features; the features are those of a frozen pretrained network, or only
+the colours and the size of an image. Every setting is chosen on validation.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from vitmed.core.errors import DataError
+from vitmed.core.process import cores
+from vitmed.data.loading import Images, Progress
+from vitmed.imaging.decode import read_size
+from vitmed.models.inference import check_finite, predict_logits
+from vitmed.models.vit import ViT
+
+C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # strength of the regularisation, strong to weak
+NEIGHBOURS = (1, 3, 5, 10, 20, 50, 100)
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+LEAST = 1e-3  # probability of a class that no neighbour has
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """Logits = features @ weight.T + bias.
+
+    Attributes:
+        weight: (K, D) float32; bias: (K,) float32.
+        C: the inverse strength of the L2 penalty that validation chose (scikit-learn's C, on standardised features).
+        val_loss: its log loss on validation, nats.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray
+    C: float
+    val_loss: float
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """(S, D) -> (S, K) float32."""
+        return (features @ self.weight.T + self.bias).astype(np.float32)
+
+
+def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
+    """(S, D) float32: what the head of the network would see of every image, without augmentation.
+
+    Raises:
+        DataError: an image that can no longer be read.
+    """
+    _, features, problems = predict_logits(
+        model, images.preprocessing, images.read, len(images), device, progress=progress, forward=model.features
+    )
+    if problems:
+        raise DataError("\n".join(problems.values()), "the files were readable when the run began")
+    check_finite(features, "the pretrained network")
+    return features
+
+
+def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndarray:
+    """(S, 9 C + 2) float32: of each channel mean, standard deviation and 7 quantiles; width and height of the file, px.
+
+    A classifier on these sees no shape. Where it does well, so does every shortcut by stain, light or format.
+    """
+    channels = images.preprocessing.channels
+
+    def one(index: int) -> np.ndarray:
+        pixels = images.read(index).reshape(-1, channels)  # (S^2, C)
+        numbers: list[float] = []
+        for channel in range(channels):
+            counts = np.bincount(pixels[:, channel], minlength=256)
+            share = np.cumsum(counts) / len(pixels)
+            mean = float(counts @ LEVELS) / len(pixels)
+            spread = float(counts @ (LEVELS - mean) ** 2) / len(pixels)
+            numbers += [mean, spread**0.5, *np.searchsorted(share, QUANTILES)]
+        return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
+
+    rows = []
+    with ThreadPoolExecutor(cores()) as pool:
+        for done, row in enumerate(pool.map(one, range(len(images)), chunksize=64), 1):
+            rows.append(row)
+            if progress is not None:
+                progress(done, len(images))
+    return np.stack(rows)
+
+
+LEVELS = np.arange(256, dtype=np.float64)
+
+
+def fit_head(
+    train: tuple[np.ndarray, np.ndarray],
+    val: tuple[np.ndarray, np.ndarray],
+    classes: int,
+    progress: Progress | None = None,
+) -> LinearHead:
+    """Multinomial logistic regression with an L2 penalty, whose strength has the lowest log loss on validation.
+
+    Args:
+        train, val: features (S, D) and labels (S,); every class is in both.
+        classes: K.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+
+    mean, std = train[0].mean(axis=0, dtype=np.float64), train[0].std(axis=0, dtype=np.float64)
+    std = np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1)  # a feature that is the same for all images tells nothing
+    x, x_val = ((part[0] - mean) / std for part in (train, val))
+    model = LogisticRegression(warm_start=True, max_iter=500)  # from strong to weak: each starts where the last ended
+    best: LinearHead | None = None
+    for done, C in enumerate(C_VALUES, 1):
+        model.C = C
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a weak penalty that takes longer is not chosen anyway
+            model.fit(x, train[1])
+        loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes)))
+        if best is None or loss < best.val_loss:
+            weight, bias = model.coef_.astype(np.float64), model.intercept_.astype(np.float64)
+            if classes == 2:  # scikit-learn keeps the difference of two logits
+                weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+            weight = weight / std
+            best = LinearHead(weight.astype(np.float32), (bias - weight @ mean).astype(np.float32), C, loss)
+        if progress is not None:
+            progress(done, len(C_VALUES))
+    assert best is not None
+    return best
+
+
+def fit_neighbours(
+    train: tuple[np.ndarray, np.ndarray], val: tuple[np.ndarray, np.ndarray], classes: int
+) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
+    """k nearest neighbours by cosine, weighted by similarity; k has the lowest log loss on validation.
+
+    Returns:
+        k, and a function from features (S, D) to logits (S, K): logarithms of the share of each class, at least LEAST.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    index = NearestNeighbors(metric="cosine", algorithm="brute").fit(train[0])
+
+    def logits(features: np.ndarray, k: int) -> np.ndarray:
+        distance, rows = index.kneighbors(features, n_neighbors=k)  # (S, k) each
+        weight = 1 / (distance + 1e-3)  # a copy counts a thousandfold, not without bound
+        votes = np.stack([(weight * (train[1][rows] == c)).sum(axis=1) for c in range(classes)], axis=1)
+        return np.log(np.maximum(votes / votes.sum(axis=1, keepdims=True), LEAST)).astype(np.float32)
+
+    def loss(k: int) -> float:
+        chances = np.exp(logits(val[0], k))
+        return float(-np.log(chances[np.arange(len(val[1])), val[1]] / chances.sum(axis=1)).mean())
+
+    k = min((k for k in NEIGHBOURS if k <= len(train[1])), key=loss)
+    return k, lambda features: logits(features, k)

@@ -1,0 +1,356 @@
+"""The checkpoint: all that evaluation and prediction need, in plain types, written whole, read safely.
+
+`best.pt` holds the weights that are judged (the moving average where there is one); `last.pt` also holds the
+training state, from which `--resume` goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitmed.core.config import PATHS, AnyConfig, Config, ModelConfig, PretrainConfig, build_config, is_word
+from vitmed.core.errors import CheckpointError, DataError, VitmedError
+from vitmed.core.files import whole_file
+from vitmed.data.samples import Sample, Splits
+from vitmed.imaging.npz import is_npz
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.pretrained import ENCODER, FORMAT
+from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weight_files import safe_load
+
+VERSION = 1
+PRETRAINING = "vitmed pretraining"
+GONE = {"data.cache_mb"}  # fields that earlier versions stored
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as read from its file.
+
+    Attributes:
+        path: the file.
+        config: the whole configuration of the run, with the model's sizes resolved.
+        classes: names, in the order of the logits.
+        preprocessing: how an image becomes the input.
+        weights: the state dict that is judged.
+        splits: membership; its root is found relative to the file's folder, and may not exist here.
+        hashes: split -> sha256 of its files, in the order of the samples.
+        record: the epoch record of these weights.
+        training: the training state (last.pt only).
+        versions: of vitmed and torch, when written.
+        seen: sha256 of the images that the weights which the run started from had been made with.
+        judgement: what was chosen on validation (`Judgement.to_dict`), its arrays as numpy; None where nothing was.
+    """
+
+    path: Path
+    config: Config
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    weights: dict[str, torch.Tensor]
+    splits: Splits
+    hashes: dict[str, list[str]]
+    record: dict[str, Any]
+    versions: dict[str, str]
+    training: dict[str, Any] | None = field(default=None, repr=False)
+    seen: tuple[str, ...] = field(default=(), repr=False)
+    judgement: dict[str, Any] | None = field(default=None, repr=False)
+
+    def model(self) -> ViT:
+        """The network with its weights, on the CPU, ready to judge. Raises CheckpointError where they do not fit."""
+        try:
+            model = build_vit(self.config.model, len(self.classes))
+            model.load_state_dict(self.weights)
+        except (RuntimeError, VitmedError) as error:
+            raise CheckpointError(
+                f"{self.path}: the weights do not fit its own model config ({error})", "copy the file again"
+            ) from None
+        return model.eval()
+
+    def data_root(self) -> Path:
+        """The data folder of the run. Raises DataError where it is not there."""
+        if not self.splits.root.is_dir() and not is_npz(self.splits.root):
+            raise DataError(
+                f"{self.splits.root}: the data folder of {self.path} is not there", "say where it is now: --data DIR"
+            )
+        return self.splits.root
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    config: Config,
+    splits: Splits,
+    hashes: dict[str, list[str]],
+    weights: dict[str, torch.Tensor],
+    record: dict[str, Any],
+    training: dict[str, Any] | None = None,
+    seen: Sequence[str] = (),
+) -> None:
+    """Write a checkpoint whole or not at all. Paths are stored relative to its folder."""
+    content = {
+        **_head(FORMAT, config, path),
+        "classes": list(splits.classes),
+        "preprocessing": Preprocessing.of(config).to_dict(),
+        "data": {**_membership(splits, hashes, path), "seen": list(seen)},
+        "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
+        "record": record,
+        "training": training,
+    }
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+def add_judgement(path: Path, judgement: dict[str, Any]) -> None:
+    """Write into a checkpoint what was chosen for it on validation; the file is written anew, whole or not at all."""
+    content = _load(path, FORMAT, "a vitmed checkpoint", "copy it again")
+    content["judgement"] = _tensors(judgement)
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+def _tensors(value: Any) -> Any:
+    """The same tree in what a checkpoint can hold and read safely: tensors for arrays, plain numbers for numpy's."""
+    if isinstance(value, dict):
+        return {key: _tensors(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_tensors(part) for part in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _arrays(value: Any) -> Any:
+    """`_tensors` undone."""
+    if isinstance(value, dict):
+        return {key: _arrays(part) for key, part in value.items()}
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
+def save_encoder(
+    path: Path,
+    *,
+    config: PretrainConfig,
+    hashes: dict[str, list[str]],
+    weights: dict[str, torch.Tensor],
+    record: dict[str, Any],
+) -> None:
+    """Write what pretraining made as a weight file, whole or not at all: `weights.read_weights` reads it.
+
+    It also holds the sha256 of every image that pretraining used, so that a test image among them is noticed later.
+    """
+    content = {
+        **_head(ENCODER, config, path),
+        "preprocessing": Preprocessing.of(config).to_dict(),
+        "seen": [digest for name in hashes for digest in hashes[name]],
+        "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
+        "record": record,
+    }
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """The last.pt of a pretraining run: its configuration, its images, and the state from which `--resume` goes on."""
+
+    path: Path
+    config: PretrainConfig
+    splits: Splits
+    hashes: dict[str, list[str]]
+    training: dict[str, Any] = field(repr=False)
+
+
+def save_pretraining(
+    path: Path, *, config: PretrainConfig, splits: Splits, hashes: dict[str, list[str]], training: dict[str, Any]
+) -> None:
+    """Write the state of a pretraining run whole or not at all. Paths are stored relative to its folder."""
+    content = {
+        **_head(PRETRAINING, config, path),
+        "classes": list(splits.classes),
+        "data": _membership(splits, hashes, path),
+        "training": training,
+    }
+    with whole_file(path) as stream:
+        torch.save(content, stream)
+
+
+def load_pretraining(path: Path) -> Pretraining:
+    """Read the last.pt of a pretraining run. Raises CheckpointError where it is something else, or damaged."""
+    content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
+    try:
+        splits, hashes = _read_membership(path, content)
+        config = build_config(_today(content["config"]), PretrainConfig)
+        return Pretraining(path, config, splits, hashes, dict(content["training"]))
+    except VitmedError as error:
+        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
+
+
+def _today(config: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration without the fields that are gone; they changed no result."""
+    return {
+        section: {field: value for field, value in fields.items() if f"{section}.{field}" not in GONE}
+        for section, fields in config.items()
+    }
+
+
+def _head(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
+    """What every file of ours begins with."""
+    import vitmed
+
+    return {
+        "format": format,
+        "version": VERSION,
+        "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
+        "config": portable(config, path.parent).model_dump(),
+    }
+
+
+def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
+    membership = {
+        name: {
+            "paths": [sample.path for sample in samples],
+            "labels": [sample.label for sample in samples],
+            "groups": [sample.group for sample in samples],
+            "sha256": hashes.get(name, []),
+            **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
+        }
+        for name, samples in splits.samples.items()
+    }
+    return {
+        "root": relative(splits.root, path.parent),
+        "splits": membership,
+        "made": splits.made,
+        "columns": list(splits.columns),
+        "patients": splits.patients,
+    }
+
+
+def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
+    data, samples, hashes = content["data"], {}, {}
+    for name, part in data["splits"].items():
+        further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
+        rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
+        samples[name] = tuple(Sample(*row) for row in rows)
+        hashes[name] = list(part["sha256"])
+    root = Path(os.path.normpath(path.parent / data["root"]))
+    splits = Splits(
+        root,
+        tuple(content["classes"]),
+        samples,
+        dict(data["made"]),
+        columns=tuple(data.get("columns", ())),  # none in files of vitmed 0.1
+        patients=data.get("patients", ""),
+    )
+    return splits, hashes
+
+
+def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
+    content = safe_load(path)
+    if not isinstance(content, dict) or content.get("format") != format:
+        raise CheckpointError(f"{path}: not {what}", fix)
+    if content.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: checkpoint version {content.get('version')}, this vitmed reads {VERSION}",
+            "use the vitmed that wrote it",
+        )
+    return content
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint with `weights_only=True`: tensors and plain types, nothing that could run.
+
+    Raises:
+        CheckpointError: missing, not a vitmed checkpoint, of another version, damaged, or with code in it.
+    """
+    path = Path(path)
+    if (path / "best.pt").is_file():
+        path = path / "best.pt"  # a run folder stands for its best checkpoint
+    elif (path / "encoder.pt").is_file():
+        raise CheckpointError(
+            f"{path}: a pretraining run, which has no classifier", f"vitmed train DIR --weights {path / 'encoder.pt'}"
+        )
+    elif (path / "folds.json").is_file():
+        raise CheckpointError(
+            f"{path}: holds a run for each fold and no model of its own, expected one such as {path / 'fold-1'}",
+            f"vitmed evaluate {path / 'test' / 'predictions.csv'} makes the report of all folds again",
+        )
+    elif (path / "splits.csv").is_file():
+        raise CheckpointError(
+            f"{path}: a run without best.pt: it stopped before its first epoch ended, or it had no network",
+            "train first",
+        )
+    content = _load(path, FORMAT, "a vitmed checkpoint", "to start training from a weight file: --weights")
+    try:
+        return _parse(path, content)
+    except VitmedError as error:
+        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
+
+
+def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
+    splits, hashes = _read_membership(path, content)
+    classes = splits.classes
+    config = build_config(_today(content["config"]))
+    if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
+        raise ValueError(f"classes {classes}")
+    if Preprocessing(**content["preprocessing"]) != Preprocessing.of(config):
+        raise ValueError(f"preprocessing {content['preprocessing']}")
+    return Checkpoint(
+        path=path,
+        config=config,
+        classes=classes,
+        preprocessing=Preprocessing.of(config),
+        weights=dict(content["weights"]),
+        splits=splits,
+        hashes=hashes,
+        record=dict(content["record"]),
+        versions=dict(content["versions"]),
+        training=content["training"],
+        seen=tuple(content["data"].get("seen", ())),
+        judgement=_arrays(content.get("judgement")),
+    )
+
+
+def relative(path: str | Path, folder: Path) -> str:
+    """A path relative to a folder, so that no absolute path leaves the lab."""
+    return Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
+
+
+def portable(config: AnyConfig, folder: Path) -> AnyConfig:
+    """The configuration with its paths relative to a folder; a name of the catalogue is none."""
+    for section, name in PATHS:
+        part = getattr(config, section)
+        value = getattr(part, name)
+        if value is not None and not is_word(name, value):
+            part = part.model_copy(update={name: relative(value, folder)})
+            config = config.model_copy(update={section: part})
+    return config
+
+
+def placed(config: AnyConfig, folder: Path) -> dict[str, Any]:
+    """The tree of a configuration as `portable` left it, with its paths as they are seen from here."""
+    tree = config.model_dump()
+    for section, name in PATHS:
+        value = tree[section][name]
+        if value is not None and not is_word(name, value, folder):
+            tree[section][name] = os.path.normpath(folder / value)
+    return tree
+
+
+def from_scratch(model: ModelConfig) -> ModelConfig:
+    """`auto` made definite for random weights: a convolutional stem and mean pooling learn faster from few images."""
+    update = {
+        "stem": "conv" if model.stem == "auto" else model.stem,
+        "pool": "mean" if model.pool == "auto" else model.pool,
+    }
+    return model.model_copy(update=update)

@@ -1,0 +1,87 @@
+"""Noticing that a network does not learn, and saying why: what the notebooks never did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from vitmed.core.config import Config, PretrainConfig
+
+WINDOW = 3  # epochs that must agree
+ONE_CLASS = 0.95  # share of validation images given to one class
+STILL = 0.02  # relative change of the training loss that counts as none
+WORSE = 1.5  # times the loss of a network that calls all classes equally likely
+
+
+def chance_loss(counts: Sequence[int]) -> float:
+    """Cross-entropy (nats) of guessing by class frequency: the loss of a network that has learned nothing."""
+    total = sum(counts)
+    return -sum(n / total * math.log(n / total) for n in counts if n)
+
+
+def stuck(
+    history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config
+) -> str | None:
+    """What to tell a user whose model predicts one class for nearly everything while the loss stands still, or
+    whose loss is far above that of a network that knows nothing.
+
+    Args:
+        history: the epoch records, with `train_loss`, `top_share` and `top_class` (of validation).
+        counts: training images per class.
+
+    Returns:
+        None where the last epochs give no cause.
+    """
+    last = history[-WINDOW:]
+    if len(last) < WINDOW:
+        return None
+    losses = [record["train_loss"] for record in last]
+    nothing = math.log(len(classes))  # whatever the frequencies, the smoothing, the mixing and the class weights
+    if min(losses) > WORSE * nothing:
+        return (
+            f"the network does not learn: the training loss stands at {losses[-1]:.3f}, where calling all classes "
+            f"equally likely gives {nothing:.3f}. {_cause(last[-1]['step'], config)}"
+        )
+    prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
+    collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
+    if not collapsed or (max(losses) - min(losses)) > STILL * max(losses):
+        return None
+    top = last[-1]["top_class"]
+    return (
+        f"the network does not learn: {last[-1]['top_share']:.0%} of the validation images are called {top!r} "
+        f"({prior[top]:.0%} of the training images are), and the training loss stands at {losses[-1]:.3f} "
+        f"(guessing by class frequency gives {chance_loss(counts):.3f}). {_cause(last[-1]['step'], config)}"
+    )
+
+
+def _cause(steps: int, config: Config) -> str:
+    train = config.train
+    if train.lr > 2e-3:
+        lower = min(train.lr / 10, 5e-4)
+        return f"Likely cause: the learning rate {train.lr:g} is too high for a ViT. Try --lr {lower:g}."
+    if train.warmup_epochs == 0 and train.lr > 1e-4:
+        return f"Likely cause: no warm-up at a learning rate of {train.lr:g}. Try --warmup-epochs 3, or --lr 1e-4."
+    if train.weight_decay > 0.5:
+        return f"Likely cause: weight decay {train.weight_decay:g} pulls the weights to zero. Try --weight-decay 0.05."
+    if train.lr < 1e-5:
+        return f"Likely cause: the learning rate {train.lr:g} is too low to move it. Try --lr 5e-4."
+    if steps < 500:
+        return (
+            f"Likely cause: {steps} optimiser steps are few for a network that starts from random weights. Try more "
+            "--epochs, a smaller --batch-size, or --weights."
+        )
+    return (
+        "Likely cause: labels that do not fit the images, or images that show nothing: look at contact_sheet.png; "
+        "else try --lr 1e-4."
+    )
+
+
+def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | PretrainConfig) -> tuple[str, str]:
+    """Problem and fix for a loss or gradient that is NaN or infinite; names the batch's files."""
+    listed = "\n  ".join(files)
+    problem = f"the {what} became NaN or infinite in epoch {epoch}, at the batch of these files:\n  {listed}"
+    fix = f"look at those images; if they are sound, --lr {config.train.lr / 10:g}"
+    if config.train.precision != "fp32":
+        fix += " or --set train.precision=fp32"
+    return problem, fix

@@ -1,0 +1,362 @@
+"""The training loop: one, a generator, with one arithmetic path. Whoever iterates it logs and saves.
+
+All randomness is a pure function of (seed, epoch, step, index); so a run that goes on from a saved state
+computes what the uninterrupted run would have computed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
+
+from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.hardware import Precision
+from vitmed.data.loading import EpochBatches, Images, seed_of
+from vitmed.data.samples import labelled
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import metric_values
+from vitmed.metrics.table import METRICS
+from vitmed.models.inference import predict_logits
+from vitmed.models.vit import ViT
+from vitmed.training.failure_detection import not_finite
+from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, set_learning_rate
+
+PARTS = ("model", "optimiser", "scaler", "ema")
+RUNNING = ("loss", "images", "seconds", "waited")
+POSITION = ("epoch", "batch", "step", "best", "best_loss", "best_epoch", "history", "running")
+
+
+@dataclass
+class TrainState:
+    """Everything that changes while training; the only mutable object.
+
+    Attributes:
+        epoch: epochs done; batch: batches done of the next; step: optimiser steps done.
+        best_epoch: the epoch that best.pt holds, 1-based; best, best_loss: its monitor and validation loss.
+        history: one record per finished epoch.
+        running: sums of the epoch under way: loss, images, seconds, waited.
+    """
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    ema: AveragedModel | None
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best: float | None = None
+    best_loss: float = math.inf
+    best_epoch: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
+
+    @property
+    def judged(self) -> ViT:
+        """The network that validation judges and best.pt keeps."""
+        return cast(ViT, self.model if self.ema is None else self.ema.module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types, for last.pt."""
+        parts = (self.model, self.optimiser, self.scaler, self.ema)
+        states = [part and part.state_dict() for part in parts]
+        return dict(zip(PARTS, states, strict=True)) | {name: getattr(self, name) for name in POSITION}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go back to a saved state."""
+        for part, name in zip((self.model, self.optimiser, self.scaler, self.ema), PARTS, strict=True):
+            if part is not None:
+                part.load_state_dict(saved[name])
+        for name in POSITION:
+            setattr(self, name, saved[name])
+
+
+@dataclass(frozen=True)
+class Step:
+    """Told after every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data."""
+
+    epoch: int
+    batch: int
+    batches: int
+    loss: float
+    images_per_second: float
+    wait_share: float
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Told after every epoch: its record, whether it is the best so far, and whether patience has run out."""
+
+    record: dict[str, Any]
+    best: bool
+    stop: bool
+
+
+class LossWatch:
+    """Sums the loss and looks whether it is finite; one batch late, so that a GPU is never waited for."""
+
+    def __init__(self, state: TrainState, loader: DataLoader, config: Config | PretrainConfig):
+        self.state, self.config = state, config
+        self.images: Images = loader.dataset.images  # type: ignore[attr-defined]
+        self.pending: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
+        """Take the loss and gradient norm of a batch of sample indices. Raises as `flush`, of the batch before."""
+        self.flush()
+        self.pending = (loss, norm, indices)
+
+    def flush(self) -> None:
+        """Raises VitmedError where the last batch's loss or gradient is not finite, naming its files."""
+        if self.pending is None:
+            return
+        loss, norm, indices = self.pending
+        self.pending = None
+        value, size = float(loss), float(norm)
+        if not math.isfinite(value) or not (math.isfinite(size) or self.state.scaler.is_enabled()):
+            what = "gradient" if math.isfinite(value) else "loss"
+            files = [self.images.samples[i].path for i in indices.tolist()]
+            raise VitmedError(*not_finite(what, files, self.state.epoch + 1, self.config))
+        self.state.running["loss"] += value * len(indices)
+
+
+def new_state(model: ViT, config: Config, batches: int, device: torch.device, precision: Precision) -> TrainState:
+    """A state before the first step; `model` lies on `device`."""
+    train = config.train
+    steps = train.epochs * steps_per_epoch(batches, train.accumulate)
+    ema = averaged(model, train.ema_decay or ema_decay(steps)) if train.ema else None
+    optimiser = adamw(model, train.lr, train.weight_decay, train.layer_decay)
+    return TrainState(model, optimiser, torch.amp.GradScaler(device.type, enabled=precision.name == "fp16"), ema)
+
+
+def steps_per_epoch(batches: int, accumulate: int) -> int:
+    """Optimiser steps of an epoch; the last may see fewer batches."""
+    return -(-batches // accumulate)
+
+
+def fit(
+    state: TrainState,
+    loader: DataLoader,
+    batches: EpochBatches,
+    val: Images,
+    classes: tuple[str, ...],
+    config: Config,
+    device: torch.device,
+    precision: Precision,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Step | Epoch]:
+    """Train until the epochs are done, patience runs out or `stop()`; `state` can be saved when it returns and at
+    every Epoch event.
+
+    Raises:
+        VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
+    """
+    train = config.train
+    loss_of = classification_loss(state.model, batches.labels, val.preprocessing, len(classes), config, precision)
+    while state.epoch < train.epochs and not out_of_patience(state, config) and not stop():
+        complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
+        if not complete:
+            return
+        predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
+        record = epoch_record(state, batches.batches, predictions, config)
+        end_epoch(state, record)
+        yield Epoch(record, record["best"], out_of_patience(state, config))
+
+
+def classification_loss(
+    model: nn.Module,
+    labels: np.ndarray,
+    preprocessing: Preprocessing,
+    classes: int,
+    config: Config,
+    precision: Precision,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Images (B, S, S, C) uint8 and labels (B,) -> the mean cross-entropy, (), with mixing, smoothing and weights.
+
+    Args:
+        labels: (S,) of all training images, for the class weights.
+    """
+    train = config.train
+    device = next(model.parameters()).device
+    weights = class_weights(labels, classes, device) if train.balance == "loss" else None
+    mix = mixer(config, classes)
+
+    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+        x, y = mix(preprocessing.normalise(images), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
+        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+            return F.cross_entropy(model(x), y, weights, label_smoothing=train.smoothing)
+
+    return loss_of
+
+
+def rest_of_epoch(
+    state: TrainState,
+    loader: DataLoader,
+    batches: EpochBatches,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    config: Config | PretrainConfig,
+    device: torch.device,
+    stop: Callable[[], bool],
+    rate: Callable[[int], float] | None = None,
+) -> Generator[Step, None, bool]:
+    """Train on the batches of the epoch that are still to come; False where `stop()` ended it before the last.
+
+    Args:
+        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). The global random
+            generator is seeded for the batch before each call.
+        rate: optimiser step -> learning rate; default the schedule of the configuration.
+    """
+    train, watch = config.train, LossWatch(state, loader, config)
+    rate = rate or (lambda step: scheduled_lr(step, batches.batches, config))
+    batches.epoch, batches.start = state.epoch, state.batch
+    state.model.train()
+    clock = time.perf_counter()
+    for images, labels, indices in loader:
+        state.running["waited"] += time.perf_counter() - clock
+        torch.manual_seed(seed_of(train.seed, state.epoch, state.batch))  # dropout, drop path, mixing, masks
+        loss = loss_of(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        first = state.batch - state.batch % train.accumulate
+        state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
+        state.batch += 1
+        norm = loss.detach()
+        complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
+        if complete:
+            norm = optimiser_step(state, rate(state.step), train.clip_norm)
+        watch.add(loss.detach(), norm, indices)
+        state.running["images"] += len(labels)
+        state.running["seconds"] += time.perf_counter() - clock
+        clock = time.perf_counter()
+        yield step_event(state, batches.batches)
+        if complete and stop():
+            watch.flush()
+            return False
+    watch.flush()
+    return True
+
+
+def end_epoch(state: TrainState, record: dict[str, Any]) -> None:
+    """Keep the record, and stand before the first batch of the next epoch."""
+    state.history.append(record)
+    state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
+
+
+def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Tensor:
+    """One step of the optimiser and of the average; returns the gradient norm before clipping, ()."""
+    set_learning_rate(state.optimiser, lr)
+    state.scaler.unscale_(state.optimiser)
+    norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf"))
+    state.scaler.step(state.optimiser)
+    state.scaler.update()
+    state.optimiser.zero_grad(set_to_none=True)
+    state.step += 1
+    if state.ema is not None:
+        state.ema.update_parameters(state.model)
+    return norm
+
+
+def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig) -> float:
+    """The learning rate of a step; warm-up takes at most a third of the run."""
+    train = config.train
+    per_epoch = steps_per_epoch(batches, train.accumulate)
+    steps = train.epochs * per_epoch
+    warmup = min(round(train.warmup_epochs * per_epoch), steps // 3)
+    return learning_rate(step, steps, warmup, train.lr, train.min_lr)
+
+
+def class_weights(labels: np.ndarray, classes: int, device: torch.device) -> Tensor:
+    """(K,) float32, mean 1 over the images: inverse class frequency."""
+    counts = np.bincount(labels, minlength=classes)
+    return torch.tensor(len(labels) / (classes * counts), dtype=torch.float32, device=device)
+
+
+def mixer(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Mixup and/or cutmix of a batch (torchvision's), or nothing."""
+    augment = config.augment
+    if not augment.mixup and not augment.cutmix:
+        return lambda x, y: (x, y)
+    from torchvision.transforms import v2
+
+    kinds = []
+    if augment.mixup:
+        kinds.append(v2.MixUp(alpha=augment.mixup, num_classes=classes))
+    if augment.cutmix:
+        kinds.append(v2.CutMix(alpha=augment.cutmix, num_classes=classes))
+    return v2.RandomChoice(kinds)
+
+
+def validate(
+    model: ViT,
+    val: Images,
+    classes: tuple[str, ...],
+    device: torch.device,
+    precision: Precision,
+    positive: str | None = None,
+) -> Predictions:
+    """What the model says of the validation images."""
+    indices, logits, problems = predict_logits(model, val.preprocessing, val.read, len(val), device, precision)
+    if problems:
+        raise DataError("\n".join(problems.values()), "the files were readable when the run began")
+    return labelled(classes, [val.samples[i] for i in indices], logits, positive)
+
+
+def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> dict[str, Any]:
+    """The line of metrics.jsonl; also moves `best`. Undefined metrics are left out."""
+    values = {name: v for name, v in metric_values(predictions).items() if math.isfinite(v)}
+    monitor = config.train.monitor
+    value = values.get(monitor)
+    if value is None:
+        raise VitmedError(
+            f"validation {monitor} is undefined in epoch {state.epoch + 1} (are the logits finite?)", "lower --lr"
+        )
+    sign = 1 if METRICS[monitor].higher_is_better else -1
+    loss = values.get("log_loss", math.inf)
+    # Of epochs with the same value (an AUROC of 1 on a small split) the one with the lower loss.
+    best = state.best is None or (sign * value, -loss) > (sign * state.best, -state.best_loss)
+    if best or config.train.choose == "last":
+        state.best, state.best_loss, state.best_epoch = value, loss, state.epoch + 1
+    share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
+    run = state.running
+    return {
+        "epoch": state.epoch + 1,
+        "step": state.step,
+        "lr": scheduled_lr(max(0, state.step - 1), batches, config),
+        "train_loss": run["loss"] / max(1, run["images"]),
+        "val_loss": loss,
+        **{f"val_{name}": v for name, v in values.items()},
+        "monitor": monitor,
+        "best": state.best_epoch == state.epoch + 1,
+        "top_class": predictions.classes[int(share.argmax())],
+        "top_share": float(share.max()),
+        "images_per_second": run["images"] / max(1e-9, run["seconds"]),
+        "wait_share": run["waited"] / max(1e-9, run["seconds"]),
+        "seconds": run["seconds"],
+    }
+
+
+def out_of_patience(state: TrainState, config: Config) -> bool:
+    """Whether the monitor has not risen for `patience` epochs."""
+    patience = config.train.patience if config.train.choose == "best" else None
+    return patience is not None and state.best is not None and state.epoch - state.best_epoch >= patience
+
+
+def step_event(state: TrainState, batches: int) -> Step:
+    """How the epoch stands."""
+    run = state.running
+    return Step(
+        epoch=state.epoch + 1,
+        batch=state.batch,
+        batches=batches,
+        loss=run["loss"] / max(1, run["images"]),
+        images_per_second=run["images"] / max(1e-9, run["seconds"]),
+        wait_share=run["waited"] / max(1e-9, run["seconds"]),
+    )

@@ -1,0 +1,360 @@
+"""The plan: what training takes where nobody said otherwise, by a table of rules, each with its source.
+
+A rule looks at the situation (kind of weights, number of images, their size, device, width of the network) and gives
+values. For every field the first rule that fits wins; what was set by hand is kept. `RULES` is at the bottom.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vitmed.core.config import Config
+
+SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN = "from scratch", "supervised", "masked image", "self-distilled", "vitmed"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the rules look at.
+
+    Attributes:
+        weights: how the weights were made: one of the five names above.
+        images: of training; val: of validation.
+        side: the median of the longer sides of the images, px.
+        device: "cpu", "cuda" or "mps".
+        width: D of the network.
+        lora: whether only low-rank additions learn.
+    """
+
+    weights: str
+    images: int
+    val: int
+    side: int
+    device: str
+    width: int
+    lora: bool = False
+
+    @property
+    def scratch(self) -> bool:
+        """Whether nothing was learned before."""
+        return self.weights == SCRATCH
+
+    def __str__(self) -> str:
+        start = "from scratch" if self.scratch else f"{self.weights} weights, {self.width} wide"
+        images = f"{self.images:,} training and {self.val:,} validation images of about {self.side} px"
+        return f"{start}, {images}, {self.device}"
+
+
+class Rule(NamedTuple):
+    """Where `fits`, fields get these values (a function is asked for its value); `when` and `why` say it in words."""
+
+    when: str
+    fits: Callable[[Situation], bool]
+    fields: dict[str, Any]
+    why: str
+
+
+class Decision(NamedTuple):
+    """A field that the plan has set: "section.field", its value, and the words of its rule."""
+
+    field: str
+    value: Any
+    when: str
+    why: str
+
+
+def decide(config: Config, situation: Situation) -> list[Decision]:
+    """The value of every planned field that was not set by hand, in the order of the table."""
+    given = {f"{section}.{field}" for section in Config.model_fields for field in fields_set(config, section)}
+    if "model.name" in given:  # a named size is asked for as it is
+        given |= {"model.width", "model.depth", "model.heads"}
+    decided: dict[str, Decision] = {}
+    for rule in RULES:
+        if rule.fits(situation):
+            for field, value in rule.fields.items():
+                if field not in given and field not in decided:
+                    known = {name: d.value for name, d in decided.items()}
+                    value = value(situation, planned(config, known)) if callable(value) else value
+                    decided[field] = Decision(field, value, rule.when, rule.why)
+    return list(decided.values())
+
+
+def fields_set(config: Config, section: str) -> set[str]:
+    """The fields of a section that somebody set; `auto` and null mean that nobody did."""
+    part = getattr(config, section)
+    return {name for name in part.model_fields_set if getattr(part, name) not in ("auto", None)}
+
+
+def planned(config: Config, values: dict[str, Any]) -> Config:
+    """The configuration with "section.field" values."""
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        part = getattr(config, section).model_copy(update={field: value})
+        config = config.model_copy(update={section: part})
+    return config
+
+
+def describe(decisions: list[Decision]) -> list[str]:
+    """A line for every rule that decided something: what it sets, when it holds and why."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for decision in decisions:
+        lines.setdefault((decision.when, decision.why), []).append(f"{decision.field} {shown(decision.value)}")
+    return [f"{', '.join(values)}: {when}; {why}" for (when, why), values in lines.items()]
+
+
+def shown(value: Any) -> str:
+    """A value as YAML has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def two_digits(value: float) -> float:
+    """Rounded to two digits: a plan is no more exact than that."""
+    return float(f"{value:.1e}")
+
+
+def epochs_of(steps: int, least: int, most: int) -> Callable[[Situation, Config], int]:
+    """So many epochs that about `steps` optimiser steps are made, within bounds."""
+
+    def epochs(situation: Situation, config: Config) -> int:
+        batch = min(situation.images, config.train.batch_size * config.train.accumulate)
+        return min(most, max(least, math.ceil(steps * batch / situation.images)))
+
+    return epochs
+
+
+def narrower_faster(base: float) -> Callable[[Situation, Config], float]:
+    """A learning rate told for ViT-Base at batch 64: times 768 / width (at most 4), times the root of batch / 64."""
+
+    def lr(situation: Situation, config: Config) -> float:
+        batch = config.train.batch_size * config.train.accumulate
+        return two_digits(base * min(4.0, 768 / situation.width) * math.sqrt(batch / 64))
+
+    return lr
+
+
+def tenth_of_epochs(situation: Situation, config: Config) -> float:
+    """Warm-up of a tenth of the run, in epochs."""
+    return round(config.train.epochs / 10, 2)
+
+
+def quarter_of_epochs(situation: Situation, config: Config) -> int:
+    """Patience of a quarter of the run, at least 10 epochs."""
+    return max(10, math.ceil(config.train.epochs / 4))
+
+
+def small_square(least: int, most: int, multiple: int) -> Callable[[Situation, Config], int]:
+    """The side of the images, within bounds, rounded to whole patches."""
+
+    def side(situation: Situation, config: Config) -> int:
+        return max(least, min(most, round(situation.side / multiple) * multiple))
+
+    return side
+
+
+def few(situation: Situation) -> bool:
+    """Up to 1,000 images."""
+    return situation.images <= 1000
+
+
+def some(situation: Situation) -> bool:
+    """Up to 5,000 images."""
+    return situation.images <= 5000
+
+
+def many(situation: Situation) -> bool:
+    """Up to 30,000 images."""
+    return situation.images <= 30_000
+
+
+def always(situation: Situation) -> bool:
+    """Whatever the situation."""
+    return True
+
+
+RULES: tuple[Rule, ...] = (
+    # ---- batch ----
+    Rule(
+        "on a CPU",
+        lambda s: s.device == "cpu",
+        {"train.batch_size": 32, "train.accumulate": 1},
+        "larger ones are no faster there",
+    ),
+    Rule(
+        "few images, not ViT-Large",
+        lambda s: few(s) and s.width < 1024,
+        {"train.batch_size": 32, "train.accumulate": 1},
+        "more steps from few images",
+    ),
+    Rule(
+        "on a GPU, ViT-Large",
+        lambda s: s.width >= 1024,
+        {"train.batch_size": 16, "train.accumulate": 4},
+        "steps of 64 images, with a quarter of them in memory at once",
+    ),
+    Rule(
+        "on a GPU, ViT-Base",
+        lambda s: s.width >= 768,
+        {"train.batch_size": 32, "train.accumulate": 2},
+        "steps of 64 images, with half of them in memory at once",
+    ),
+    Rule("on a GPU", always, {"train.batch_size": 64}, "the batch that the learning rates below are told for"),
+    # ---- from scratch: a small network, a small image ----
+    Rule(
+        "from scratch on a CPU, or images up to 64 px",
+        lambda s: s.scratch and (s.device == "cpu" or s.side <= 64),
+        {"model.image_size": small_square(32, 64, 8), "model.patch_size": 8},
+        "16 to 64 patches are minutes, not hours; an even patch keeps the stem's small convolutions, and patches of 4 "
+        "are worse at equal time: docs/recipes.md",
+    ),
+    Rule(
+        "from scratch on a GPU",
+        lambda s: s.scratch,
+        {"model.image_size": small_square(64, 224, 16), "model.patch_size": 16},
+        "the usual size of a ViT-Tiny; not measured here",
+    ),
+    Rule(
+        "from scratch on a CPU, up to 5,000 images",
+        lambda s: s.scratch and s.device == "cpu" and some(s),
+        {"model.width": 64, "model.depth": 4, "model.heads": 4},
+        "twice the width was not better: docs/recipes.md",
+    ),
+    Rule(
+        "from scratch on a CPU, more images",
+        lambda s: s.scratch and s.device == "cpu",
+        {"model.width": 128, "model.depth": 6, "model.heads": 4},
+        "as configs/malaria_gray50.yaml",
+    ),
+    Rule(
+        "from scratch, up to 5,000 images",
+        lambda s: s.scratch and some(s),
+        {"train.epochs": epochs_of(3000, 30, 100), "train.lr": 2e-3, "train.warmup_epochs": tenth_of_epochs},
+        "longer pays, and 0.002 beats 0.0005 on every set: docs/recipes.md",
+    ),
+    Rule(
+        "from scratch, more images",
+        lambda s: s.scratch,
+        {"train.epochs": epochs_of(6000, 7, 30), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
+        "as configs/malaria_gray50.yaml",
+    ),
+    Rule(
+        "from scratch",
+        lambda s: s.scratch,
+        {"model.drop_path": 0.0},
+        "in runs of some thousand steps it costs more than it brings: docs/recipes.md",
+    ),
+    # ---- length: good weights want few steps ----
+    Rule(
+        "weights and up to 1,000 images",
+        lambda s: not s.scratch and few(s),
+        {"train.epochs": epochs_of(750, 10, 100), "model.drop_path": 0.0},
+        "500 steps for 2,000 to 4,000 images in vision_transformer's configs/augreg.py and big_vision's transfer.py",
+    ),
+    Rule(
+        "weights and up to 5,000 images",
+        lambda s: not s.scratch and some(s),
+        {"train.epochs": epochs_of(1500, 10, 50), "model.drop_path": 0.05},
+        "between big_vision's 500 steps and MAE's 100 epochs",
+    ),
+    Rule(
+        "weights and up to 30,000 images",
+        lambda s: not s.scratch and many(s),
+        {"train.epochs": 20, "model.drop_path": 0.1},
+        "20 epochs as AutoGluon; drop path as MAE and BEiT",
+    ),
+    Rule(
+        "weights and more images",
+        lambda s: not s.scratch,
+        {"train.epochs": 10, "model.drop_path": 0.1},
+        "more images need fewer passes; drop path as MAE and BEiT",
+    ),
+    # ---- learning rate: how the weights were made decides ----
+    Rule(
+        "low-rank additions",
+        lambda s: s.lora,
+        {"train.lr": narrower_faster(5e-4), "train.layer_decay": 1.0},
+        "about ten times the rate of full fine-tuning: Hu et al. 2021, tables 9 to 12, have 2e-4 to 5e-4",
+    ),
+    Rule(
+        "weights of masked images",
+        lambda s: s.weights == MASKED,
+        {"train.lr": narrower_faster(1.25e-4), "train.layer_decay": 0.65},
+        "MAE's FINETUNE.md: 5e-4 x batch / 256, layer decay 0.65",
+    ),
+    Rule(
+        "self-distilled weights",
+        lambda s: s.weights == DISTILLED,
+        {"train.lr": narrower_faster(3e-5), "train.layer_decay": 0.65},
+        "a large step destroys such features (dinov2 issue 276); layer decay as MAE and BEiT",
+    ),
+    Rule(
+        "a vitmed checkpoint",
+        lambda s: s.weights == OWN,
+        {"train.lr": narrower_faster(7.5e-5), "train.layer_decay": 0.75},
+        "as for supervised weights",
+    ),
+    Rule(
+        "supervised weights and up to 1,000 images",
+        lambda s: not s.scratch and few(s),
+        {"train.lr": narrower_faster(3e-5), "train.layer_decay": 0.75},
+        "between BEiT's 2e-5 on tuned weights and AutoGluon's 1e-4; layer decay between MAE's 0.65 and AutoGluon's 0.9",
+    ),
+    Rule(
+        "supervised weights and up to 5,000 images",
+        lambda s: not s.scratch and some(s),
+        {"train.lr": narrower_faster(5e-5), "train.layer_decay": 0.75},
+        "as above",
+    ),
+    Rule(
+        "supervised weights and more images",
+        lambda s: not s.scratch,
+        {"train.lr": narrower_faster(1e-4), "train.layer_decay": 0.8},
+        "AutoGluon's 1e-4",
+    ),
+    Rule(
+        "weights",
+        lambda s: not s.scratch,
+        {"train.warmup_epochs": tenth_of_epochs},
+        "a tenth of the run, as AutoGluon",
+    ),
+    Rule(
+        "weights",
+        lambda s: not s.scratch,
+        {"train.probe_first": True},
+        "the head is fitted first, so that its random start does not bend the features (Kumar et al. 2022, arXiv "
+        "2202.10054)",
+    ),
+    # ---- which epoch ----
+    Rule(
+        "up to 500 validation images",
+        lambda s: s.val <= 500,
+        {"train.choose": "last"},
+        "so few cannot tell epochs apart: the best one is luck, and may lie in the warm-up; the schedule ends at a low "
+        "rate, so the last is a safe one",
+    ),
+    Rule(
+        "more validation images",
+        lambda s: s.val > 500,
+        {"train.choose": "best", "train.patience": quarter_of_epochs},
+        "time for the schedule to come down before the run is given up",
+    ),
+    # ---- mixing and averaging ----
+    Rule(
+        "always",
+        always,
+        {"augment.mixup": 0.0, "augment.cutmix": 0.0},
+        "they change calibration, and in short runs they do not help: docs/recipes.md; vision_transformer fine-tunes "
+        "without them",
+    ),
+    Rule(
+        "always",
+        always,
+        {"train.ema": True},
+        "an average over a tenth of the run; torchvision scales it likewise",
+    ),
+    Rule("always", always, {"train.weight_decay": 0.05}, "as MAE, BEiT and SPT_LSA"),
+)

@@ -1,0 +1,125 @@
+"""Pretraining: the loop around the masked autoencoder, its validation, and its two figures.
+
+The epoch is `loop`'s own; the mask of a training batch comes from the seed of that batch, so that a resumed run hides
+what the uninterrupted one would have hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vitmed.core.config import PretrainConfig
+from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.hardware import Precision
+from vitmed.data.batches import read_batches
+from vitmed.data.loading import EpochBatches, Images, seed_of
+from vitmed.models.mae import MAE, decoder_size
+from vitmed.models.vit import ViT
+from vitmed.training.loop import Epoch, Step, TrainState, end_epoch, rest_of_epoch, scheduled_lr
+from vitmed.training.optimiser import adamw
+
+BETAS = (0.9, 0.95)  # of AdamW, in the paper
+
+
+def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
+    """The masked autoencoder of a configuration. Raises UsageError for sizes that do not fit."""
+    mae = config.mae
+    width, depth, heads = decoder_size(encoder.cls_token.shape[-1])
+    if mae.decoder_width is not None:
+        width, heads = mae.decoder_width, max(1, mae.decoder_width // 32)
+    heads = mae.decoder_heads or heads
+    return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
+
+
+def new_pretraining(model: MAE, config: PretrainConfig, device: torch.device, precision: Precision) -> TrainState:
+    """A state before the first step; `model` lies on `device`."""
+    optimiser = adamw(model, config.train.lr, config.train.weight_decay, layer_decay=1.0, betas=BETAS)
+    return TrainState(model, optimiser, torch.amp.GradScaler(device.type, enabled=precision.name == "fp16"), None)
+
+
+def pretrain_epochs(
+    state: TrainState,
+    loader: DataLoader,
+    batches: EpochBatches,
+    val: Images,
+    config: PretrainConfig,
+    device: torch.device,
+    precision: Precision,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Step | Epoch]:
+    """Pretrain until the epochs are done or `stop()`; the counterpart of `loop.fit`.
+
+    Raises:
+        VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
+    """
+
+    def loss_of(images: Tensor, _: Tensor) -> Tensor:
+        x = val.preprocessing.normalise(images)  # (B, C, S, S)
+        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+            return state.model(x)
+
+    while state.epoch < config.train.epochs and not stop():
+        complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
+        if not complete:
+            return
+        loss = reconstruction_loss(cast(MAE, state.model), val, config.train.seed, device, precision)
+        if not np.isfinite(loss):
+            raise VitmedError(f"the validation loss is {loss} in epoch {state.epoch + 1}", "lower --lr")
+        run = state.running
+        record = {
+            "epoch": state.epoch + 1,
+            "step": state.step,
+            "lr": scheduled_lr(max(0, state.step - 1), batches.batches, config),
+            "train_loss": run["loss"] / max(1, run["images"]),
+            "val_loss": loss,
+            "images_per_second": run["images"] / max(1e-9, run["seconds"]),
+            "wait_share": run["waited"] / max(1e-9, run["seconds"]),
+            "seconds": run["seconds"],
+        }
+        state.best_epoch = state.epoch + 1
+        end_epoch(state, record)
+        yield Epoch(record, True, False)
+
+
+def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:
+    """(count, patches): what is hidden of validation images, the same in every epoch and on every device."""
+    return torch.rand(count, patches, generator=torch.Generator().manual_seed(seed_of(seed, first)))
+
+
+@torch.inference_mode()
+def reconstruction_loss(model: MAE, images: Images, seed: int, device: torch.device, precision: Precision) -> float:
+    """Mean over the images of the loss of their hidden patches. Raises DataError for a file that is gone."""
+    model.eval()
+    total = done = 0.0
+    for indices, batch, problems in read_batches(images.read, len(images)):
+        if problems:
+            raise DataError("\n".join(problems.values()), "the files were readable when the run began")
+        x = images.preprocessing.normalise(torch.from_numpy(batch).to(device))  # (B, C, S, S)
+        noise = fixed_noise(seed, indices[0], len(indices), model.patches).to(device)
+        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+            total += float(model(x, noise)) * len(indices)
+        done += len(indices)
+    return total / done
+
+
+@torch.inference_mode()
+def reconstructions(model: MAE, images: Images, seed: int, device: torch.device, count: int = 8) -> np.ndarray:
+    """(n, 3, S, S, C) uint8: evenly spread images, each as it is, with its hidden patches grey, and as guessed."""
+    model.eval()
+    chosen = np.unique(np.linspace(0, len(images) - 1, count).astype(int))
+    batch = torch.from_numpy(np.stack([images.read(int(i)) for i in chosen])).to(device)  # (n, S, S, C)
+    preprocessing = images.preprocessing
+    x = preprocessing.normalise(batch)
+    made = model.reconstruct(x, fixed_noise(seed, 0, len(chosen), model.patches).to(device))
+    side = round(model.patches**0.5)
+    hidden = made.hidden.reshape(-1, side, side)
+    hidden = hidden.repeat_interleave(model.patch, 1).repeat_interleave(model.patch, 2)  # (n, S, S)
+    masked = torch.where(hidden[..., None], 128, batch).to(torch.uint8)
+    guessed = preprocessing.display(model.picture(x, made))
+    return torch.stack([batch, masked, guessed], dim=1).cpu().numpy()
