@@ -204,7 +204,7 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
     for number in ("19", "20", "32"):
         line = re.search(rf'<th scope="row">{number}</th>.*?</tr>', (done / "test" / "report.html").read_text(), re.S)
         assert line is not None and "not supplied" not in line.group(), number  # of CLAIM, which comes first
-    figure = flow(Predictions.from_csv(done / "test" / "predictions.csv"), {"flow": flow})
+    figure = participant_flow.flow(Predictions.from_csv(done / "test" / "predictions.csv"), {"flow": flow})
     assert figure is not None
     shown = " ".join(text.get_text() for text in figure.findobj(Text))
     assert "fold 3: 12 images, 3 patients" in shown and "never saw it: judged here" in shown

@@ -139,7 +139,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 
 KILLED = """
 import os, signal, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/commands"]
 from conftest import Recorder
 from test_resume import FULL, FULL_SETS
 from vitmed import train
