@@ -22,6 +22,7 @@ from vitmed.commands.cross_validate import by_name
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
+from vitmed.report.plots import participant_flow
 
 RUN = Callable[..., Answer]
 SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}

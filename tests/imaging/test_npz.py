@@ -379,7 +379,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, cache: Path) -> N
 
 def test_several_processes_unpack_once(tmp_path: Path) -> None:
     file = save(tmp_path / "mine.npz", **arrays(counts=(300, 6, 6)))
-    code = "import sys\nfrom pathlib import Path\nfrom vitmed.imaging import npz\nprint(len(npz.open_npz(Path(sys.argv[1]))))"
+    code = "import sys, pathlib\nfrom vitmed.imaging import npz\nprint(len(npz.open_npz(pathlib.Path(sys.argv[1]))))"
     running = [subprocess.Popen([sys.executable, "-c", code, file], stdout=subprocess.PIPE) for _ in range(3)]
     assert [process.communicate(timeout=60)[0].strip() for process in running] == [b"3"] * 3
 
