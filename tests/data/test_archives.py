@@ -251,7 +251,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def child(folder: Path, body: str) -> subprocess.Popen[bytes]:
     code = "import sys, time\nfrom vitmed.data.archives import new_folder\n"
-        f"with new_folder(sys.argv[1]) as part:\n    {body}"
+    code += f"with new_folder(sys.argv[1]) as part:\n    {body}"
     return subprocess.Popen([sys.executable, "-c", code, str(folder)])
 
 
