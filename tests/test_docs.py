@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -197,12 +198,17 @@ def test_every_image_type_stands_in_the_page_of_formats() -> None:
     assert [suffix for suffix in READERS if f"`{suffix}`" not in text] == []
 
 
-def test_the_configuration_page_is_up_to_date() -> None:
-    script = ROOT / "docs" / "configuration.py"
-    spec = importlib.util.spec_from_file_location("configuration_page", script)
+def script(name: str) -> ModuleType:
+    """A script of `docs/` as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    module = script("configuration")
     assert read(module.FILE) == module.text(), "run: python docs/configuration.py"
 
 
@@ -214,3 +220,17 @@ def test_the_configuration_page_is_up_to_date() -> None:
 def test_no_placeholder_and_no_path_of_a_machine_is_left(page: Path) -> None:
     assert not re.search(r"\bMEASURE\b|\bTODO\b|^@", read(page), re.M), "a figure is still to be measured"
     assert not re.search(r"/(?:home|Users|work|root|tmp/w)/", read(page))
+
+
+def test_the_map_of_the_package_is_up_to_date() -> None:
+    module = script("architecture")
+    assert read(module.FILE) == module.picture(), "run: python docs/architecture.py"
+
+
+def test_every_module_that_the_map_names_exists() -> None:
+    text = read(ROOT / "docs" / "architecture.md")
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text)
+    rooms = {path.name for path in (ROOT / "vitmed").iterdir() if path.is_dir()}
+    assert len(named) > 20
+    assert [n for n in named if not (ROOT / "vitmed" / n).exists() and not (ROOT / n).exists()] == []
+    assert {name for name in rooms - {"__pycache__"} if f"| `{name}` |" not in text} == set()
