@@ -72,7 +72,7 @@ def picture() -> str:
         height = TOP + LINE * len(lines) - 4
         boxes.append(f"<rect x='8' y='{y}' width='{WIDTH}' height='{height}' rx='6' fill='#f4f7fb' stroke='#4a6785'/>")
         boxes.append(f"<text x='20' y='{y + 21}' {FONT} font-size='15' font-weight='bold'>{room}/</text>")
-        boxes.append(f"<text x='130' y='{y + 21}' {FONT} font-size='12' fill='#333'>{escape(purpose(room))}</text>")
+        boxes.append(f"<text x='142' y='{y + 21}' {FONT} font-size='12' fill='#333'>{escape(purpose(room))}</text>")
         for k, line in enumerate(lines):
             text = escape(line).replace("   ", "&#160;&#160;&#160;")
             boxes.append(f"<text x='20' y='{y + TOP + LINE * k}' {FONT} font-size='12' fill='#1c4e80'>{text}</text>")
