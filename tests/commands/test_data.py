@@ -228,7 +228,7 @@ def test_a_wrong_checksum(offer: Callable[..., None], server: Server, tmp_path: 
     changed = bytearray(malaria())
     changed[100] ^= 1
     server.files["cell_images.zip"] = bytes(changed)
-    with pytest.raises(DataError, match=f"its {kind} is .* expected .*removed"):
+    with pytest.raises(DataError, match=f"(?s)its {kind} is .* expected .*removed"):
         fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
     assert nothing(tmp_path)
     server.files["cell_images.zip"] = malaria()
@@ -244,7 +244,7 @@ def test_no_server(offer: Callable[..., None], server: Server, tmp_path: Path, m
     monkeypatch.setattr(downloads.urllib.request, "build_opener", lambda *_: Unreachable())
     with pytest.raises(DataError, match="cannot be reached") as error:
         fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
-    assert "vitmed data get nih_malaria DIR goes on from there" in error.value.fix and nothing(tmp_path)
+    assert "vitmed data get nih_malaria DIR continues from there" in error.value.fix and nothing(tmp_path)
 
 
 class Unreachable:
