@@ -323,11 +323,11 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
 # --- small things
 
 
-def check_room(folder: Path, size: int) -> None:
+def check_room(folder: Path, size: int, fix: str = ROOM) -> None:
     """Raise UsageError where `size` bytes more do not fit on the disk of `folder`."""
     free = shutil.disk_usage(folder).free
     if free < size:
-        raise UsageError(f"{folder}: {megabytes(size)} are needed, {megabytes(free)} are free", ROOM)
+        raise UsageError(f"{folder}: {megabytes(size)} are needed, {megabytes(free)} are free", fix)
 
 
 def _refused(source: Source, reason: str) -> VitmedError:
