@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_text
+from vitmed.core.text import first_line
 from vitmed.core.ui import Ui
 
 TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as cut
@@ -257,7 +258,7 @@ def _open(source: Source, headers: dict[str, str]) -> Any:
             reason = f"the certificate of {host} is not trusted ({cause.verify_message})"
             fix = "if your institution inspects connections, name its certificate: SSL_CERT_FILE=ca.pem"
             raise source.error(f"{source.url}: {reason}", fix) from None
-        raise _Cut(f"{host} cannot be reached ({_first_line(cause)})") from None
+        raise _Cut(f"{host} cannot be reached ({first_line(cause)})") from None
 
 
 def _blocks(response: Any) -> Iterator[bytes]:
@@ -268,7 +269,7 @@ def _blocks(response: Any) -> Iterator[bytes]:
     except TimeoutError:
         raise _Cut(f"no byte came for {TIMEOUT:g} s") from None
     except (OSError, http.client.HTTPException) as error:
-        raise _Cut(f"the connection broke ({_first_line(error)})") from None
+        raise _Cut(f"the connection broke ({first_line(error)})") from None
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -315,7 +316,7 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
     except UsageError:
         raise
     except Exception as error:  # its own, of its HTTP library and of the system; they differ between versions
-        raise _refused(source, _first_line(error)) from None
+        raise _refused(source, first_line(error)) from None
     # The ETag of a large file is its sha256.
     return part, f"sha256:{about.etag}" if about.etag and re.fullmatch("[0-9a-f]{64}", about.etag) else None
 
@@ -332,10 +333,6 @@ def check_room(folder: Path, size: int, fix: str = ROOM) -> None:
 
 def _refused(source: Source, reason: str) -> VitmedError:
     return source.error(f"{source.url}: {reason}", "try the address in a browser; a newer vitmed may know a new one")
-
-
-def _first_line(error: object) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:

@@ -34,3 +34,8 @@ def chance(p: float) -> str:
     if 1 - p < 1e-9:
         return "1" if p == 1 else f"1 - {1 - p:.1g}"
     return next(text for digits in range(4, 12) if float(text := f"{p:.{digits}f}") < 1)
+
+
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message, or the name of its class where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
