@@ -1,4 +1,4 @@
-"""Counts and lists in sentences, the same everywhere."""
+"""Counts and lists for sentences, written the same way everywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def listed(names: Sequence[str], most: int = LISTED) -> str:
 
 
 def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Name -> reason turned round: reason -> names, the commonest reason first."""
+    """Reason -> names, from name -> reason; the most frequent reason first."""
     found: dict[str, list[str]] = {}
     for name, why in reasons.items():
         found.setdefault(why, []).append(name)
@@ -27,7 +27,7 @@ def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def chance(p: float) -> str:
-    """A probability in three digits, or in as many as tell it from 0 and 1: 0.99999, 1 - 2e-12."""
+    """A probability in three digits, or in as many as keep it apart from 0 and 1: 0.99999, 1 - 2e-12."""
     text = f"{p:.3g}"
     if p <= 0 or p > 1 or float(text) < 1:
         return text

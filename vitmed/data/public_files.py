@@ -1,9 +1,9 @@
-"""Public sets in the files that their owners give: MedMNIST .npz, CIFAR batches, MNIST's IDX; written as folders.
+"""Public data sets in their publishers' files, written as folders: MedMNIST .npz, CIFAR batches, MNIST's IDX.
 
 CIFAR: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte (CIFAR-100: a
-coarse, then a fine one) and 3 planes of 32 x 32, red, green, blue. The python version is pickles, which are read with
-nothing but arrays allowed in them. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension
-as four bytes, the largest first, and the values.
+coarse, then a fine one) and 3 planes of 32 x 32, red, green, blue. The python version is pickles, in which only arrays
+of bytes and plain values are allowed. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each
+dimension as four bytes, the most significant first, and the values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Original(NamedTuple):
 
 
 def read_original(path: Path) -> Original | None:
-    """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None where the path is nothing of these.
+    """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None for any other path.
 
     Raises:
         DataError: files that are damaged, incomplete or hostile.
@@ -173,7 +173,7 @@ def _cifar_names(meta: Path, count: int) -> dict[int, str]:
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads numbers, texts, lists, dicts and arrays of bytes. A pickle can ask for any function to be called."""
+    """Reads numbers, texts, lists, dicts and arrays of bytes. An unrestricted pickle can call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -236,7 +236,7 @@ def _unpickle(file: Path) -> dict[Any, Any]:
 
 
 def _entry(tree: dict[Any, Any], name: str) -> Any:
-    """Of a dict whose keys may be texts or bytes."""
+    """The value of a key that is text or bytes."""
     return tree.get(name, tree.get(name.encode()))
 
 
