@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import platformdirs
 import pytest
 import torch
 from conftest import TINY, Answer, Recorder, Trained, python
+from local_server import serving
 from platformdirs import windows
 from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
@@ -65,59 +66,50 @@ class Server:
 def server() -> Iterator[Server]:
     about = Server()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            about.asked.append(dict(self.headers.items()))
-            status = about.status.pop(0) if about.status else 200
-            if about.elsewhere:
-                self.send_response(302)
-                self.send_header("Location", about.elsewhere)
-                self.end_headers()
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        about.asked.append(dict(request.headers.items()))
+        status = about.status.pop(0) if about.status else 200
+        if about.elsewhere:
+            request.send_response(302)
+            request.send_header("Location", about.elsewhere)
+            request.end_headers()
+            return
+        if status >= 400:
+            request.send_error(status)
+            return
+        body, begin = about.content, 0
+        wanted = request.headers.get("Range")
+        validator = about.etag or (formatdate(about.changed, usegmt=True) if about.changed else None)
+        if wanted and about.ranges and request.headers.get("If-Range") == validator:
+            begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if begin >= len(body):
+                request.send_response(416)
+                request.send_header("Content-Range", f"bytes */{len(body)}")
+                request.end_headers()
                 return
-            if status >= 400:
-                self.send_error(status)
-                return
-            body, begin = about.content, 0
-            wanted = self.headers.get("Range")
-            validator = about.etag or (formatdate(about.changed, usegmt=True) if about.changed else None)
-            if wanted and about.ranges and self.headers.get("If-Range") == validator:
-                begin = int(wanted.removeprefix("bytes=").rstrip("-"))
-                if begin >= len(body):
-                    self.send_response(416)
-                    self.send_header("Content-Range", f"bytes */{len(body)}")
-                    self.end_headers()
-                    return
-            self.send_response(206 if begin else 200)
-            if begin:
-                self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
-            if about.tells_length:
-                self.send_header("Content-Length", str(len(body) - begin))
-            if about.etag:
-                self.send_header("ETag", about.etag)
-            if about.changed:
-                self.send_header("Last-Modified", formatdate(about.changed, usegmt=True))
-            self.end_headers()
-            body = body[begin:]
-            end = about.cut.pop(0) if about.cut else len(body)
-            pause = about.stall.pop(0) if about.stall else 0
-            self.wfile.write(body[: end // 2])
-            self.wfile.flush()
-            time.sleep(pause)
-            try:
-                self.wfile.write(body[end // 2 : end])
-            except OSError:  # the other side lost patience
-                self.close_connection = True
+        request.send_response(206 if begin else 200)
+        if begin:
+            request.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
+        if about.tells_length:
+            request.send_header("Content-Length", str(len(body) - begin))
+        if about.etag:
+            request.send_header("ETag", about.etag)
+        if about.changed:
+            request.send_header("Last-Modified", formatdate(about.changed, usegmt=True))
+        request.end_headers()
+        body = body[begin:]
+        end = about.cut.pop(0) if about.cut else len(body)
+        pause = about.stall.pop(0) if about.stall else 0
+        request.wfile.write(body[: end // 2])
+        request.wfile.flush()
+        time.sleep(pause)
+        try:
+            request.wfile.write(body[end // 2 : end])
+        except OSError:  # the other side lost patience
+            request.close_connection = True
 
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    about.port = web.server_address[1]
-    thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield about
-    web.shutdown()
-    web.server_close()
+    with serving(answer) as about.port:
+        yield about
 
 
 @pytest.fixture(autouse=True)
@@ -602,35 +594,21 @@ def hub() -> Iterator[Server]:
     """What of the hub's interface a download uses: a HEAD with the hash as ETag, then the bytes."""
     about = Server(etag=f'"{SHA256}"')
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer(b"")
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        about.asked.append({"path": request.path, **dict(request.headers.items())})
+        status = about.status[0] if about.status else 200
+        request.send_response(status)
+        if status == 403:
+            request.send_header("X-Error-Code", "GatedRepo")
+        request.send_header("X-Repo-Commit", "0123456789abcdef0123456789abcdef01234567")
+        request.send_header("ETag", str(about.etag))
+        request.send_header("Content-Length", str(len(about.content) if status == 200 else 0))
+        request.end_headers()
+        if status == 200 and request.command == "GET":
+            request.wfile.write(about.content)
 
-        def do_GET(self) -> None:
-            self.answer(about.content)
-
-        def answer(self, body: bytes) -> None:
-            about.asked.append({"path": self.path, **dict(self.headers.items())})
-            status = about.status[0] if about.status else 200
-            self.send_response(status)
-            if status == 403:
-                self.send_header("X-Error-Code", "GatedRepo")
-            self.send_header("X-Repo-Commit", "0123456789abcdef0123456789abcdef01234567")
-            self.send_header("ETag", str(about.etag))
-            self.send_header("Content-Length", str(len(about.content) if status == 200 else 0))
-            self.end_headers()
-            if status == 200:
-                self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    about.port = web.server_address[1]
-    threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield about
-    web.shutdown()
-    web.server_close()
+    with serving(answer) as about.port:
+        yield about
 
 
 def from_hub(server: Server, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:

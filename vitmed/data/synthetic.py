@@ -24,7 +24,6 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.data.archives import new_folder
 
 CLASSES = ("infected", "uninfected")
-GROUP_REGEX = r"(P\d+)_"  # finds the patient in the path of a drawn cell
 DRAWING = 1  # raise it when the same arguments draw other images
 
 
