@@ -160,6 +160,14 @@ def test_no_member_overwrites_another(
         assert len(below(place)) == len(names)
 
 
+@pytest.mark.parametrize("names", [["A/1.png", "a/2.png"], ["x/\u00e9/1.png", "x/e\u0301/2.png"]])
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_folders_that_some_systems_mix(tmp_path: Path, place: Path, suffix: str, names: list[str]) -> None:
+    with pytest.raises(DataError, match="one name on other systems"):
+        unpack(pack(tmp_path / f"bad{suffix}", dict.fromkeys(names, b"x")), place)
+    assert list(place.iterdir()) == []
+
+
 def test_bombs(tmp_path: Path, place: Path) -> None:
     zeros = bytes(17_000_000)
     for name in ("bomb.zip", "bomb.tar.gz"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from vitmed.explanation.attention import (
     attention_maps,
     grad_cam,
     gradient_rollout,
+    on_image,
     rollout,
     trace,
 )
@@ -177,8 +179,10 @@ def test_one_patch_and_every_number_of_channels(channels: int) -> None:
     assert all(grid.tolist() == [[[0.0]]] for grid in found.grids.values())  # nothing can stand out
 
 
-def test_spread() -> None:
+def test_spread_and_growth() -> None:
     assert spread(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]])).tolist() == [[0, 1, 0.5], [0, 0, 0]]
+    grid = np.random.default_rng(0).random((1, 4, 4), dtype=np.float32)
+    np.testing.assert_allclose(on_image(grid, 32)[0], cv2.resize(grid[0], (32, 32)), atol=1e-5)
 
 
 def seeker(pool: str) -> ViT:

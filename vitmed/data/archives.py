@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import tarfile
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -93,8 +94,8 @@ class Member(NamedTuple):
 def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
     """Unpack the files of a zip or tar archive into an existing, empty folder. Archives inside stay as they are.
 
-    Every member is checked before any is written: its name lies in the folder, it is a file or a folder, and all
-    together fit on the disk and are at most `RATIO` times the archive.
+    Every member is checked before any is written: its name lies in the folder, it is a file or a folder, no two
+    folders differ in case alone, and all together fit on the disk and are at most `RATIO` times the archive.
 
     Raises:
         DataError: a hostile or damaged archive; the caller removes what was written.
@@ -114,6 +115,7 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
                 raise _bomb(archive)
             _check_name(archive, member.name)
             members.append(member)
+        _check_folders(archive, {str(above) for member in members for above in PurePosixPath(member.name).parents})
         check_room(folder.parent, total, "make room")
         for done, member in enumerate(members, 1):
             if member.open:
@@ -167,6 +169,15 @@ def _check_name(archive: Path, name: str) -> None:
     """Raise DataError for a name that leads out of the folder, on this system or on another."""
     if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
         raise DataError(f"{archive}: the member {name!r} would lie outside of its folder", HOSTILE)
+
+
+def _check_folders(archive: Path, folders: set[str]) -> None:
+    """Raise DataError where two folders are one on macOS or Windows: their images would be mixed there."""
+    seen: dict[str, str] = {}
+    for name in folders:
+        other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if other != name:
+            raise DataError(f"{archive}: {name!r} and {other!r} are one name on other systems", HOSTILE)
 
 
 def _no_file(archive: Path, name: str) -> DataError:

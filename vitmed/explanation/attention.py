@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitmed.explanation.maps import Maps, spread
@@ -149,6 +150,12 @@ def attention_maps(
     grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
     explained = logits.argmax(axis=1) if targets is None else targets
     return Maps(images, explained, logits, grids, np.arange(len(images)) if rows is None else rows)
+
+
+def on_image(grids: np.ndarray, side: int) -> np.ndarray:
+    """(B, h, w) -> (B, side, side) float32: the grid as large as the picture, bilinear between the patches' centres."""
+    grown = F.interpolate(torch.from_numpy(grids)[:, None], size=(side, side), mode="bilinear", align_corners=False)
+    return grown[:, 0].numpy()
 
 
 def _parts(model: ViT, x: Tensor, targets: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
