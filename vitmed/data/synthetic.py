@@ -12,6 +12,7 @@ Lengths are in cell radii (about 0.4 of the image), absorbances in nepers for re
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.archives import new_folder
 
 CLASSES = ("infected", "uninfected")
 DRAWING = 1  # raise it when the same arguments draw other images
@@ -61,8 +61,8 @@ def draw_cells(
         progress: called after each cell with the number drawn and the number in all.
 
     Raises:
-        UsageError: too few patients, cells or pixels, or `root` cannot be written.
-        DataError: `root` holds something else.
+        UsageError: too few patients, cells or pixels.
+        DataError: `root` holds something else, or cannot be written.
     """
     if patients < 4 or cells < 4 * patients or size < 16:
         found = f"{cells} cells of {patients} patients at {size} px"
@@ -71,20 +71,30 @@ def draw_cells(
     if _is_drawn(root, arguments):
         return
     plan = _plan(seed, cells, patients)
-    with new_folder(root) as drawn:
-        for split in ("train", "val", "test"):
-            for name in CLASSES:
-                (drawn / split / name).mkdir(parents=True)
-        looks: dict[int, Patient] = {}
-        for done, (split, patient, cell, infected) in enumerate(plan, start=1):
-            if patient not in looks:
-                looks[patient] = _patient(np.random.default_rng((seed, patient, 0)))
-            rng = np.random.default_rng((seed, patient, cell))  # its own: no cell depends on another
-            image = Image.fromarray(_cell(rng, looks[patient], infected, size))
-            image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")
-            if progress is not None:
-                progress(done, len(plan))
-        (drawn / "demo.json").write_text(json.dumps(arguments) + "\n", encoding="utf-8")
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as folder:
+            drawn = Path(folder, "drawn")  # within the temporary folder, whose permissions are too narrow
+            for split in ("train", "val", "test"):
+                for name in CLASSES:
+                    (drawn / split / name).mkdir(parents=True)
+            looks: dict[int, Patient] = {}
+            for done, (split, patient, cell, infected) in enumerate(plan, start=1):
+                if patient not in looks:
+                    looks[patient] = _patient(np.random.default_rng((seed, patient, 0)))
+                rng = np.random.default_rng((seed, patient, cell))  # its own: no cell depends on another
+                image = Image.fromarray(_cell(rng, looks[patient], infected, size))
+                image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")
+                if progress is not None:
+                    progress(done, len(plan))
+            (drawn / "demo.json").write_text(json.dumps(arguments) + "\n", encoding="utf-8")
+            if root.exists():
+                root.rmdir()
+            drawn.rename(root)
+    except OSError as error:
+        raise DataError(
+            f"{root}: cannot draw the demo images there ({error})", "name another folder: --output"
+        ) from None
 
 
 def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:
