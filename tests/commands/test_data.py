@@ -10,21 +10,20 @@ import json
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Answer, Recorder, python
+from local_server import serving
 from PIL import Image
 
-from vitmed.commands.data import fetch_dataset, import_dataset
-from vitmed.commands.data_list import datasets_table
+from vitmed.commands.data import datasets_table, fetch_dataset, import_dataset
 from vitmed.core import downloads
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import cards as card_module
@@ -49,33 +48,25 @@ class Server:
 def server() -> Iterator[Server]:
     about = Server()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.path.partition("?")[0].rpartition("/")[2]
-            begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
-            about.asked.append(f"{name} from {begin}")
-            if name not in about.files:
-                self.send_error(404)
-                return
-            body = about.files[name]
-            self.send_response(206 if begin else 200)
-            if begin:
-                self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
-            self.send_header("Content-Length", str(len(body) - begin))
-            self.send_header("ETag", f'"{hashlib.md5(body).hexdigest()}"')
-            self.end_headers()
-            end = about.cut.pop(0) if about.cut else len(body)
-            self.wfile.write(body[begin : begin + end])
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        name = request.path.partition("?")[0].rpartition("/")[2]
+        begin = int((request.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        about.asked.append(f"{name} from {begin}")
+        if name not in about.files:
+            request.send_error(404)
+            return
+        body = about.files[name]
+        request.send_response(206 if begin else 200)
+        if begin:
+            request.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
+        request.send_header("Content-Length", str(len(body) - begin))
+        request.send_header("ETag", f'"{hashlib.md5(body).hexdigest()}"')
+        request.end_headers()
+        end = about.cut.pop(0) if about.cut else len(body)
+        request.wfile.write(body[begin : begin + end])
 
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    about.port = web.server_address[1]
-    threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield about
-    web.shutdown()
-    web.server_close()
+    with serving(answer) as about.port:
+        yield about
 
 
 @pytest.fixture(autouse=True)
@@ -228,7 +219,7 @@ def test_a_wrong_checksum(offer: Callable[..., None], server: Server, tmp_path: 
     changed = bytearray(malaria())
     changed[100] ^= 1
     server.files["cell_images.zip"] = bytes(changed)
-    with pytest.raises(DataError, match=f"its {kind} is .* expected .*removed"):
+    with pytest.raises(DataError, match=f"(?s)its {kind} is .* expected .*removed"):
         fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
     assert nothing(tmp_path)
     server.files["cell_images.zip"] = malaria()
@@ -244,7 +235,7 @@ def test_no_server(offer: Callable[..., None], server: Server, tmp_path: Path, m
     monkeypatch.setattr(downloads.urllib.request, "build_opener", lambda *_: Unreachable())
     with pytest.raises(DataError, match="cannot be reached") as error:
         fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
-    assert "vitmed data get nih_malaria DIR goes on from there" in error.value.fix and nothing(tmp_path)
+    assert "vitmed data get nih_malaria DIR continues from there" in error.value.fix and nothing(tmp_path)
 
 
 class Unreachable:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import synthetic
-from vitmed.data.synthetic import CLASSES, GROUP_REGEX, draw_cells
+from vitmed.data.synthetic import CLASSES, draw_cells
 
 SMALL = {"cells": 48, "patients": 8, "size": 32}
 
@@ -31,7 +31,7 @@ def digest(root):
 
 
 def patient(path):
-    return re.search(GROUP_REGEX, str(path)).group(1)
+    return re.search(r"(P\d+)_", str(path)).group(1)
 
 
 def mean_colours(root, splits):

@@ -386,7 +386,7 @@ def test_folders_and_addresses_are_told_apart(tmp_path: Path) -> None:
         read_weights(tmp_path / "hub")
     assert error.value.fix == f"name {tmp_path / 'hub' / 'model.safetensors'}"
     for wrong in ("", "https://example.invalid/w.pth"):
-        with pytest.raises(UsageError, match="no file and no name"):
+        with pytest.raises(UsageError, match="neither a file nor a name"):
             build_model(weights=wrong)
 
 

@@ -21,7 +21,7 @@ NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty f
 @data.command("list")
 def list_datasets(as_json: AsJson = False) -> None:
     """Show the sets that vitmed has a card of, with licence, and which can be fetched."""
-    from vitmed.commands.data_list import datasets_table
+    from vitmed.commands.data import datasets_table
 
     rows = datasets_table()
     if as_json:

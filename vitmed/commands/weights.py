@@ -8,7 +8,7 @@ from typing import Any
 
 from vitmed.core.ui import Ui
 from vitmed.models.catalogue import CATALOGUE, entry_of
-from vitmed.models.public_weights import fetch, missing, where
+from vitmed.models.public_weights import fetch, where
 
 
 def weights_table() -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def fetch_weights(
         ui: where messages and progress go.
 
     Raises:
-        VitmedError: see `downloads.fetch`.
+        VitmedError: see `public_weights.fetch`.
     """
     for name in names:
         entry_of(name)
@@ -45,8 +45,5 @@ def fetch_weights(
 
 
 def find_weights(name: str) -> Path:
-    """The path of an entry's file. Raises CheckpointError, which says how to get it, where it is not there."""
-    path = where(name)
-    if not path.is_file():
-        raise missing(name, path)
-    return path
+    """The checked path of an entry's file. Raises CheckpointError, which says how to get it, where it is missing."""
+    return fetch(name, offline=True)

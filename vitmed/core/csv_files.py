@@ -1,4 +1,4 @@
-"""Tables as spreadsheets and people write them: which encoding, and which sign stands between the cells."""
+"""CSV files as spreadsheets and people write them: their encoding and their separator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_text(file: Path, what: str) -> str:
     """The text of a table: UTF-8, or UTF-16 with its mark.
 
     Args:
-        what: what it should be, for the message.
+        what: what the file should be, for the message.
 
     Raises:
         DataError: missing, empty, or of another encoding.
@@ -37,10 +37,10 @@ def read_text(file: Path, what: str) -> str:
 
 
 def separator_of(text: str, known: Callable[[str], bool]) -> str:
-    """Which of `SEPARATORS` cuts the first line into most names that are known; the comma where none does.
+    """The separator that splits the first line into the most known names; the comma if none does.
 
     Args:
-        known: whether a name without blanks around it is that of a column.
+        known: whether a name, without spaces around it, is that of a column.
     """
 
     def count(separator: str) -> int:
@@ -50,13 +50,13 @@ def separator_of(text: str, known: Callable[[str], bool]) -> str:
 
 
 def rows_of(text: str, separator: str) -> Iterator[list[str]]:
-    """The rows of a table; blanks after the separator go where the header has some there."""
+    """The rows of a table; spaces after a separator are dropped if the header has them."""
     first = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
     blanks = any(cell.startswith(" ") for cell in first[1:])
     return csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=blanks)
 
 
 def found_in(header: Sequence[str], separator: str) -> str:
-    """What a first line holds, in words, for a message that a column is missing."""
+    """What the first line holds, for the message that a column is missing."""
     names = ", ".join(repr(name) for name in header[:12]) + (", ..." if len(header) > 12 else "")
     return f"its first line, cut at {SEPARATORS[separator]}, has {names}"

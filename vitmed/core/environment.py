@@ -27,10 +27,10 @@ def environment(
 ) -> dict[str, Any]:
     """What a run depended on, without host name, user or absolute path."""
     program = Path(sys.argv[0]).name
-    told = program in ("vitmed", "__main__.py")  # a notebook's or a script's arguments are not ours to tell
+    ours = program in ("vitmed", "__main__.py")  # the arguments of a notebook or a script are not recorded
     manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
     return {
-        "command": ["vitmed", *map(without_folders, sys.argv[1:])] if told else None,
+        "command": ["vitmed", *map(without_folders, sys.argv[1:])] if ours else None,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -44,11 +44,11 @@ def environment(
 
 
 def without_folders(argument: str) -> str:
-    """`/home/anna/cells` -> `cells`, also behind `--flag=`, where such a file or folder is there."""
+    """`/home/anna/cells` -> `cells`, also behind `--flag=`, where that file or folder exists."""
     behind_short_flag = [2] if re.match(r"-\w", argument) else []  # -o/home/anna/cells
     for start in (0, *behind_short_flag, *(sign.end() for sign in re.finditer("=", argument))):
         path = Path(argument[start:])
-        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False where looking is forbidden
+        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False where access is denied
             return argument[:start] + path.name
     return argument
 

@@ -11,7 +11,7 @@ from vitmed.core.errors import UsageError
 
 @dataclass(frozen=True)
 class Precision:
-    """The arithmetic of training: name, the dtype of autocast, and why it was taken."""
+    """The arithmetic of training: name, the dtype of autocast, and why it was chosen."""
 
     name: str
     dtype: torch.dtype
@@ -24,10 +24,10 @@ class Precision:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of that name; auto takes cuda, then mps, then the CPU.
+    """The device of that name; auto picks cuda, then mps, then the CPU.
 
     Raises:
-        UsageError: the device is not there.
+        UsageError: this machine has no such device.
     """
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
@@ -39,7 +39,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:
-    """The arithmetic of that name; auto takes 16-bit floats only where the hardware computes in them."""
+    """The arithmetic of that name; auto picks 16-bit floats only where the hardware computes in them."""
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     if name != "auto":
         if name == "fp16" and device.type == "cpu":

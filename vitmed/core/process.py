@@ -1,4 +1,4 @@
-"""Settings of the process that must be made before torch is loaded."""
+"""Settings of this process, to be made before torch is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def tune_process() -> None:
 
     Spinning threads make training ten times slower where another process (a loader worker among them) needs
     the same core; and handing every large block back to the system costs up to a fifth of the time of a step
-    on a CPU. What the user has set in the environment stays. Figures: docs/performance.md.
+    on a CPU. A variable that you have set stays as it is. Figures: docs/performance.md.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not sys.platform.startswith("linux"):

@@ -1,4 +1,4 @@
-"""Counts and lists in sentences, the same everywhere."""
+"""Counts and lists for sentences, written the same way everywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def listed(names: Sequence[str], most: int = LISTED) -> str:
 
 
 def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Name -> reason turned round: reason -> names, the commonest reason first."""
+    """Reason -> names, from name -> reason; the most frequent reason first."""
     found: dict[str, list[str]] = {}
     for name, why in reasons.items():
         found.setdefault(why, []).append(name)
@@ -27,10 +27,15 @@ def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def chance(p: float) -> str:
-    """A probability in three digits, or in as many as tell it from 0 and 1: 0.99999, 1 - 2e-12."""
+    """A probability in three digits, or in as many as keep it apart from 0 and 1: 0.99999, 1 - 2e-12."""
     text = f"{p:.3g}"
     if p <= 0 or p > 1 or float(text) < 1:
         return text
     if 1 - p < 1e-9:
         return "1" if p == 1 else f"1 - {1 - p:.1g}"
     return next(text for digits in range(4, 12) if float(text := f"{p:.{digits}f}") < 1)
+
+
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message, or the name of its class where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,8 @@
-"""Unpacking what came from elsewhere: nothing leaves its folder, fills the disk, or is left half done."""
+"""Unpacking archives that others made: no file outside the folder, no links, no bombs, nothing half done.
+
+The standard library reads the archives. Its filters are not enough here: `tarfile.data_filter` lets links within the
+folder pass and bounds no size, and `zipfile` has no filter (docs/libraries.md).
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,14 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from filelock import FileLock
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.core.downloads import megabytes
+from vitmed.core.downloads import check_room
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.ui import Ui
 
@@ -30,12 +35,13 @@ RATIO = 100  # unpacked bytes per packed byte, beyond which an archive is a bomb
 LEAST = 1 << 24  # bytes that an archive may always unpack to
 MEMBERS = 5_000_000
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 HOSTILE = "do not use this archive; take it from its owner, and check its hash"
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Fill a folder whole or not at all: what is written beside it gets its name at the end.
+    """Fill a folder whole or not at all: the files are written beside it, and the folder gets its name at the end.
 
     What a process that died has left is removed. One process at a time.
 
@@ -77,70 +83,73 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
+class Member(NamedTuple):
+    """A file or folder of an archive: its name, its bytes, and what opens it; None for a folder."""
+
+    name: str
+    size: int
+    open: Callable[[], IO[bytes]] | None
+
+
 def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
     """Unpack the files of a zip or tar archive into an existing, empty folder. Archives inside stay as they are.
 
     Every member is checked before any is written: its name lies in the folder, it is a file or a folder, no two
-    names are one where case does not count, and all together fit on the disk and are at most `RATIO` times the
-    archive.
+    folders differ in case alone, and all together fit on the disk and are at most `RATIO` times the archive.
 
     Raises:
-        DataError: a hostile or damaged archive; what was written is for the caller to remove.
+        DataError: a hostile or damaged archive; the caller removes what was written.
         UsageError: no room.
         OSError: the folder cannot be written.
     """
-    ui = ui or Ui()
     try:
         stream = archive.open("rb")
     except OSError as error:
         raise DataError(f"{archive}: cannot be read ({error.strerror})", "name a zip or tar file") from None
-    with stream, _damage(archive):
-        if archive.name.lower().endswith(".zip"):
-            _unzip(archive, zipfile.ZipFile(stream), folder, ui)
-        else:
-            _untar(archive, stream, folder, ui)
-
-
-def _unzip(archive: Path, file: zipfile.ZipFile, folder: Path, ui: Ui) -> None:
-    members = file.infolist()
-    for info in members:
-        kind = stat.S_IFMT(info.external_attr >> 16)  # 0 where the packer told none
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise DataError(f"{archive}: {info.filename!r} is a link or a device, not a file", HOSTILE)
-    _check(archive, [(info.filename, info.is_dir(), info.file_size) for info in members], folder)
-    with ui.bar(f"unpacking {archive.name}", unit="files") as advance:
-        for done, info in enumerate(members, 1):
-            if not info.is_dir():
-                with file.open(info) as source:  # gives no more than the stated size
-                    _write(source, folder / info.filename)
+    with stream, _damage(archive), (ui or Ui()).bar(f"unpacking {archive.name}", unit="files") as advance:
+        members: list[Member] = []
+        total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
+        for member in (_zip_members if archive.name.lower().endswith(".zip") else _tar_members)(archive, stream):
+            total += abs(member.size)
+            if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked, only to be read past
+                raise _bomb(archive)
+            _check_name(archive, member.name)
+            members.append(member)
+        _check_folders(archive, {str(above) for member in members for above in PurePosixPath(member.name).parents})
+        check_room(folder.parent, total, "make room")
+        for done, member in enumerate(members, 1):
+            if member.open:
+                path = folder / member.name
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    target = path.open("xb")  # with the rights that any new file has
+                except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                    raise DataError(f"{archive}: the member {member.name!r} has the name of another", HOSTILE) from None
+                with target, member.open() as source:
+                    shutil.copyfileobj(source, target, BLOCK)
             advance(done, len(members))
 
 
-def _untar(archive: Path, stream: IO[bytes], folder: Path, ui: Ui) -> None:
+def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
+    """The members of a zip. What they open to is no longer than their stated size."""
+    file = zipfile.ZipFile(stream)
+    for info in file.infolist():
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: the packer states none
+            raise _no_file(archive, info.filename)
+        yield Member(info.filename, info.file_size, None if info.is_dir() else partial(file.open, info))
+
+
+def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
+    """The members of a tar."""
     magic = stream.read(6)
     stream.seek(0)
     opener = next((opener for start, opener in PACKERS.items() if magic.startswith(start)), None)
-    plain = _Modest(archive, opener(stream) if opener else stream)
-    with tarfile.open(fileobj=cast(IO[bytes], plain), mode="r:") as file:
-        members: list[tarfile.TarInfo] = []
-        budget = _limit(archive)
-        for info in file:
-            if not (info.isreg() or info.isdir()):
-                raise DataError(f"{archive}: {info.name!r} is a link or a device, not a file", HOSTILE)
-            budget -= abs(info.size)
-            if budget < 0 or len(members) > MEMBERS:  # before more of it is unpacked, only to be read past
-                raise _bomb(archive)
-            members.append(info)
-        _check(archive, [(info.name, info.isdir(), info.size) for info in members], folder)
-        with ui.bar(f"unpacking {archive.name}", unit="files") as advance:
-            for done, info in enumerate(members, 1):
-                if info.isreg():
-                    safe = tarfile.data_filter(info, str(folder))
-                    source = file.extractfile(safe)
-                    assert source is not None
-                    with source:
-                        _write(source, folder / safe.name)
-                advance(done, len(members))
+    plain: Any = _Modest(archive, opener(stream) if opener else stream)
+    file = tarfile.TarFile(fileobj=plain)
+    for info in file:
+        if not (info.isreg() or info.isdir()):
+            raise _no_file(archive, info.name)
+        yield Member(info.name, info.size, cast(Any, partial(file.extractfile, info)) if info.isreg() else None)
 
 
 class _Modest:
@@ -156,50 +165,23 @@ class _Modest:
         return self.stream.read(size)
 
 
-PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+def _check_name(archive: Path, name: str) -> None:
+    """Raise DataError for a name that leads out of the folder, on this system or on another."""
+    if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
+        raise DataError(f"{archive}: the member {name!r} would lie outside of its folder", HOSTILE)
 
 
-def _write(source: IO[bytes], path: Path) -> None:
-    """A new file, with the rights that any file of ours has."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as target:
-        shutil.copyfileobj(source, target, BLOCK)
-
-
-def _check(archive: Path, members: list[tuple[str, bool, int]], folder: Path) -> None:
-    """Raise DataError or UsageError where (name, is a folder, bytes) may not be unpacked."""
-    if len(members) > MEMBERS:
-        raise _bomb(archive)
+def _check_folders(archive: Path, folders: set[str]) -> None:
+    """Raise DataError where two folders are one on macOS or Windows: their images would be mixed there."""
     seen: dict[str, str] = {}
-    files: set[str] = set()
-    for name, is_folder, _ in members:
-        parts = PurePosixPath(name).parts
-        if not name or name.startswith(("/", "\\")) or ".." in parts or any(c in name for c in "\\:\0"):
-            raise DataError(f"{archive}: the member {name!r} would lie outside of its folder", HOSTILE)
-        for end in range(1, len(parts) + 1):
-            path = "/".join(parts[:end])
-            other = seen.setdefault(unicodedata.normalize("NFC", path).casefold(), path)
-            if other != path:
-                raise DataError(f"{archive}: {path!r} and {other!r} are one name on other systems", HOSTILE)
-        if not is_folder:
-            path = "/".join(parts)
-            if path in files or not parts:
-                raise DataError(f"{archive}: two members have the name {name!r}", HOSTILE)
-            files.add(path)
-    for path in files:
-        above = PurePosixPath(path).parents
-        if clash := next((str(p) for p in above if str(p) in files), None):
-            raise DataError(f"{archive}: {clash!r} is a file and a folder", HOSTILE)
-    total = sum(size for _, _, size in members)
-    if total > _limit(archive):
-        raise _bomb(archive)
-    free = shutil.disk_usage(folder).free
-    if total > free:
-        raise UsageError(f"{folder.parent}: {megabytes(total)} are needed, {megabytes(free)} are free", "make room")
+    for name in folders:
+        other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if other != name:
+            raise DataError(f"{archive}: {name!r} and {other!r} are one name on other systems", HOSTILE)
 
 
-def _limit(archive: Path) -> int:
-    return max(LEAST, RATIO * archive.stat().st_size)
+def _no_file(archive: Path, name: str) -> DataError:
+    return DataError(f"{archive}: {name!r} is a link or a device, not a file", HOSTILE)
 
 
 def _bomb(archive: Path) -> DataError:
@@ -208,15 +190,13 @@ def _bomb(archive: Path) -> DataError:
 
 @contextlib.contextmanager
 def _damage(archive: Path) -> Iterator[None]:
-    """Whatever is wrong with the bytes of an archive becomes a DataError."""
+    """Turns whatever is wrong with the bytes of an archive into a DataError."""
     fix = "fetch or copy it again"
     try:
         yield
-    except tarfile.FilterError as error:
-        raise DataError(f"{archive}: {error}", HOSTILE) from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError) as error:
         raise DataError(f"{archive}: not a whole archive ({error})", fix) from None
-    except (NotImplementedError, RuntimeError) as error:  # a method that zipfile has not, or a password
+    except (NotImplementedError, RuntimeError) as error:  # a method that zipfile lacks, or a password
         raise DataError(f"{archive}: cannot be unpacked ({error})", fix) from None
     except OSError as error:
         if error.errno is not None:  # of the disk; gzip and bz2 have none

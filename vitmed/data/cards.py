@@ -1,4 +1,4 @@
-"""The cards of public data sets in `datasets/`: what each set is, and where and how it is to be had."""
+"""The cards of public data sets in `datasets/`: what each set is, and how to get it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Strict(BaseModel):
 
 
 class Published(_Strict):
-    """A figure to hold a result against."""
+    """A published figure to compare a result with."""
 
     figure: str
     split: str
@@ -27,15 +27,15 @@ class Published(_Strict):
 
 
 class Download(_Strict):
-    """How the files of a set come here.
+    """How to download the files of a set.
 
     Attributes:
         url: https, with {file} where the file's name goes.
-        layout: what is done with them: "folders" of classes are unpacked, the others are read by `originals`.
-        each: every file is a set of its own, named by the file without its suffix; else all make one set.
+        layout: "folders" of classes are unpacked, the others are read by `public_files`.
+        each: every file is a set of its own, named as the file without its suffix; otherwise all files are one set.
         files: those that are fetched; default all that have a checksum.
-        bytes: file -> size, where somebody tells it.
-        folder: of "folders", where in the archive the class folders lie.
+        bytes: file -> size, where it is published.
+        folder: of "folders": where the class folders are in the archive.
         refused: sets that vitmed cannot use, and why.
     """
 
@@ -80,7 +80,7 @@ class Card(_Strict):
 
     @property
     def sets(self) -> dict[str, list[str]]:
-        """Name that `vitmed data get` takes -> its files; empty where it must be got by hand."""
+        """Name that `vitmed data get` takes -> its files; empty where you must download it yourself."""
         if self.download is None:
             return {}
         files = self.download.files or list(self.checksum or {})
@@ -122,7 +122,7 @@ def cards() -> dict[str, Card]:
     """Name -> card, in the order of the names (inside the wheel, else beside the package).
 
     Raises:
-        DataError: a card that is not as it should be.
+        DataError: an invalid card.
     """
     here = Path(__file__).parents[1]
     folder = here / "datasets" if (here / "datasets").is_dir() else here.parent / "datasets"
@@ -146,7 +146,7 @@ def find_set(name: str) -> Card:
 
     Raises:
         UsageError: an unknown name, or a card of several sets; lists names.
-        DataError: a set that must be got by hand, or that vitmed cannot use; says how, or why.
+        DataError: a set that you must download yourself, or that vitmed cannot use; says how, or why.
     """
     known = cards()
     for card in known.values():
@@ -168,7 +168,7 @@ def find_set(name: str) -> Card:
 
 
 def advice(card: Card, folder: str | Path = "DIR") -> str:
-    """The command that trains on a set that was laid out in `folder`."""
+    """The command that trains on the set in `folder`."""
     patients = f" --group-regex '{card.group_regex}'" if card.group_regex else ""
     return f"Then: vitmed train {folder}{patients}"
 

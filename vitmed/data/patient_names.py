@@ -1,7 +1,7 @@
-"""Do the file names tell the patient? A guess that is shown, and used only when somebody confirms it.
+"""Whether file names identify the patient: a guess that vitmed shows, and uses only when you confirm it.
 
-A wrong guess is worse than none, so every shape of name below must hold for all images, must bring images together
-(a number that no two images share counts images), and must say something else than the class folder.
+A wrong guess is worse than none. So each shape of name below must fit all images, some images must share an id (a
+number that no two images share counts images), and the ids must differ from the class folders.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from vitmed.data.split_names import SPLIT_NAMES
 
-SAMPLE = 500  # paths that are looked at before all are
-FEW = 5  # fewer ids than this, behind letters that say nothing, may be anything: a magnification, a batch
-# Letters before a number that are no person's.
+SAMPLE = 500  # paths that are tried before all are
+FEW = 5  # fewer ids than this may be anything else, such as a magnification or a batch
+# Letters before a number that do not mean a person.
 NO_PERSON = {
     *("x", "y", "z", "t", "ch", "w", "im", "img", "pic", "dsc", "roi", "fov", "fig", "fr", "sl", "se", "ser", "scn"),
     *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
@@ -27,7 +27,7 @@ WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|m
 
 
 class Guess(NamedTuple):
-    """What file names say: an expression for `--group-regex` or None, how many patients, the first of them."""
+    """An expression for `--group-regex` or None, the number of patients, and the first of them."""
 
     expression: str | None = None
     patients: int = 0
@@ -38,10 +38,10 @@ class Shape(NamedTuple):
     """A shape of name.
 
     Attributes:
-        expressions: looks at paths and gives the regular expressions that may fit.
-        least: ids that there must be.
+        expressions: from paths to the regular expressions that may fit.
+        least: the smallest number of ids.
         shared: share of the images that must have an id in common with another image.
-        plain: whether the number alone could as well be a date, or of another width each time; then neither may be.
+        plain: whether the number may also be a date or a counter; then ids that look like one are refused.
     """
 
     expressions: Callable[[Sequence[str], bool], Iterator[str]]

@@ -1,4 +1,4 @@
-"""Whose image is it? By an expression, by a table, by DICOM's PatientID, or by a confirmed guess from file names."""
+"""The patient of every image: by an expression, a table, DICOM's PatientID, or a confirmed guess from file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES, DICOM = GROUP_WORDS
 
 
 class Known(NamedTuple):
-    """The patient of every image, in the order of the paths; how they are known, in words; what to tell the user."""
+    """The patient of every image, in the order of the paths; how they are known, in words; messages for the user."""
 
     groups: list[str]
     how: str

@@ -1,9 +1,9 @@
-"""Public sets in the files that their owners give: MedMNIST .npz, CIFAR batches, MNIST's IDX; written as folders.
+"""Public data sets in their publishers' files, written as folders: MedMNIST .npz, CIFAR batches, MNIST's IDX.
 
 CIFAR: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte (CIFAR-100: a
-coarse, then a fine one) and 3 planes of 32 x 32, red, green, blue. The python version is pickles, which are read with
-nothing but arrays allowed in them. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension
-as four bytes, the largest first, and the values.
+coarse, then a fine one) and 3 planes of 32 x 32, red, green, blue. The python version is pickles, in which only arrays
+of bytes and plain values are allowed. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each
+dimension as four bytes, the most significant first, and the values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Original(NamedTuple):
 
 
 def read_original(path: Path) -> Original | None:
-    """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None where the path is nothing of these.
+    """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None for any other path.
 
     Raises:
         DataError: files that are damaged, incomplete or hostile.
@@ -110,17 +110,17 @@ def _medmnist(path: Path) -> Original | None:
 
 # --- CIFAR
 
-# What tells a version, its files of each split, and the file that names the classes.
+# How many classes a version has, its files of each split, and the file that names the classes.
 CIFAR = (
-    (10, ".bin", {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}),
-    (100, ".bin", {"train": ["train.bin"], "test": ["test.bin"]}),
-    (10, "", {"train": [f"data_batch_{k}" for k in range(1, 6)], "test": ["test_batch"]}),
-    (100, "", {"train": ["train"], "test": ["test"]}),
+    (10, {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}, "batches.meta.txt"),
+    (100, {"train": ["train.bin"], "test": ["test.bin"]}, "fine_label_names.txt"),
+    (10, {"train": [f"data_batch_{k}" for k in range(1, 6)], "test": ["test_batch"]}, "batches.meta"),
+    (100, {"train": ["train"], "test": ["test"]}, "meta"),
 )
 
 
 def _cifar(path: Path) -> Original | None:
-    for count, suffix, files in CIFAR:
+    for count, files, meta in CIFAR:
         names = [name for part in files.values() for name in part]
         there = [name for name in names if (path / name).is_file()]
         if not there:
@@ -128,12 +128,12 @@ def _cifar(path: Path) -> Original | None:
         if len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
             raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read: Callable[[Path, int], Part] = _binary_batch if suffix else _pickled_batch
+        read: Callable[[Path, int], Part] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
         parts = {}
         for split, batches in files.items():
             read_batches = [read(path / name, count) for name in batches]
             parts[split] = Part(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
-        return Original(_cifar_names(path, count, suffix), parts)
+        return Original(_cifar_names(path / meta, count), parts)
     return None
 
 
@@ -160,28 +160,20 @@ def _interleaved(planes: np.ndarray) -> np.ndarray:
     return planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
-def _cifar_names(path: Path, count: int, suffix: str) -> dict[int, str]:
+def _cifar_names(meta: Path, count: int) -> dict[int, str]:
     """Class names, from the file beside the batches; else the card's of CIFAR-10, and numbers for CIFAR-100."""
-    meta = {
-        (10, ".bin"): "batches.meta.txt",
-        (100, ".bin"): "fine_label_names.txt",
-        (10, ""): "batches.meta",
-        (100, ""): "meta",
-    }[count, suffix]
-    names: Any = [str(k) for k in range(count)]
-    if not (path / meta).is_file():
-        names = cards()["cifar10"].classes if count == 10 else names
-    elif suffix:
-        names = [line.strip() for line in _read(path / meta).decode("utf-8", "replace").splitlines() if line.strip()]
-    else:
-        names = _entry(_unpickle(path / meta), "label_names" if count == 10 else "fine_label_names")
+    names: Any = cards()["cifar10"].classes if count == 10 else [str(k) for k in range(count)]
+    if meta.suffix == ".txt" and meta.is_file():
+        names = [line.strip() for line in _read(meta).decode("utf-8", "replace").splitlines() if line.strip()]
+    elif meta.is_file():
+        names = _entry(_unpickle(meta), "label_names" if count == 10 else "fine_label_names")
     if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{path / meta}: does not name {count} classes", AGAIN)
+        raise DataError(f"{meta}: does not name {count} classes", AGAIN)
     return dict(enumerate(names))
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads numbers, texts, lists, dicts and arrays of bytes. A pickle can ask for any function to be called."""
+    """Reads numbers, texts, lists, dicts and arrays of bytes. An unrestricted pickle can call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -244,7 +236,7 @@ def _unpickle(file: Path) -> dict[Any, Any]:
 
 
 def _entry(tree: dict[Any, Any], name: str) -> Any:
-    """Of a dict whose keys may be texts or bytes."""
+    """The value of a key that is text or bytes."""
     return tree.get(name, tree.get(name.encode()))
 
 

@@ -1,10 +1,10 @@
 """Draws the images of `vitmed demo`: stained blood cells on black, some with malaria parasites.
 
 The picture is that of the NIH malaria cells: one red cell, cut out, the rest black. Light passes a stained
-cell and is absorbed as Beer and Lambert have it, I = I0 exp(-sum of density x absorbance), so stain, light
-and thickness vary as on a slide. A patient has stain, light, focus and cell size of his own; what tells the
-classes apart is the parasite alone: a ring with a dark dot, or a blob with a dark dot. Specks of stain,
-platelets and pale spots lie in both classes alike. No figure from these images says anything about malaria.
+cell and is absorbed by the law of Beer and Lambert, I = I0 exp(-sum of density x absorbance), so stain, light
+and thickness vary as on a slide. Each patient has their own stain, light, focus and cell size. The classes differ
+in the parasite alone: a ring with a dark dot, or a blob with a dark dot. Both classes have specks of stain,
+platelets and pale spots. No figure from these images says anything about malaria.
 
 Lengths are in cell radii (about 0.4 of the image), absorbances in nepers for red, green and blue.
 """
@@ -24,7 +24,6 @@ from PIL import Image, ImageFilter
 from vitmed.core.errors import DataError, UsageError
 
 CLASSES = ("infected", "uninfected")
-GROUP_REGEX = r"(P\d+)_"  # finds the patient in the path of a drawn cell
 DRAWING = 1  # raise it when the same arguments draw other images
 
 

@@ -1,4 +1,4 @@
-"""CSV tables beside the images: who is on each, what it shows, in which split it belongs, and what else is known."""
+"""CSV tables beside the images: patient, label, split and further columns of each."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from vitmed.core.errors import DataError
 from vitmed.data.split_names import SPLIT_NAMES, split_of
 from vitmed.metrics.predictions import FIXED_COLUMNS, UNFAMILIARITY
 
-# Of the columns of a table the first of these that is there; case, blanks and hyphens do not count.
+# The first of these names that a table has is taken; case, spaces and hyphens do not matter.
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
               "image_id", "image_index", "img")  # fmt: skip
 GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx")
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
-# Names that predictions.csv and splits.csv have for themselves.
+# Names that predictions.csv and splits.csv use themselves.
 TAKEN = (*FIXED_COLUMNS, UNFAMILIARITY, "error", "sha256", "class", "split")
 FIRST = 5  # how many of many are named
 
@@ -146,7 +146,7 @@ class Matcher:
 
 
 def _plain(path: str) -> str:
-    """One spelling of accents: a Mac's file system has another than a spreadsheet."""
+    """One spelling of accents: macOS and spreadsheets use different ones."""
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
@@ -160,7 +160,7 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
     """The patient of every image, by a table with a column for the path and one for the patient.
 
     Returns:
-        patients in the order of `paths`, and what the user should hear.
+        patients in the order of `paths`, and messages for the user.
 
     Raises:
         DataError: a table that cannot be read, lacks a column or a value, has two patients for an image, or lacks an
@@ -202,7 +202,7 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
 
 @dataclass(frozen=True)
 class Labels:
-    """What a table says of the images that it names, in the order of their paths.
+    """What a table holds about the images that it names, in the order of their paths.
 
     Attributes:
         images: index of each into the paths that were given.
@@ -210,7 +210,7 @@ class Labels:
         groups: patients, or None.
         splits: train, val or test of each, or None.
         columns: names of the further columns; rows: their cells.
-        told: what the user should hear.
+        told: messages for the user.
     """
 
     images: list[int]
@@ -230,7 +230,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
 
     Raises:
         DataError: a table that cannot be read, lacks a column or a value, names a file that is not there or an image
-            twice, or has a further column by a name of ours.
+            twice, or has a further column with a name that vitmed uses.
     """
     table = read_table(file)
     path, label, split = table.find(PATH_NAMES), table.find(LABEL_NAMES), table.find(SPLIT_COLUMN_NAMES)

@@ -75,6 +75,6 @@ def _shape(path: Path, array: np.ndarray) -> tuple[int, int, int, int]:
         if len(shape) == 4 and shape[3] <= 4:
             return shape  # type: ignore[return-value]
     raise DataError(
-        f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of such",
+        f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of these",
         "save one image in a file",
     )

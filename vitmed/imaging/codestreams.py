@@ -1,4 +1,4 @@
-"""Size and depth from the head of a JPEG, JPEG-LS or JPEG 2000 stream, so that nothing is decoded before its size is
+"""Size and depth from the head of a JPEG, JPEG-LS or JPEG 2000 stream, so that no pixel is decoded before the size is
 known (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Stream(NamedTuple):
 
 
 def read_stream(data: bytes) -> Stream | None:
-    """The facts of a stream, or None where none is found."""
+    """Size and depth of a stream, or None if there is none."""
     if data[:2] == b"\xff\xd8":
         return _jpeg(data)
     start = data.find(b"\xff\x4f\xff\x51")  # a bare codestream, or one in the boxes of a .jp2

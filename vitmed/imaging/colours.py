@@ -1,4 +1,4 @@
-"""From any 8-bit picture of Pillow's to grey or RGB: turned upright, in sRGB, transparency put on black."""
+"""From any 8-bit picture of Pillow's to grey or RGB: turned upright, in sRGB, transparency on black."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import product
 from PIL import Image, ImageCms, ImageOps
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-STRIP = 2**22  # pixels that are put on black at a time
-LEVELS = 2  # a profile that changes no colour by more than this is sRGB
+STRIP = 2**22  # pixels that are composited at a time
+LEVELS = 2  # a profile that changes no colour by more than this is taken for sRGB
 
 
 def to_mode(image: Image.Image, channels: int) -> Image.Image:

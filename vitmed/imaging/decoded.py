@@ -1,4 +1,4 @@
-"""What the readers share: facts, deep pixels, and the bounds that keep a hostile file from filling the memory."""
+"""What the readers share: file facts, deep pixels, and the limits that stop a hostile file from filling the memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from vitmed.core.errors import DataError
 from vitmed.imaging.window import Own
 
 PIXELS = 100_000_000  # most pixels of an image
-BYTES = 400_000_000  # most bytes of a decoded image: what is done with it may take that twice more
-FRAMES = 100_000  # most frames or pages that are counted
+BYTES = 400_000_000  # most bytes of a decoded image: working on it may take twice that again
+FRAMES = 100_000  # frames or pages are counted up to this number
 
-Least = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the least that will do
+Least = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the smallest size that is enough
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What the head of an image file says, before its pixels are decoded.
+    """What the head of an image file states, read before any pixel is decoded.
 
     Attributes:
         format: PNG, JPEG, TIFF, DICOM, NPY, ...
@@ -30,7 +30,7 @@ class FileFacts:
         frames: pages or frames.
         orientation: the EXIF tag, 1 to 8; 1 where there is none.
         deep: whether its values need a window: more than 8 bits, signed or floating point, or a grey DICOM.
-        windows: how many windows a DICOM file has of its own.
+        windows: how many windows a DICOM file stores.
         profile: the name of an embedded colour profile; "" where there is none.
     """
 
@@ -55,8 +55,8 @@ class Deep:
         bits: per channel, as stored.
         alpha: (H, W) uint8 opacity, or None.
         inverted: low values are white (MONOCHROME1, MinIsWhite).
-        windows: those that the file brings.
-        valid: (H, W) False for padding, which says nothing of the picture; None where all is picture.
+        windows: those stored in the file.
+        valid: (H, W) False for padding; None where there is none.
         orientation: the EXIF tag.
     """
 

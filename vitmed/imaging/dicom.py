@@ -1,4 +1,4 @@
-"""DICOM: the modality LUT is applied here, the windows of the file are handed on, colour becomes RGB (PS3.3, C.7.6.3
+"""DICOM: the modality LUT is applied, the windows of the file are passed on, colour becomes RGB (PS3.3, C.7.6.3
 and C.11). Read by pydicom and its decoders, the extra `dicom`."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from vitmed.imaging.window import Linear, Own, Sigmoid, Table
 GREY = ("MONOCHROME1", "MONOCHROME2")
 DEFLATED = "1.2.840.10008.1.2.1.99"
 RLE = "1.2.840.10008.1.2.5"
-# The decoders that are trusted with a damaged file, the first that is installed; no other is tried where it fails.
-# Of the others pyjpegls never ends on some streams that are cut short.
+# The decoders that are safe with damaged files: the first one installed is used, and no other is tried if it fails.
+# pyjpegls, for one, never ends on some truncated streams.
 DECODERS = {
     "1.2.840.10008.1.2.4.50": ("pillow",),  # JPEG, 8 bits
     "1.2.840.10008.1.2.4.80": ("gdcm",),  # JPEG-LS
@@ -109,12 +109,12 @@ def _pydicom(path: Path) -> Any:
 
 
 def _plain(path: Path) -> BinaryIO:
-    """The open file; one whose data set is deflated (PS3.5, A.5) only where it unfolds within bounds."""
+    """The open file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
     from pydicom.filereader import read_file_meta_info
 
     try:
         syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
-    except Exception:  # told by the reading that follows
+    except Exception:  # the reading that follows reports it
         syntax = ""
     stream = path.open("rb")
     if syntax == DEFLATED:
@@ -176,7 +176,7 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
     if syntax.is_encapsulated:
         stream.seek(start + (12 if explicit else 8))
         _check_stream(path, stream, head, index, syntax)
-    if syntax == DEFLATED or explicit == syntax.is_implicit_VR:  # pydicom reads these only as a whole
+    if syntax == DEFLATED or explicit == syntax.is_implicit_VR:  # pydicom reads these only as a whole file
         import pydicom
 
         if path.stat().st_size > BYTES:
@@ -268,7 +268,7 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _valid(array: np.ndarray, head: Any) -> np.ndarray | None:
-    """Where the picture is: not the padding around it (PS3.3, C.7.5.1.1.2)."""
+    """Where the picture is, without the padding around it (PS3.3, C.7.5.1.1.2)."""
     padding = head.get("PixelPaddingValue")
     if padding is None or padding == "":
         return None

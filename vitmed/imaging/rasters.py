@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,15 +89,9 @@ def _profile(image: Image.Image) -> str:
     if not data:
         return ""
     try:
-        return ImageCms.getProfileDescription(ImageCms.ImageCmsProfile(_memory(data))).strip() or "unnamed"
+        return ImageCms.getProfileDescription(ImageCms.ImageCmsProfile(io.BytesIO(data))).strip() or "unnamed"
     except (ImageCms.PyCMSError, OSError, ValueError):
         return "damaged"
-
-
-def _memory(data: bytes) -> IO[bytes]:
-    import io
-
-    return io.BytesIO(data)
 
 
 def _bits(image: Image.Image, stream: IO[bytes], head: bytes) -> int:

@@ -1,6 +1,6 @@
-"""Windows: which of the real values of a deep image is black, which is white, and what lies between.
+"""Windows: which value of a deep image becomes black, which white, and what happens in between.
 
-A window that holds for a run is `Window`; one that a DICOM file brings is `Own`.
+`Window` is the window of a run, `Own` one that is stored in a DICOM file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROWS = 2**20  # values that are mapped at a time, so that a large image is never
 
 
 class Linear(NamedTuple):
-    """A straight line: `low` and below are black, `high` and above white. Where both are one value, a threshold."""
+    """A straight line: `low` and below are black, `high` and above white. If both are equal, it is a threshold."""
 
     low: float
     high: float
@@ -81,7 +81,7 @@ def to_grey(values: np.ndarray, window: Own) -> np.ndarray:
 
 
 def is_own(window: Window) -> TypeGuard[str]:
-    """Whether each DICOM file is to be shown by a window of its own."""
+    """Whether each DICOM file is shown with its own window."""
     return isinstance(window, str) and (window == "dicom" or window.startswith("dicom:"))
 
 

@@ -1,8 +1,8 @@
-"""Public weights by name: where each file lies, how it is checked, its licence, and how it wants images.
+"""Public weights by name: the address of each file, its hash, its licence, and the images it expects.
 
-Nothing here opens a connection: `downloads` fetches, `weights` reads. What is stated was looked up, not guessed:
-addresses, licences, mean, std and interpolation in timm 1.0.31 and torchvision 0.29.2, or in the publisher's model
-card; sizes are the parameters' where the publisher tells none, so they hold to a few percent.
+Nothing here opens a connection: `downloads` fetches, `pretrained` reads. Addresses, licences, mean, std and
+interpolation come from timm 1.0.31 and torchvision 0.29.2, or from the publisher's model card. Where the publisher
+states no size, it was computed from the parameters and is right to a few percent.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Entry(NamedTuple):
         size: bytes, to within 10 %.
         model: width, depth and patch in the usual short form, such as ViT-B/16.
         kind: how the weights were made: "supervised", "masked image" (MAE) or "self-distilled" (DINO, DINOv2, iBOT).
-        note: trained on what; and where the hash is from.
-        sha256: of the file, whole or its first digits; None where nobody tells it, then only the size is checked.
+        note: what it was trained on; and the source of the hash.
+        sha256: of the file, whole or its first digits; None where none is published, so that only the size is checked.
         licence: SPDX identifier; LicenseRef-... where SPDX knows none.
         mean, std: per channel (R, G, B), of values in 0..1.
         interpolation: how images were resized.
         image_size: side of the square image, px.
-        layout: a key of `layouts.LAYOUTS`.
+        layout: a key of `weight_layouts.LAYOUTS`.
         hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
-        gated: the hub wants the licence accepted and a token.
+        gated: the hub asks you to accept the licence and to send a token.
     """
 
     url: str
@@ -78,14 +78,14 @@ def is_path(text: str) -> bool:
 
 
 def entry_of(name: str) -> Entry:
-    """The entry. Raises UsageError that lists near names."""
+    """The entry. Raises UsageError, which lists similar names."""
     if name not in CATALOGUE:
         raise unknown(name)
     return CATALOGUE[name]
 
 
 def unknown(name: str) -> UsageError:
-    """The error for what is neither a name nor a file; lists near names."""
+    """The error for text that is neither a name nor a file; lists similar names."""
     near = difflib.get_close_matches(name.lower(), CATALOGUE, n=4, cutoff=0.5)
     return UsageError(
         f"no public weights are known by the name '{name}', and no such file is there",
@@ -112,7 +112,7 @@ _MAE = "MAE (arXiv 2111.06377), ImageNet-1k, encoder without decoder; "
 _DINO = "DINO (arXiv 2104.14294), ImageNet-1k, teacher; "
 _DINOV2 = "DINOv2 (arXiv 2304.07193), LVD-142M; " + _AGREED
 _DINOV2_REG = "DINOv2 with 4 registers (arXiv 2309.16588), LVD-142M; " + _AGREED
-_TORCHVISION = "torchvision IMAGENET1K_V1; licence of the library, none is told for the file; " + _IN_NAME
+_TORCHVISION = "torchvision IMAGENET1K_V1; licence of the library, none is stated for the file; " + _IN_NAME
 
 CATALOGUE: dict[str, Entry] = {
     "vit_tiny_augreg_in21k": Entry(

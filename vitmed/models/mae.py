@@ -1,7 +1,7 @@
 """The masked autoencoder around our ViT (He et al. 2021, arXiv 2111.06377): three quarters of the patches are hidden,
 and a small decoder guesses their pixels from what the encoder makes of the others. No label is needed.
 
-Letters of the shapes, beside those of `model.py`:
+Letters of the shapes, beside those of `vit.py`:
     V visible patches   E width of the decoder   Q numbers of a patch, P x P x C
 """
 

@@ -1,7 +1,7 @@
 """Starting from weights that somebody trained: which layout, what it says about the network, exact accounting.
 
 A file goes through four steps: read it safely (`safe_load`), unwrap it (`_unwrap`), give its tensors timm's
-names (`layouts.LAYOUTS`), and tell the network from their shapes (`_describe`). `fitted` then completes a
+names (`weight_layouts.LAYOUTS`), and tell the network from their shapes (`_describe`). `fitted` then completes a
 configuration by it, and `load_pretrained` copies the tensors, resampling positions, patch kernels and channels.
 """
 
@@ -35,7 +35,7 @@ class LoadReport:
 
     Attributes:
         file: its name, without folders.
-        layout: whose parameter names it has (`layouts.LAYOUTS`).
+        layout: whose parameter names it has (`weight_layouts.LAYOUTS`).
         loaded: taken over as they are.
         resized: taken over after resampling (positions, patch kernels) or folding (input channels).
         fresh: of the network, not in the file; nothing but the head.
@@ -66,7 +66,7 @@ class Weights:
 
     Attributes:
         path: of the file.
-        layout: a key of `layouts.LAYOUTS`.
+        layout: a key of `weight_layouts.LAYOUTS`.
         state: name -> tensor, float32; `pos_embed` is (1, 1 + L, D), class token first.
         model: the fields of `ModelConfig` that the tensors decide.
         normalize: how the weights want images, a value of `DataConfig.normalize`; and where that is known from.
@@ -106,7 +106,7 @@ class Weights:
 
 
 def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
-    """Read a weight file of any layout in `layouts.LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
+    """Read a weight file of any layout in `LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
 
     Args:
         file: its path.

@@ -6,26 +6,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.core.downloads import Source, bring, by_hand, is_offline
+from vitmed.core.downloads import Source, bring
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.ui import Ui
-from vitmed.models.catalogue import Entry, entry_of, is_name, is_path, unknown
+from vitmed.models.catalogue import entry_of, is_name, is_path, unknown
 
 if TYPE_CHECKING:
     from vitmed.models.pretrained import Weights
 
 
 def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
-    """What `--weights` names: a file, or else an entry of the catalogue, fetched where it is not there.
+    """The weights that `--weights` names: a file, or an entry of the catalogue, which is downloaded if it is missing.
 
     Raises:
-        CheckpointError: no such file, or one that cannot be used or had.
-        UsageError: neither a file nor a name; lists near names.
+        CheckpointError: no such file, or one that cannot be used or fetched.
+        UsageError: neither a file nor a name; lists similar names.
     """
     from vitmed.models.pretrained import read_weights
 
     if not value or "://" in value:
-        raise UsageError(f"--weights {value!r}: no file and no name", "download it first, or: vitmed weights list")
+        fix = "download it first, or: vitmed weights list"
+        raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
     if not is_name(value):
         if not is_path(value):
             raise unknown(value)
@@ -50,26 +51,15 @@ def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | 
     Args:
         name: of an entry of the catalogue.
         ui: where messages and progress go.
-        offline: open no connection; see also `is_offline`.
+        offline: open no connection; see also `downloads.is_offline`.
         folder: instead of the cache.
 
     Raises:
-        CheckpointError: it cannot be had, or is not what it should be.
+        CheckpointError: it cannot be fetched, or its size or hash is wrong.
         UsageError: no such entry, no room or no right to write, or a package is missing.
     """
-    entry, path = entry_of(name), where(name, folder)
-    if path.is_file() or not is_offline(offline):
-        return bring(_source(name, entry), path, ui, offline, warn=entry.non_commercial)
-    raise missing(name, path)
-
-
-def missing(name: str, path: Path) -> CheckpointError:
-    """The error for weights that are not there: where to get them, what they should be, and where to put them."""
-    source = _source(name, entry_of(name))
-    return CheckpointError(f"the weights {name} are not on this machine: {path} is missing", by_hand(source, path))
-
-
-def _source(name: str, entry: Entry) -> Source:
+    entry = entry_of(name)
     checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
     again = f"vitmed weights fetch {name}"
-    return Source(name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub)
+    source = Source(name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub)
+    return bring(source, where(name, folder), ui, offline, warn=entry.non_commercial)

@@ -40,11 +40,11 @@ def fold_channels(
 ) -> tuple[Tensor, Tensor]:
     """(D, C, P, P) -> (D, channels, P, P), and what is to be added to the bias, (D,).
 
-    Three to one: a grey image gives what its copy in three channels gave. One to three: an image gives what the mean
-    of its channels gave. A channel more, alpha, starts at zero.
+    Three to one: a grey image gives the same products as its copy in three channels did. One to three: an image gives
+    the same products as the mean of its channels did. An additional alpha channel starts at zero.
 
     Args:
-        had, has: mean and standard deviation of each channel, by which images were and will be normalised.
+        had, has: mean and standard deviation of each channel in the normalisation before, and from now on.
     """
     D, C, P, _ = kernel.shape
     colours = {2: 1, 4: 3}  # with alpha -> without

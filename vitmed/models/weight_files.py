@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.text import first_line
 from vitmed.models.weight_layouts import State
 
 
@@ -34,7 +35,7 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
             "use a file that vitmed wrote, or a plain state dict",
         ) from None
     except Exception as error:  # torch raises many kinds for damaged files
-        raise CheckpointError(f"{path}: not a readable checkpoint ({_first_line(error)})", "copy it again") from None
+        raise CheckpointError(f"{path}: not a readable checkpoint ({first_line(error)})", "copy it again") from None
 
 
 def magic(path: Path) -> bytes:
@@ -57,7 +58,7 @@ def read_npz(path: Path) -> State:
             raise CheckpointError(
                 f"{path}: refused: it holds Python objects; loading them could run code", "use a file of plain arrays"
             ) from None
-        raise CheckpointError(f"{path}: not a readable .npz file ({_first_line(error)})", "copy it again") from None
+        raise CheckpointError(f"{path}: not a readable .npz file ({first_line(error)})", "copy it again") from None
 
 
 def read_safetensors(path: Path) -> State:
@@ -69,9 +70,5 @@ def read_safetensors(path: Path) -> State:
     try:
         return load_file(path)
     except Exception as error:  # its own error class is not part of its interface
-        reason = _first_line(error)
+        reason = first_line(error)
         raise CheckpointError(f"{path}: not a readable .safetensors file ({reason})", "copy it again") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,7 +1,7 @@
-"""Whose parameter names are which: the layouts of public ViT weights, and how each becomes timm's.
+"""The layouts of public ViT weights, and how each is renamed to timm's parameter names.
 
-A converter takes a state dict and gives one with timm's names, or None where the layout is not its own. What it
-does not know keeps its name.
+A converter takes a state dict and returns one with timm's names, or None if the layout is another one. Unknown
+tensors keep their names.
 """
 
 from __future__ import annotations
