@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a second thread only slows such small tensors
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +70,15 @@ def draw_classes(
     return folder
 
 
+def draw_patients(folder: Path, first: int, seed: int) -> Path:
+    """folder/<class>/P<patient>_<i>.png: six images a class, of three patients."""
+    draw_classes(folder, 6, seed=seed)
+    for file in sorted(folder.rglob("*.png")):
+        i = int(file.stem.split("_")[1])
+        file.rename(file.with_name(f"P{first + i % 3}_{i}.png"))
+    return folder
+
+
 def draw_splits(
     root: Path, train: int = 12, val: int = 4, test: int = 6, classes: Sequence[str] = ("amber", "blue"), seed: int = 0
 ) -> Path:
@@ -86,6 +97,20 @@ def listing(folder: Path) -> list[tuple[str, int, int]]:
 def python(*args: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Another Python process, where one must be new."""
     return subprocess.run([sys.executable, *args], capture_output=True, text=True, cwd=cwd, timeout=timeout)
+
+
+def exit_code(work: Callable[..., None], *args: object) -> int | None:
+    """The exit code of a process that does this work, or minus the number of the signal that ended it.
+
+    A fork has torch loaded already; beside a GPU torch cannot train in one.
+    """
+    import torch
+
+    forks = sys.platform == "linux" and not torch.cuda.is_available()
+    process = multiprocessing.get_context("fork" if forks else "spawn").Process(target=work, args=args)
+    process.start()
+    process.join(120)
+    return process.exitcode
 
 
 class Recorder(Ui):
@@ -109,6 +134,16 @@ class Recorder(Ui):
                 self.on_batch(done)
 
         yield advance
+
+
+def interrupt_at(*batches: int) -> Recorder:
+    """A user who presses Ctrl-C after so many batches."""
+
+    def press(done: int) -> None:
+        if done in batches:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return Recorder(press)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, TINY_NETWORK, Answer, Recorder, draw_classes, draw_nothing, draw_splits
+from checkpoints import same
+from conftest import (
+    TINY,
+    TINY_NETWORK,
+    Answer,
+    Recorder,
+    draw_classes,
+    draw_nothing,
+    draw_patients,
+    draw_splits,
+    interrupt_at,
+)
 from PIL import Image
-from test_evaluation_images import draw_patients
-from test_resume import interrupt_at, same
 
 from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import FLAGS, PretrainResult
