@@ -1,4 +1,4 @@
-"""What the tests share: tiny drawn images, one tiny trained run, the command line called in-process."""
+"""What the tests share: tiny drawn images, one tiny trained run, the command line called in-process, two processes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from vitmed.core.ui import Advance, Ui
 if TYPE_CHECKING:
     from vitmed.commands.train import TrainResult
 
+PROCESSES = 4  # at most, of a run of all tests
+
 COLOURS = {"amber": (230, 160, 30), "blue": (40, 60, 230), "green": (40, 200, 60)}
 # A network that trains in a second; the recipe of nearly every run here.
 TINY: dict[str, Any] = {
@@ -46,6 +48,19 @@ TINY_ARGS = [
     *(part for key, value in TINY.items() for part in (f"--{key.replace('_', '-')}", str(value))),
     *(part for text in TINY_SETS for part in ("--set", text)),
 ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """`pytest` alone runs in several processes; named tests, `-n 0`, `-p no:xdist` and `--pdb` in one."""
+    options = config.option
+    if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
+        return
+    all_tests = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if all_tests and options.numprocesses is None and not options.usepdb:
+        options.numprocesses = min(PROCESSES, os.cpu_count() or 1)
+    if options.numprocesses and options.dist == "no":
+        options.dist = "worksteal"  # neighbours, which share fixtures, stay together as long as there is work for all
 
 
 def draw_image(rng: np.random.Generator, colour: Sequence[int], side: int = 20) -> np.ndarray:
@@ -200,6 +215,13 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "contact_sheet", lambda images: None)
 
 
+def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Reports draw these figures of `PLOTS` alone."""
+    from vitmed.report import write
+
+    monkeypatch.setattr(write, "PLOTS", {name: write.PLOTS[name] for name in names})
+
+
 @dataclass(frozen=True)
 class Trained:
     """A finished run: three classes, learned; `before` and `after` list the data folder. Change nothing in it."""
@@ -219,18 +241,28 @@ class Trained:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     from vitmed import train
-    from vitmed.report.plots import drawing, galleries, pictures
 
     place = tmp_path_factory.mktemp("trained")
     data = draw_splits(place / "data", classes=tuple(COLOURS))
     before, ui = listing(data), Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "DPI", 30)
-        patch.setattr(pictures, "PICTURES", 4)
-        patch.setattr(galleries, "WIDE", 2)
+        draw_nothing(patch)
         settings = TINY | {"epochs": 6, "save_every": 2}
         result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
     return Trained(data, result.folder, result, ui, before, listing(data))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick() -> Iterator[None]:
+    """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time."""
+    from vitmed.report.plots import drawing, galleries, pictures
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "DPI", 30)
+        patch.setattr(pictures, "PICTURES", 4)
+        patch.setattr(galleries, "WIDE", 2)
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,6 +33,7 @@ from vitmed.core.config import PretrainConfig, load_config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.data.splits import make_splits
 from vitmed.models.pretrained import read_weights
+from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pretraining import reconstruction_figure
 from vitmed.training.checkpoint import load_checkpoint
@@ -322,6 +323,7 @@ def test_the_reconstructions_are_drawn(
 ) -> None:
     from vitmed.commands import pretrain
 
+    monkeypatch.setattr(drawing, "DPI", 120)
     drawn: list[Any] = []
     real = pretrain.reconstructions
     monkeypatch.setattr(pretrain, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])

@@ -30,13 +30,6 @@ FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
 NEEDS_MORE = {"familiarity", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few pictures at a low resolution: the same code in a tenth of the time."""
-    monkeypatch.setattr(pictures, "PICTURES", 6)
-    monkeypatch.setattr(drawing, "DPI", 30)
-
-
 def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:
     rng = np.random.default_rng(classes)
     labels = rng.integers(classes, size=size)

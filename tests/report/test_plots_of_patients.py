@@ -23,11 +23,6 @@ from vitmed.report.plots.patients import forest, patient_spread
 GALLERIES = [errors_by_pair, errors_by_patient, suspected_labels]
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "DPI", 30)
-
-
 def draw(classes: int = 2, size: int = 400, patients: int = 25, signal: float = 1.5) -> Predictions:
     rng = np.random.default_rng(classes)
     labels, owner = rng.integers(classes, size=size), rng.integers(patients, size=size)
