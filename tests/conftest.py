@@ -1,12 +1,14 @@
-"""What the tests share: tiny drawn images, one tiny trained run, the command line called in-process."""
+"""What the tests share: tiny drawn images, one tiny trained run, the command line called in-process, two processes."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a second thread only slows such small tensors
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +25,8 @@ from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:
     from vitmed.commands.train import TrainResult
+
+PROCESSES = 4  # at most, of a run of all tests
 
 COLOURS = {"amber": (230, 160, 30), "blue": (40, 60, 230), "green": (40, 200, 60)}
 # A network that trains in a second; the recipe of nearly every run here.
@@ -44,6 +48,19 @@ TINY_ARGS = [
     *(part for key, value in TINY.items() for part in (f"--{key.replace('_', '-')}", str(value))),
     *(part for text in TINY_SETS for part in ("--set", text)),
 ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """`pytest` alone runs in several processes; named tests, `-n 0`, `-p no:xdist` and `--pdb` in one."""
+    options = config.option
+    if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
+        return
+    all_tests = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if all_tests and options.numprocesses is None and not options.usepdb:
+        options.numprocesses = min(PROCESSES, os.cpu_count() or 1)
+    if options.numprocesses and options.dist == "no":
+        options.dist = "worksteal"  # neighbours, which share fixtures, stay together as long as there is work for all
 
 
 def draw_image(rng: np.random.Generator, colour: Sequence[int], side: int = 20) -> np.ndarray:
@@ -68,6 +85,15 @@ def draw_classes(
     return folder
 
 
+def draw_patients(folder: Path, first: int, seed: int) -> Path:
+    """folder/<class>/P<patient>_<i>.png: six images a class, of three patients."""
+    draw_classes(folder, 6, seed=seed)
+    for file in sorted(folder.rglob("*.png")):
+        i = int(file.stem.split("_")[1])
+        file.rename(file.with_name(f"P{first + i % 3}_{i}.png"))
+    return folder
+
+
 def draw_splits(
     root: Path, train: int = 12, val: int = 4, test: int = 6, classes: Sequence[str] = ("amber", "blue"), seed: int = 0
 ) -> Path:
@@ -86,6 +112,20 @@ def listing(folder: Path) -> list[tuple[str, int, int]]:
 def python(*args: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Another Python process, where one must be new."""
     return subprocess.run([sys.executable, *args], capture_output=True, text=True, cwd=cwd, timeout=timeout)
+
+
+def exit_code(work: Callable[..., None], *args: object) -> int | None:
+    """The exit code of a process that does this work, or minus the number of the signal that ended it.
+
+    A fork has torch loaded already; beside a GPU torch cannot train in one.
+    """
+    import torch
+
+    forks = sys.platform == "linux" and not torch.cuda.is_available()
+    process = multiprocessing.get_context("fork" if forks else "spawn").Process(target=work, args=args)
+    process.start()
+    process.join(120)
+    return process.exitcode
 
 
 class Recorder(Ui):
@@ -109,6 +149,16 @@ class Recorder(Ui):
                 self.on_batch(done)
 
         yield advance
+
+
+def interrupt_at(*batches: int) -> Recorder:
+    """A user who presses Ctrl-C after so many batches."""
+
+    def press(done: int) -> None:
+        if done in batches:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return Recorder(press)
 
 
 @dataclass(frozen=True)
@@ -165,6 +215,13 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "contact_sheet", lambda images: None)
 
 
+def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Reports draw these figures of `PLOTS` alone."""
+    from vitmed.report import write
+
+    monkeypatch.setattr(write, "PLOTS", {name: write.PLOTS[name] for name in names})
+
+
 @dataclass(frozen=True)
 class Trained:
     """A finished run: three classes, learned; `before` and `after` list the data folder. Change nothing in it."""
@@ -184,18 +241,28 @@ class Trained:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     from vitmed import train
-    from vitmed.report.plots import drawing, galleries, pictures
 
     place = tmp_path_factory.mktemp("trained")
     data = draw_splits(place / "data", classes=tuple(COLOURS))
     before, ui = listing(data), Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "DPI", 30)
-        patch.setattr(pictures, "PICTURES", 4)
-        patch.setattr(galleries, "WIDE", 2)
+        draw_nothing(patch)
         settings = TINY | {"epochs": 6, "save_every": 2}
         result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
     return Trained(data, result.folder, result, ui, before, listing(data))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick() -> Iterator[None]:
+    """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time."""
+    from vitmed.report.plots import drawing, galleries, pictures
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "DPI", 30)
+        patch.setattr(pictures, "PICTURES", 4)
+        patch.setattr(galleries, "WIDE", 2)
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,22 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_patients, draw_splits
 
 from vitmed import evaluate, train
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("no_figures")
-
-
-def draw_patients(folder: Path, first: int, seed: int) -> Path:
-    """folder/<class>/P<patient>_<i>.png: six images a class, of three patients."""
-    draw_classes(folder, 6, seed=seed)
-    for file in sorted(folder.rglob("*.png")):
-        i = int(file.stem.split("_")[1])
-        file.rename(file.with_name(f"P{first + i % 3}_{i}.png"))
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, Answer, Recorder, Trained, draw_splits
+from conftest import TINY, Answer, Recorder, Trained, draw_only, draw_splits
 from PIL import Image
 
 import vitmed as package
@@ -17,18 +17,11 @@ from vitmed.commands.explain import gallery, known_verdicts
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.explanation.maps import Maps
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.attention import attention_maps
 from vitmed.training.checkpoint import load_checkpoint
 
 RUN = Callable[..., Answer]
 METHODS = ["rollout", "gradient_rollout", "grad_cam"]
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "DPI", 30)
-    monkeypatch.setattr(pictures, "PICTURES", 4)
 
 
 def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
@@ -103,17 +96,22 @@ def test_the_report_says_what_maps_are_worth(trained: Trained) -> None:
         assert part["title"] in section and part["verdict"] in section
         assert part["gain"]["low"] < part["gain"]["value"] < part["gain"]["high"]
     assert section.index("<ul>") < section.index("<table>")  # the verdict first
-    assert (trained.folder / "test" / "attention_maps.png").is_file()
     known = known_verdicts(trained.folder)
     assert known == {name: f"{part['verdict']}. {part['text']}" for name, part in found["methods"].items()}
 
 
-def test_a_report_of_a_table_keeps_the_verdict_and_not_the_maps(trained: Trained, tmp_path: Path) -> None:
+def test_a_report_of_a_table_keeps_the_verdict_and_not_the_maps(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "attention_maps")
+    first = package.evaluate(trained.best, output=tmp_path / "first", resamples=5, ui=Recorder())
+    assert (first.folder / "attention_maps.png").is_file()
     again = package.evaluate(trained.folder / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
     assert again.metrics["attention"] == trained.result.test.metrics["attention"]
     assert not (again.folder / "attention_maps.png").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_maps_can_be_left_out_and_few_images_say_why(trained: Trained, tmp_path: Path) -> None:
     none = package.evaluate(trained.best, output=tmp_path / "a", map_images=0, resamples=5, ui=Recorder())
     assert "attention" not in none.metrics and 'id="attention"' not in (none.folder / "report.html").read_text()

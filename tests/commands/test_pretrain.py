@@ -13,10 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, TINY_NETWORK, Answer, Recorder, draw_classes, draw_nothing, draw_splits
+from checkpoints import same
+from conftest import (
+    TINY,
+    TINY_NETWORK,
+    Answer,
+    Recorder,
+    draw_classes,
+    draw_nothing,
+    draw_patients,
+    draw_splits,
+    interrupt_at,
+)
 from PIL import Image
-from test_evaluation_images import draw_patients
-from test_resume import interrupt_at, same
 
 from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import FLAGS, PretrainResult
@@ -24,6 +33,7 @@ from vitmed.core.config import PretrainConfig, load_config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.data.splits import make_splits
 from vitmed.models.pretrained import read_weights
+from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pretraining import reconstruction_figure
 from vitmed.training.checkpoint import load_checkpoint
@@ -313,6 +323,7 @@ def test_the_reconstructions_are_drawn(
 ) -> None:
     from vitmed.commands import pretrain
 
+    monkeypatch.setattr(drawing, "DPI", 120)
     drawn: list[Any] = []
     real = pretrain.reconstructions
     monkeypatch.setattr(pretrain, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])

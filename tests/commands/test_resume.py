@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import TINY, TINY_SETS, Recorder, Trained, draw_splits, python
+from checkpoints import same
+from conftest import TINY, TINY_SETS, Recorder, Trained, draw_splits, exit_code, interrupt_at
 
 from vitmed import train
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
@@ -36,7 +37,6 @@ FULL = TINY | {
     "layer_decay": 0.8,
 }
 FULL_SETS = (*TINY_SETS, "model.dropout=0.2", "model.attention_dropout=0.1", "model.depth=2")
-TIMED = ("images_per_second", "wait_share", "seconds")
 
 
 @pytest.fixture(scope="module")
@@ -44,36 +44,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_splits(tmp_path_factory.mktemp("resume") / "data")
 
 
-def interrupt_at(*batches: int) -> Recorder:
-    """A user who presses Ctrl-C after so many batches."""
-
-    def press(done: int) -> None:
-        if done in batches:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return Recorder(press)
-
-
 def training(run: Path) -> dict[str, Any]:
     return torch.load(run / "last.pt", weights_only=True)
-
-
-def same(a: Any, b: Any, where: str = "") -> None:
-    """Equal to the last bit, but for what a clock says."""
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert list(a) == list(b), where
-        for key in a:
-            if key not in TIMED and key != "waited":
-                same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            same(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    else:
-        assert a == b, where
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -137,24 +109,15 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert_same_run(never_stopped(variant), run)
 
 
-KILLED = """
-import os, signal, sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/commands"]
-from conftest import Recorder
-from test_resume import FULL, FULL_SETS
-from vitmed import train
-kill = lambda done: os.kill(os.getpid(), signal.SIGKILL) if done == 9 else None
-train({data!r}, output={output!r}, name="run", ui=Recorder(kill), sets=FULL_SETS, **FULL)
-"""
+def start_and_be_killed(data: Path, output: Path) -> None:
+    start(data, output, Recorder(lambda done: os.kill(os.getpid(), signal.SIGKILL) if done == 9 else None))
 
 
 def test_a_killed_run_goes_on_from_its_last_epoch(
     data: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:
     """kill -9 in the middle of epoch 2: no chance to save anything."""
-    here = str(Path(__file__).parents[1])
-    done = python("-c", KILLED.format(tests=here, data=str(data), output=str(tmp_path)))
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert exit_code(start_and_be_killed, data, tmp_path) == -signal.SIGKILL
     run = tmp_path / "run"
     assert training(run)["training"]["epoch"] == 1 and not list(run.glob("*.part"))
     train(resume=run, ui=Recorder())

@@ -9,21 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_splits
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_only, draw_splits
 
 import vitmed as package
 from vitmed.commands.stress import pick_images
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.explanation.corruptions import CORRUPTIONS
-from vitmed.report.plots import drawing, pictures
 
 RUN = Callable[..., Answer]
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "DPI", 30)
-    monkeypatch.setattr(pictures, "PICTURES", 4)
 
 
 @pytest.fixture
@@ -34,7 +27,8 @@ def run(trained: Trained, tmp_path: Path) -> Path:
     return tmp_path / "runs" / "tiny"
 
 
-def test_the_folder_and_the_report(run: Path, vitmed: RUN) -> None:
+def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "robustness")
     args = ("stress", run, "--resamples", 20, "--corruption", "jpeg", "--corruption", "hue", "--json")
     answer = vitmed(*args)
     assert answer.code == 0, answer.err

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_splits
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_only, draw_splits
 from PIL import Image
 
 from vitmed import predict, train
 from vitmed.core.environment import without_folders
-from vitmed.report.plots import drawing, pictures
+from vitmed.report.plots.table import PLOTS
 
 RUN = Callable[..., Answer]
 
@@ -21,8 +21,7 @@ RUN = Callable[..., Answer]
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA")])
 def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: int, mode: str) -> None:
     """With all pictures drawn: a contact sheet of two or four channels is one too."""
-    monkeypatch.setattr(drawing, "DPI", 20)
-    monkeypatch.setattr(pictures, "PICTURES", 2)
+    draw_only(monkeypatch, *(name for name, plot in PLOTS.items() if plot.pictures or plot.maps))
     data = draw_splits(tmp_path / "data", 4, 2, 2)
     for file in data.rglob("*.png"):
         with Image.open(file) as image:
@@ -36,6 +35,25 @@ def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         sheet.verify()
     said = predict(data / "test", checkpoint=result.folder, ui=Recorder())
     assert said.logits.tobytes() == result.test.predictions.logits.tobytes() and len(said) == 4
+
+
+def test_the_run_folder_is_complete(tmp_path: Path) -> None:
+    folder = train(
+        draw_splits(tmp_path / "data"), output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **TINY
+    ).folder
+    names = {p.name for p in folder.iterdir()}
+    assert names >= {
+        "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt",
+        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test",
+    }  # fmt: skip
+    for part in ("val", "test"):
+        files = {p.name for p in (folder / part).iterdir()}
+        assert files >= {"predictions.csv", "metrics.json", "report.html", "confusion_matrix.png"}
+    for picture in folder.rglob("*.png"):
+        with Image.open(picture) as image:
+            image.verify()
+    environment = json.loads((folder / "environment.json").read_text())
+    assert {"command", "versions", "device", "seed", "data_sha256", "git"} <= set(environment)
 
 
 @pytest.mark.usefixtures("no_figures")

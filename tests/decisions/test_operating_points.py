@@ -240,10 +240,13 @@ class TestReached:
         assert all(found[name] == own[name] for name in ("sensitivity", "specificity", "ppv", "npv"))
         assert found["lr_plus"]["value"] is None  # no false alarm: it has no end
 
-    @pytest.mark.parametrize("truth", [[1] * 5, [0] * 5])
-    def test_one_class(self, truth: list[int]) -> None:
-        report = report_points(of([0.2, 0.4, 0.6, 0.8, 0.9], truth), None, config())
-        json.dumps(report, allow_nan=False)
+    @pytest.mark.parametrize(("truth", "known", "value"), [(1, "sensitivity", 3 / 5), (0, "specificity", 2 / 5)])
+    def test_one_class(self, truth: int, known: str, value: float) -> None:
+        """Three of five lie above one half. What needs the other class is undefined, and JSON can hold it."""
+        report = report_points(of([0.2, 0.4, 0.6, 0.8, 0.9], [truth] * 5), None, config())
+        found = json.loads(json.dumps(report, allow_nan=False))["points"]["default"]["reached"]
+        rates = {name: found[name]["value"] for name in ("sensitivity", "specificity", "ppv", "npv")}
+        assert rates.pop(known) == pytest.approx(value) and set(rates.values()) == {None}
 
 
 class TestPrevalence:

@@ -167,7 +167,7 @@ def test_images_of_nearly_one_value(tmp_path: Path, array: np.ndarray, window: t
 
 def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
     pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
-    from test_dicom import RAMP, write
+    from dicom_files import RAMP, write
 
     own = {"WindowCenter": ["100", "2000"], "WindowWidth": ["50", "4000"]}
     paths = [write(tmp_path / f"{i}.dcm", RAMP, **own) for i in range(3)]
@@ -182,7 +182,7 @@ def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
 
 def test_padding_is_left_out(tmp_path: Path) -> None:
     pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
-    from test_dicom import RAMP, write
+    from dicom_files import RAMP, write
 
     array = RAMP.astype(np.int16)
     array[:4] = -2000

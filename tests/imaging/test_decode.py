@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from image_files import bomb, chunk, pixel, raw_png
 from PIL import Image, ImageFile
 
 from vitmed.core.config import load_config
@@ -17,24 +17,6 @@ from vitmed.imaging.decode import READERS, read_image
 from vitmed.imaging.preprocessing import CONSTANTS, RESIZES, Preprocessing
 
 SIDE = 4
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def raw_png(width: int, height: int, bits: int, colour: int, rows: bytes, extra: bytes = b"") -> bytes:
-    """A PNG from its specification (ISO/IEC 15948): `colour` 0 grey, 2 RGB; `rows` each after a filter byte 0."""
-    head = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    )
-
-
-def pixel(file: Path, channels: int = 3) -> tuple[int, ...]:
-    """The upper left pixel as read."""
-    image = read_image(file, channels)
-    return tuple(np.asarray(image).reshape(image.height, image.width, channels)[0, 0].tolist())
 
 
 def save(tmp_path: Path, mode: str, colour: object, name: str = "a.png", **options: object) -> Path:
@@ -212,16 +194,6 @@ def test_broken_files_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=name):
             read_image(tmp_path / name)
     assert read_image(good).size == (40, 40)
-
-
-def bomb(file: Path) -> Path:
-    """A whole PNG of 40,000 x 40,000 px in under 2 MB."""
-    row = bytes(1 + 40_000 // 8)
-    press = zlib.compressobj()
-    data = b"".join(press.compress(row * 1000) for _ in range(40)) + press.flush()
-    head = struct.pack(">IIBBBBB", 40_000, 40_000, 1, 0, 0, 0, 0)
-    file.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
-    return file
 
 
 def test_a_bomb_is_refused_before_it_unfolds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

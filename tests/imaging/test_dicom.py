@@ -9,52 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dicom_files import RAMP, compress, write
+from image_files import pixel, profile
 from PIL import Image
-from test_decode import pixel
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.imaging.decode import decode, inspect, read_image
 from vitmed.imaging.decoded import Deep
 
 pydicom = pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
-
-RAMP = np.arange(0, 4096, 64, dtype=np.uint16).reshape(8, 8)
-
-
-def write(file: Path, array: np.ndarray, frames: int | None = None, **tags: Any) -> Path:
-    """A secondary capture of an array, uncompressed; tags go over what is told here."""
-    from pydicom.dataset import Dataset, FileMetaDataset
-    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
-
-    ds = Dataset()
-    ds.file_meta = FileMetaDataset()
-    ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    ds.SOPClassUID = ds.file_meta.MediaStorageSOPClassUID = CTImageStorage
-    ds.SOPInstanceUID = ds.file_meta.MediaStorageSOPInstanceUID = generate_uid()
-    shape = array.shape[1:] if frames else array.shape
-    ds.Rows, ds.Columns = shape[:2]
-    ds.SamplesPerPixel = shape[2] if len(shape) == 3 else 1
-    ds.PhotometricInterpretation = "RGB" if len(shape) == 3 else "MONOCHROME2"
-    if ds.SamplesPerPixel > 1:
-        ds.PlanarConfiguration = 0
-    ds.BitsAllocated = ds.BitsStored = array.dtype.itemsize * 8
-    ds.HighBit, ds.PixelRepresentation = ds.BitsStored - 1, int(array.dtype.kind == "i")
-    if frames:
-        ds.NumberOfFrames = frames
-    for name, value in tags.items():
-        setattr(ds, name, value)
-    if tags.get("BitsStored"):
-        ds.HighBit = ds.BitsStored - 1
-    ds.PixelData = array.tobytes() + b"\0" * (array.nbytes % 2)
-    ds.save_as(file, enforce_file_format=True)
-    return file
-
-
-def compress(file: Path, syntax: str, **options: Any) -> Path:
-    ds = pydicom.dcmread(file)
-    ds.compress(getattr(pydicom.uid, syntax), generate_instance_uid=False, **options)
-    ds.save_as(file)
-    return file
 
 
 def deep(file: Path, frame: int | None = None) -> Deep:
@@ -313,8 +276,6 @@ def test_declared_sizes_are_looked_at_before_anything_unfolds(tmp_path: Path) ->
 
 
 def test_a_profile_of_dicom_is_applied(tmp_path: Path) -> None:
-    from test_rasters import profile
-
     rgb = np.broadcast_to(np.array([200, 100, 50], np.uint8), (8, 8, 3)).copy()
     file = write(tmp_path / "a.dcm", rgb, ICCProfile=profile("swapped"))
     assert pixel(file) == pytest.approx((50, 100, 200), abs=2)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from image_files import raw_png
 from PIL import Image
-from test_decode import raw_png
 
 from vitmed.core.errors import DataError
 from vitmed.imaging import decoded
@@ -96,7 +96,7 @@ def test_every_cut_and_every_wrong_byte(tmp_path: Path) -> None:
         small.save(tmp_path / f"a{suffix}")
     files = sorted(tmp_path.iterdir())
     try:
-        from test_dicom import RAMP, compress, write
+        from dicom_files import RAMP, compress, write
 
         files += [write(tmp_path / "a.dcm", RAMP), compress(write(tmp_path / "b.dcm", RAMP), "RLELossless")]
         files += [

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms, ImageDraw, ImageFilter
-from test_decode import chunk, pixel, raw_png
+from image_files import chunk, pixel, profile, raw_png
+from PIL import Image, ImageDraw, ImageFilter
 
 from vitmed.core.errors import DataError
 from vitmed.imaging.decode import decode, inspect, is_image, read_image
@@ -261,14 +261,6 @@ def test_ycck(tmp_path: Path) -> None:
     # The stored 255, 255, 255 are now Y, Cb and Cr: R and B = 255 + more, clipped; G = 255 - (0.344 + 0.714) x 127 =
     # 121. Those are 255 - (C, M, Y) as stored (libjpeg), and Adobe stores 255 - ink: ink (255, 121, 255), K 102.
     assert pixel(tmp_path / "ycck.jpg") == pytest.approx((0, (255 - 121) * 0.6, 0), abs=3)
-
-
-def profile(name: str) -> bytes:
-    """A colour profile: sRGB, or one with red and blue exchanged, which is easily told."""
-    data = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    if name == "swapped":
-        data = data.replace(b"rXYZ", b"????", 1).replace(b"bXYZ", b"rXYZ", 1).replace(b"????", b"bXYZ", 1)
-    return data
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".webp"])

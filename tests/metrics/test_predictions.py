@@ -75,7 +75,8 @@ def test_no_images_round_trip(tmp_path: Path) -> None:
 
 def test_a_file_name_that_is_no_unicode_is_written() -> None:
     odd = Predictions(("a", "b"), ("caf\udce9.png",), None, None, np.zeros((1, 2), np.float32))
-    odd.to_csv().encode("utf-8")
+    row = odd.to_csv().encode("utf-8").decode().splitlines()[1]
+    assert row.split(",")[0] == r"caf\udce9.png"
 
 
 def test_a_byte_order_mark_is_taken(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "imaging"))
-from test_dicom import write
+from dicom_files import write
 
 from vitmed.imaging.decode import decode, read_image
 from vitmed.imaging.decoded import Deep

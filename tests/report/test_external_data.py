@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained, draw_classes
+from conftest import Recorder, Trained, draw_classes, draw_only
 from sklearn.metrics import roc_auc_score
 
 from vitmed import evaluate
@@ -62,8 +62,9 @@ def test_what_is_undefined_has_no_difference() -> None:
     assert beside_internal(of(1, 2, 1, 2), {}, None) is None
 
 
-def test_of_a_run(trained: Trained, tmp_path: Path) -> None:
+def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another folder stands beside the run's own test; the report is made again with it; and it is drawn."""
+    draw_only(monkeypatch, "beside_own_test")
     run, ui = tmp_path / "run", Recorder()
     shutil.copytree(trained.folder, run)
     other = draw_classes(tmp_path / "other", 6, trained.result.test.predictions.classes, seed=9)

@@ -1,12 +1,11 @@
 """Figures draw for few and many classes, show the right numbers, and leak no file name."""
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from figures import is_png, texts
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
@@ -15,7 +14,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.report.plots.drawing import place, png, told
+from vitmed.report.plots.drawing import place, told
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.plots.table import PLOTS
 from vitmed.report.plots.training import training_curves
@@ -28,13 +27,6 @@ NAMES = {
 
 FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
 NEEDS_MORE = {"familiarity", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few pictures at a low resolution: the same code in a tenth of the time."""
-    monkeypatch.setattr(pictures, "PICTURES", 6)
-    monkeypatch.setattr(drawing, "DPI", 30)
 
 
 def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:
@@ -50,16 +42,6 @@ def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:
 def read(path: str) -> np.ndarray:
     number = int(path.removeprefix("secret/").removesuffix(".png"))
     return np.full((9, 12, 3) if number % 2 else (12, 9), number % 256, np.uint8)
-
-
-def texts(figure: Figure) -> list[str]:
-    return [item.get_text() for item in figure.findobj(Text) if item.get_text()]
-
-
-def is_png(figure: Figure) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return png(figure).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("classes", [2, 10, 30])

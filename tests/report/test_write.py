@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import draw_only
 from PIL import Image
 
 from vitmed.core.config import EvaluateConfig
@@ -18,8 +19,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.table import METRICS
 from vitmed.report import pdf
-from vitmed.report.plots import drawing, galleries, pictures
-from vitmed.report.plots.drawing import drawn
+from vitmed.report.plots.drawing import Drawn, told
 from vitmed.report.plots.table import PLOTS
 from vitmed.report.write import write_report
 
@@ -27,14 +27,6 @@ KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the he
 NOTHING_TO_SHOW = {"flow", "beside_own_test"}  # of predictions alone
 FACTS = {"Data": "60 cells", "Model": "vit_tiny <script>alert(1)</script>"}
 RECORDS = [{"epoch": 1, "lr": 0.1, "train_loss": 1.0, "val_loss": 1.0, "val_auroc": 0.5, "monitor": "auroc"}]
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few pictures at a low resolution: the same code in a tenth of the time."""
-    monkeypatch.setattr(pictures, "PICTURES", 6)
-    monkeypatch.setattr(galleries, "WIDE", 2)
-    monkeypatch.setattr(drawing, "DPI", 30)
 
 
 def draw(classes: tuple[str, ...] = ("infected", "uninfected"), groups: bool = True) -> Predictions:
@@ -131,7 +123,8 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
     assert html.index("<dl") < html.index("<table") < html.index("<img")  # the headline comes first
 
 
-def test_the_same_again_from_the_table_alone(tmp_path: Path) -> None:
+def test_the_same_again_from_the_table_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "confusion_matrix", "roc", "errors")
     first = write_report(tmp_path / "a", draw(), title="t", facts={}, config=EvaluateConfig(resamples=50))
     table = Predictions.from_csv(tmp_path / "a" / "predictions.csv")
     again = write_report(tmp_path / "b", table, title="t", facts={}, read=None, config=EvaluateConfig(resamples=50))
@@ -172,11 +165,10 @@ def test_pictures_are_called_by_name_only_where_asked_for(tmp_path: Path, monkey
     from matplotlib.text import Text
 
     seen: list[str] = []
-    before = drawn
 
     def look(figure, pictures=False):  # type: ignore[no-untyped-def]
         seen.extend(item.get_text() for item in figure.findobj(Text))
-        return before(figure, pictures)
+        return Drawn(b"a figure", b"a figure", b"a figure", "image/png", told(figure))
 
     monkeypatch.setattr("vitmed.report.write.drawn", look)
     for named in (False, True):
@@ -212,6 +204,7 @@ def test_markdown_says_the_same_and_links_the_figures(tmp_path: Path) -> None:
 
 
 def test_a_pdf_is_printed_or_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "confusion_matrix")
     config = EvaluateConfig(resamples=5, format="pdf")
     with monkeypatch.context() as patch:
         patch.setattr(pdf, "find_browser", lambda: None)
@@ -251,6 +244,7 @@ def test_a_thousand_classes_make_a_small_page(tmp_path: Path) -> None:
         assert max(picture.size) < 3000
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_number_that_stands_twice_has_one_interval(tmp_path: Path) -> None:
     found = write_report(tmp_path, draw(), title="t", facts={}, config=EvaluateConfig(resamples=200))
     own = found["per_class"]["infected"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from checkpoints import Hostile, content, rewrite
 from conftest import Trained
 
 from vitmed.core.config import ModelConfig, load_config
@@ -18,17 +19,6 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, portable, relative, save_checkpoint
-
-
-def content(file: Path) -> dict[str, object]:
-    return torch.load(file, weights_only=True)
-
-
-def rewrite(source: Path, target: Path, **changes: object) -> Path:
-    """A copy of a checkpoint with other entries; None takes one out."""
-    changed = {k: v for k, v in (content(source) | changes).items() if v is not None or k == "training"}
-    torch.save(changed, target)
-    return target
 
 
 def test_it_knows_all_that_evaluation_and_prediction_need(trained: Trained) -> None:
@@ -169,16 +159,6 @@ def test_weights_that_do_not_fit_their_config(trained: Trained, tmp_path: Path) 
     saved = load_checkpoint(rewrite(trained.best, tmp_path / "w.pt", weights=weights))
     with pytest.raises(CheckpointError, match=r"w\.pt: the weights do not fit"):
         saved.model()
-
-
-class Hostile:
-    """Unpickled in the ordinary way, this runs a command."""
-
-    def __init__(self, command: str):
-        self.command = command
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, (self.command,)
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import yaml
@@ -33,18 +34,10 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
         name: of the model.
         folder: of the report, relative to the card.
     """
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
-    environment.filters["md"] = lambda text: escape(" ".join(str(text).split()))
     classes = metrics["classes"]
     more = f" and {len(classes) - CLASSES:,} more" if len(classes) > CLASSES else ""
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
-    text = environment.get_template("model_card.md.j2").render(
+    text = _environment().get_template("model_card.md.j2").render(
         header=header,
         name=name,
         folder=folder,
@@ -63,6 +56,19 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
         limitations=_limitations(metrics),
     )
     return f"{text}\n{_stamp(text)}\n"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    environment.filters["md"] = lambda text: escape(" ".join(str(text).split()))
+    return environment
 
 
 def _limitations(metrics: Mapping[str, Any]) -> list[str]:

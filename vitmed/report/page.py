@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,7 @@ def render(
         slider: of `slider.slider_data`.
         linked: name the PNG files beside the page instead of holding the figures, for Markdown.
     """
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda x: plain(x) if type(x) is str else x,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = _environment()
     context = {
         "title": title,
         "facts": facts,
@@ -122,6 +116,19 @@ def render(
     policy = {"style": _hash(style), "script": _hash(script)}
     page = environment.get_template("report.html.j2")
     return page.render(context, sections=sections, style=style, script=script, policy=policy)
+
+
+@cache
+def _environment() -> Environment:
+    """It keeps the compiled templates: compiling them takes most of the time of a page."""
+    return Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda x: plain(x) if type(x) is str else x,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def headline_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoints import Hostile, rewrite
 from conftest import TINY_ARGS, Answer, Trained, draw_classes, draw_splits
+from image_files import bomb
 from PIL import Image
-from test_checkpoint import Hostile, rewrite
-from test_decode import bomb
 
 from vitmed.training.checkpoint import load_checkpoint
 

@@ -1,4 +1,4 @@
-"""Folds, patients in two splits, and the speed of dividing many patients."""
+"""Folds, patients in two splits, guessed patients, copies, and the speed of dividing many patients."""
 
 from __future__ import annotations
 

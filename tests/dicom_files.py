@@ -1,0 +1,48 @@
+"""DICOM files of a given array and given tags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RAMP = np.arange(0, 4096, 64, dtype=np.uint16).reshape(8, 8)
+
+
+def write(file: Path, array: np.ndarray, frames: int | None = None, **tags: Any) -> Path:
+    """A secondary capture of an array, uncompressed; tags go over what is told here."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+    ds = Dataset()
+    ds.file_meta = FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    ds.SOPClassUID = ds.file_meta.MediaStorageSOPClassUID = CTImageStorage
+    ds.SOPInstanceUID = ds.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    shape = array.shape[1:] if frames else array.shape
+    ds.Rows, ds.Columns = shape[:2]
+    ds.SamplesPerPixel = shape[2] if len(shape) == 3 else 1
+    ds.PhotometricInterpretation = "RGB" if len(shape) == 3 else "MONOCHROME2"
+    if ds.SamplesPerPixel > 1:
+        ds.PlanarConfiguration = 0
+    ds.BitsAllocated = ds.BitsStored = array.dtype.itemsize * 8
+    ds.HighBit, ds.PixelRepresentation = ds.BitsStored - 1, int(array.dtype.kind == "i")
+    if frames:
+        ds.NumberOfFrames = frames
+    for name, value in tags.items():
+        setattr(ds, name, value)
+    if tags.get("BitsStored"):
+        ds.HighBit = ds.BitsStored - 1
+    ds.PixelData = array.tobytes() + b"\0" * (array.nbytes % 2)
+    ds.save_as(file, enforce_file_format=True)
+    return file
+
+
+def compress(file: Path, syntax: str, **options: Any) -> Path:
+    import pydicom
+
+    ds = pydicom.dcmread(file)
+    ds.compress(getattr(pydicom.uid, syntax), generate_instance_uid=False, **options)
+    ds.save_as(file)
+    return file

@@ -1,0 +1,72 @@
+"""Galleries of errors and suspected labels: the right images, and no name of a file."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from figures import is_png, of_patients, texts
+from matplotlib.figure import Figure
+
+from vitmed.metrics.label_errors import find_suspects
+from vitmed.report.plots import drawing
+from vitmed.report.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
+
+GALLERIES = [errors_by_pair, errors_by_patient, suspected_labels]
+
+
+def read(path: str) -> np.ndarray:
+    number = int(path.removeprefix("secret/").removesuffix(".png"))
+    return np.full((9, 12), number % 256, np.uint8)
+
+
+def rows(figure: Figure) -> list[int]:
+    return [int(text.split()[1]) - 1 for text in texts(figure) if text.startswith("row ")]
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+@pytest.mark.parametrize("gallery", GALLERIES)
+def test_a_gallery_shows_its_rows_and_no_name(gallery: Callable[..., Figure | None], classes: int) -> None:
+    p = of_patients(classes)
+    figure = gallery(p, read)
+    assert figure is not None and is_png(figure)
+    assert not any("secret" in text or "PATIENT" in text or "png" in text for text in texts(figure))
+    shown = rows(figure)
+    assert 0 < len(shown) == len(set(shown)) <= 24
+    for axes in (a for a in figure.findobj(drawing.Axes) if a.images):
+        row = int(axes.get_xlabel().split()[1]) - 1
+        assert np.asarray(axes.images[0].get_array())[0, 0] == row % 256
+        assert p.predicted[row] != p.labels[row] or gallery is suspected_labels  # type: ignore[index]
+
+
+def test_lines_are_what_they_are_called() -> None:
+    p = of_patients()
+    assert p.labels is not None and p.groups is not None
+    figure = errors_by_pair(p, read)
+    assert figure is not None
+    missed = np.flatnonzero((p.labels == 0) & (p.predicted == 1))
+    told = f"infected taken for uninfected: {len(missed)} of {np.sum(p.labels == 0)}"
+    assert any(text.startswith(told) for text in texts(figure))
+    assert missed[p.confidence[missed].argmax()] in rows(figure)
+    figure = errors_by_patient(p, read)
+    assert figure is not None
+    names = list(dict.fromkeys(p.groups))
+    wrong = [sum(p.predicted[i] != p.labels[i] for i, g in enumerate(p.groups) if g == name) for name in names]
+    worst = int(np.argmax(wrong))
+    assert any(
+        f"patient {worst + 1}: {wrong[worst]} of {p.groups.count(names[worst])} wrong" in t for t in texts(figure)
+    ) or (wrong.count(max(wrong)) > 1)
+    figure = suspected_labels(p, read)
+    assert figure is not None and rows(figure) == find_suspects(p).rows[:18].tolist()
+
+
+@pytest.mark.parametrize("gallery", GALLERIES)
+def test_nothing_wrong_nothing_shown(gallery: Callable[..., Figure | None]) -> None:
+    assert gallery(of_patients(signal=90), read) is None
+    none = of_patients().take(np.arange(0))
+    assert gallery(none, read) is None
+
+
+def test_errors_by_patient_need_patients() -> None:
+    assert errors_by_patient(replace(of_patients(), groups=None), read) is None
+    assert errors_by_patient(replace(of_patients(), groups=tuple(map(str, range(400)))), read) is None

@@ -1,0 +1,67 @@
+"""Figures of patients and subgroups: the right numbers, and no name of a patient."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from figures import is_png, of_patients, texts
+
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.per_patient import outside, shares
+from vitmed.metrics.subgroups import subgroups
+from vitmed.report.plots.patients import forest, patient_spread
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+def test_a_dot_per_patient(classes: int) -> None:
+    p = of_patients(classes)
+    figure = patient_spread(p)
+    assert figure is not None and is_png(figure)
+    panels = figure.axes
+    assert len(panels) == (2 if classes == 2 else 1)
+    name = "sensitivity" if classes == 2 else "accuracy"
+    images, right = shares(p)[name]
+    far = outside(images, right)
+    assert panels[0].get_title() == f"{name}, {np.sum(images > 0)} patients"
+    dots = {(n, share) for some in panels[0].collections[1:] for n, share in some.get_offsets().tolist()}
+    assert dots == {(n, k / n) for n, k in zip(images.tolist(), right.tolist(), strict=True) if n}
+    assert any(text.startswith(f"outside: {far.sum()} ") for text in texts(figure))
+    assert not any("PATIENT" in text for text in texts(figure))
+
+
+def test_patients_who_cannot_be_shown() -> None:
+    p = of_patients()
+    assert patient_spread(replace(p, groups=None)) is None
+    assert patient_spread(replace(p, groups=("one",) * 400)) is None
+    assert patient_spread(p.take(np.arange(0))) is None
+    assert p.labels is not None
+    assert is_png(patient_spread(replace(p, labels=np.ones_like(p.labels))))  # no image of the finding
+
+
+@pytest.mark.parametrize("classes", [2, 12, 60])
+def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
+    p = of_patients(classes)
+    metrics: dict[str, Any] = evaluate_predictions(p, resamples=20)
+    assert forest(p, metrics) is None and forest(p, None) is None
+    cells = tuple("small" if i < 4 else cell for i, cell in enumerate(p.columns["ward"]))
+    metrics["subgroups"] = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"], 20)
+    figure = forest(p, metrics)
+    assert figure is not None and is_png(figure)
+    told = texts(figure)
+    for stratum in metrics["subgroups"]["a $ward$"]["strata"]:
+        n = "<10" if "suppressed" in stratum else f"={stratum['n']}"
+        assert any(text.startswith(f"{stratum['name']} (n{n}") for text in told)
+    assert any(text.startswith("all (n=400, 25 patients") for text in told) and r"a \$ward\$" in told
+    labels = {"AUROC", "sensitivity", "specificity"} if classes == 2 else {"AUROC", "accuracy", "balanced accuracy"}
+    assert {axes.get_xlabel() for axes in figure.axes} == (labels if classes <= 50 else {"accuracy"})
+
+
+def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
+    p = of_patients()
+    assert p.labels is not None
+    p = replace(p, labels=np.where(np.array(p.columns["ward"]) == "A", 1, p.labels))
+    metrics: dict[str, Any] = evaluate_predictions(p, resamples=20)
+    metrics["subgroups"] = subgroups(p, ["ward"], 20)
+    figure = forest(p, metrics)
+    assert figure is not None and texts(figure).count("undefined") == 2  # AUROC and sensitivity of A
