@@ -15,8 +15,9 @@ import pytest
 from conftest import TINY_ARGS, Answer, Trained, python
 
 import vitmed as package
-from vitmed.core.config import Config, load_config
+from vitmed.core.config import Config
 from vitmed.core.flags import FLAGS
+from vitmed.core.load_config import load_config
 
 RUN = Callable[..., Answer]
 COMMANDS = ("train", "check", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")

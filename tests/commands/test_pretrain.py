@@ -20,8 +20,9 @@ from test_resume import interrupt_at, same
 
 from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import FLAGS, PretrainResult
-from vitmed.core.config import PretrainConfig, load_config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.load_config import load_config
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.models.pretrained import read_weights
 from vitmed.report.plots.drawing import png

@@ -13,8 +13,9 @@ import torch
 import yaml
 from conftest import Trained
 
-from vitmed.core.config import ModelConfig, load_config
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.load_config import load_config
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, portable, relative, save_checkpoint
