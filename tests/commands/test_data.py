@@ -23,8 +23,7 @@ import pytest
 from conftest import Answer, Recorder, python
 from PIL import Image
 
-from vitmed.commands.data import fetch_dataset, import_dataset
-from vitmed.commands.data_list import datasets_table
+from vitmed.commands.data import datasets_table, fetch_dataset, import_dataset
 from vitmed.core import downloads
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import cards as card_module

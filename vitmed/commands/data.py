@@ -1,4 +1,4 @@
-"""`vitmed data get` and `import`: public data sets as folders of images."""
+"""`vitmed data list`, `get` and `import`: public data sets as folders of images. Loads no torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import bring
@@ -15,13 +16,33 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
-from vitmed.data.cards import Card, advice, find_set
+from vitmed.data.cards import Card, advice, cards, find_set
 from vitmed.data.folders import has_classes, image_files
 from vitmed.data.patients import compile_group, group_of
 from vitmed.data.public_files import read_original, write_folder
 
 GROUPS = "groups.csv"
 KINDS = "a MedMNIST .npz, a folder of CIFAR or MNIST files, or an archive of one of these or of folders of images"
+
+
+def datasets_table() -> list[dict[str, Any]]:
+    """One row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch of it."""
+    return [
+        {
+            "name": name,
+            "title": card.title,
+            "images": card.total,
+            "classes": len(card.classes) if isinstance(card.classes, list) else None,
+            "licence": card.terms,
+            "patients": "in the file names" if card.group_regex else "not in the file names",
+            "group_regex": card.group_regex,
+            "fetched": bool(card.sets),
+            "sets": list(card.sets),
+            "source": card.source,
+            "by_hand": card.by_hand,
+        }
+        for name, card in cards().items()
+    ]
 
 
 def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui | None = None) -> Path:

@@ -153,8 +153,8 @@ class DataConfig(Section):
     )
     groups: Annotated[str | None, Flag(panel="Patients", metavar="names|dicom|TABLE")] = Field(
         None,
-        description="Where the patients are instead: in file names, in DICOM's PatientID, or in a CSV table. The table "
-        "has columns path and patient; in a YAML file, its path is relative to that file.",
+        description="Where the patient stands instead: in file names, DICOM's PatientID, or a CSV table. The table has "
+        "columns path and patient; in a YAML file, its path is relative to that file.",
     )
     labels: Annotated[str | None, Flag(metavar="TABLE")] = Field(
         None,
@@ -286,7 +286,7 @@ class TrainConfig(Section):
         description="Keep the pretrained network and fit a logistic regression on its features (linear probe).",
     )
     probe_first: Annotated[bool, Flag()] = Field(
-        False, description="Start the head from that logistic regression instead of random numbers, then train all."
+        False, description="Start the head from the logistic regression of freeze, then train everything."
     )
     freeze_blocks: Annotated[int | None, Flag(metavar="N")] = Field(
         None, ge=0, description="Keep the embedding and the first N blocks as they are. null trains everything."
@@ -301,7 +301,7 @@ class TrainConfig(Section):
     smoothing: Annotated[float, Flag()] = Field(0.05, ge=0, lt=1, description="Label smoothing.")
     balance: Annotated[Literal["none", "loss", "sampler"], Flag()] = Field(
         "none",
-        description="Counter class imbalance by class weights (loss) or a balanced sampler. Ruins calibration; AUROC "
+        description="Counter class imbalance by class weights (loss) or a balanced sampler; ruins calibration. AUROC "
         "stays.",
     )
     ema: Annotated[bool, Flag()] = Field(
