@@ -14,7 +14,7 @@ from conftest import Answer
 from pydantic import Field
 from typer.main import get_command
 
-from vitmed.cli.app import COMMANDS
+from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.flags import command
 from vitmed.core.config import PANELS, Config, Flag, RunConfig, TrainConfig
 from vitmed.core.errors import UsageError
@@ -23,6 +23,55 @@ from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 
 RUN = Callable[..., Answer]
+# Every flag of version 0.1.0, which scripts of users name.
+OF_0_1_0 = """
+check: --frame --group-regex --groups --json --labels --leakage-gap --no-index --output --strict -o
+compare: --json --output --resamples -o
+evaluate:
+  --allow-leakage --calibration --cost --coverage --data --device --fail-under --format --group-regex --groups
+  --json --labels --map-images --max-risk --no-allow-leakage --no-show-names --no-youden --ordinal --output
+  --prevalence --rater --resamples --show-names --split --subgroup --target-sensitivity --target-specificity
+  --unlike --youden -o
+predict: --checkpoint --csv --device --frame --json --plot --runs --top-k
+summary: --channels --image-size --num-classes --patch-size
+explain: --checkpoint --device --frame --json --method --output --runs --target -o
+stress:
+  --allow-leakage --corruption --data --device --group-regex --groups --images --json --labels
+  --no-allow-leakage --output --resamples --seed --split -o
+plan:
+  --allow-leakage --augment --batch-size --channels --config --device --epochs --fold --folds --frame
+  --freeze-blocks --group-regex --groups --image-size --json --labels --layer-decay --lora --lr --max-train
+  --model --normalize --offline --output --patch-size --policy --set --weights --window -b -c -o
+lr-find:
+  --allow-leakage --augment --batch-size --cache --cache-size --channels --config --device --fold --folds
+  --frame --freeze-blocks --group-regex --groups --high --image-size --json --labels --layer-decay --lora --low
+  --max-train --model --no-cache --normalize --offline --output --patch-size --policy --set --steps --weights
+  --window -b -c -o
+pretrain:
+  --accumulate --allow-leakage --augment --batch-size --cache --cache-size --channels --config --device --epochs
+  --fold --folds --frame --group-regex --groups --image-size --json --labels --lr --mask-ratio --max-train
+  --model --name --no-cache --normalize --output --patch-size --policy --precision --resize --resume --seed
+  --set --unlabelled --warmup-epochs --weight-decay --window --workers -b -c -j -o
+train:
+  --accumulate --allow-leakage --augment --balance --baseline --batch-size --cache --cache-size --calibration
+  --channels --config --cost --coverage --cutmix --device --drop-path --ema --epochs --fail-under --fold --folds
+  --format --frame --freeze --freeze-blocks --group-regex --groups --image-size --json --labels --layer-decay
+  --lora --lr --map-images --max-risk --max-train --mixup --model --monitor --name --no-baseline --no-cache
+  --no-ema --no-probe-first --no-show-names --no-youden --normalize --offline --ordinal --output --patch-size
+  --patience --policy --pool --positions --positive --precision --prevalence --probe-first --rater --resamples
+  --resize --resume --save-every --seed --set --show-names --smoothing --stem --subgroup --target-sensitivity
+  --target-specificity --warmup-epochs --weight-decay --weights --window --workers --youden -b -c -j -o
+probe:
+  --allow-leakage --cache --cache-size --config --device --fail-under --fold --folds --frame --group-regex
+  --groups --image-size --json --labels --max-train --name --no-cache --normalize --offline --output --positive
+  --resize --set --weights --window -c -o
+demo: --cells --device --fail-under --json --output --seed -o
+data list: --json
+data get: --json --offline
+data import: --json
+weights list: --json
+weights fetch: --json --offline --to
+"""
 ROOT = Path(__file__).parents[2]
 TABLES: dict[str, tuple[type[RunConfig], dict[str, str]]] = {  # the commands that take whole sections
     "train": (Config, FLAGS),
@@ -150,6 +199,18 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
     assert seen["model"]["depth"] == 2 and seen["model"]["channels"] == 1  # from --set, and from the recipe
 
 
+def test_every_flag_of_0_1_0_is_still_there() -> None:
+    commands: Any = get_command(app)
+    named = re.findall(r"^([a-z][a-z -]*):((?: -\S+|\n  .*)*)$", OF_0_1_0, re.M)
+    assert len(named) == 18  # `weights where` has none
+    for name, flags in named:
+        found = commands
+        for word in name.split():
+            found = found.get_command(None, word)
+        has = {word for param in found.params for word in (*param.opts, *param.secondary_opts)}
+        assert set(flags.split()) <= has, name
+
+
 def test_an_unknown_keyword_is_refused() -> None:
     with pytest.raises(UsageError, match="pretrain has no option smoothing"):
         read_overrides({"smoothing": 0.1}, PRETRAIN_FLAGS, "pretrain")
@@ -171,10 +232,10 @@ def test_a_field_added_in_one_place_appears_everywhere(tmp_path: Path) -> None:
     assert {**fields} == {**FLAGS, "shine": "train.shine"}
     assert read_overrides({"shine": 2.0}, fields, "train") == {"train.shine": 2.0}
     seen: dict[str, Any] = {}
-    app: Any = get_command(command(lambda **flags: seen.update(flags), kind=ShiningConfig))
-    with app.make_context("train", ["--shine", "2"]) as context:
-        app.invoke(context)
-        training = re.split(r"^Training:$", app.get_help(context), flags=re.M)[1].partition("\n\n")[0]
+    added: Any = get_command(command(lambda **flags: seen.update(flags), kind=ShiningConfig))
+    with added.make_context("train", ["--shine", "2"]) as context:
+        added.invoke(context)
+        training = re.split(r"^Training:$", added.get_help(context), flags=re.M)[1].partition("\n\n")[0]
     assert seen["shine"] == 2.0 and seen["epochs"] is None
     assert re.search(r"-s, --shine LUX +How bright\.$", training, re.M) and "Not more" not in training
     file = tmp_path / "c.yaml"

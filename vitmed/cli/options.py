@@ -19,7 +19,10 @@ OtherData = Annotated[Path | None, typer.Option(help="Another labelled folder; c
 Split = Annotated[str, typer.Option(metavar="test|val|train", help="Split to evaluate.", **FIRST)]
 Report = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report.", **FIRST)]
 Leakage = Annotated[
-    bool, typer.Option("--allow-leakage", help="Evaluate images although the model was made with them.", **FIRST)
+    bool,
+    typer.Option(
+        "--allow-leakage/--no-allow-leakage", help="Evaluate images although the model was made with them.", **FIRST
+    ),
 ]
 ConfigFile = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE|NAME", help="YAML file, or name of a recipe.", **FIRST)
