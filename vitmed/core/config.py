@@ -94,10 +94,6 @@ class Section(BaseModel):
     panel: ClassVar[str] = ""
 
 
-Device = Literal["auto", "cpu", "cuda", "mps"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
-
-
 class DataConfig(Section):
     """Which images, how they are split, and how each becomes a square array."""
 
@@ -260,8 +256,8 @@ class AugmentConfig(Section):
     )
 
 
-class TrainConfig(Section):
-    """The optimisation and its bookkeeping."""
+class LoopConfig(Section):
+    """What training and pretraining share: the optimisation and where it runs."""
 
     panel = "Training"
 
@@ -276,8 +272,24 @@ class TrainConfig(Section):
         3.0, ge=0, description="Linear warm-up, in epochs; at most a third of the run."
     )
     weight_decay: Annotated[float, Flag()] = Field(
-        0.05, ge=0, description="Weight decay of AdamW. Not applied to biases, norms, class token and positions."
+        0.05, ge=0, description="Weight decay of AdamW. Not applied to biases, norms, tokens and positions."
     )
+    clip_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this norm; null is off.")
+    seed: Annotated[int, Flag()] = Field(
+        0, ge=0, description="Seed of weights, order, augmentation and dropout or masks."
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], Flag()] = Field("auto", description="Where to compute.")
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Flag()] = Field(
+        "auto", description="Arithmetic of training; auto takes what the device does fast. Reports are always fp32."
+    )
+    workers: Annotated[int | None, Flag(also="-j")] = Field(
+        None, ge=0, description="Processes that load images; default from the number of cores."
+    )
+
+
+class TrainConfig(LoopConfig):
+    """The optimisation and its bookkeeping."""
+
     layer_decay: Annotated[float, Flag()] = Field(
         1.0, gt=0, le=1, description="Learning rate factor per block, from the head down; 1 is off."
     )
@@ -297,7 +309,6 @@ class TrainConfig(Section):
     baseline: Annotated[bool, Flag()] = Field(
         True, description="Also fit baselines that need no training, and compare them at the end."
     )
-    clip_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this norm; null is off.")
     smoothing: Annotated[float, Flag()] = Field(0.05, ge=0, lt=1, description="Label smoothing.")
     balance: Annotated[Literal["none", "loss", "sampler"], Flag()] = Field(
         "none",
@@ -321,14 +332,6 @@ class TrainConfig(Section):
     )
     save_every: Annotated[int | None, Flag(metavar="N", panel="Output")] = Field(
         None, ge=1, description="Also keep a checkpoint every N epochs."
-    )
-    seed: Annotated[int, Flag()] = Field(0, ge=0, description="Seed of weights, order, augmentation and dropout.")
-    device: Annotated[Device, Flag()] = Field("auto", description="Where to compute.")
-    precision: Annotated[Precision, Flag()] = Field(
-        "auto", description="Arithmetic of training; auto takes what the device does fast. Reports are always fp32."
-    )
-    workers: Annotated[int | None, Flag(also="-j")] = Field(
-        None, ge=0, description="Processes that load images; default from the number of cores."
     )
 
 

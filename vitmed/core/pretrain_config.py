@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from vitmed.core.config import DataConfig, Device, Flag, Precision, RunConfig, Section
+from vitmed.core.config import DataConfig, Flag, LoopConfig, RunConfig, Section
 from vitmed.core.flags import flags_of
 
 
@@ -49,19 +49,14 @@ class MaeConfig(Section):
     decoder_heads: int | None = Field(None, ge=1, description="Default the decoder's width / 32.")
 
 
-class PretrainTrainConfig(Section):
-    """The optimisation of pretraining."""
-
-    panel = "Training"
+class PretrainTrainConfig(LoopConfig):
+    """The optimisation of pretraining: other defaults than those of training."""
 
     epochs: Annotated[int, Flag(first=True)] = Field(
         200, ge=1, description="Passes over the images; the paper has 800 and gains up to 1,600."
     )
     batch_size: Annotated[int, Flag(also="-b", first=True)] = Field(
         128, ge=1, description="Images per forward pass; the paper has 4,096."
-    )
-    accumulate: Annotated[int, Flag()] = Field(
-        1, ge=1, description="Batches per optimiser step; effective batch = batch_size x accumulate."
     )
     lr: Annotated[float, Flag(first=True)] = Field(
         5e-4, gt=0, description="Peak learning rate of AdamW; the paper has 2.4e-3 for its batch of 4,096."
@@ -70,16 +65,7 @@ class PretrainTrainConfig(Section):
     warmup_epochs: Annotated[float, Flag()] = Field(
         10.0, ge=0, description="Linear warm-up, in epochs; at most a third of the run."
     )
-    weight_decay: Annotated[float, Flag()] = Field(
-        0.05, ge=0, description="Weight decay of AdamW. Not applied to biases, norms, tokens and positions."
-    )
     clip_norm: float | None = Field(None, gt=0, description="Clip the gradient to this norm; null is off.")
-    seed: Annotated[int, Flag()] = Field(0, ge=0, description="Seed of weights, order, augmentation and masks.")
-    device: Annotated[Device, Flag()] = Field("auto", description="Where to compute.")
-    precision: Annotated[Precision, Flag()] = Field("auto", description="Arithmetic of training.")
-    workers: Annotated[int | None, Flag(also="-j")] = Field(
-        None, ge=0, description="Processes that load images; default from the number of cores."
-    )
 
 
 class PretrainConfig(RunConfig):
