@@ -42,7 +42,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     """A small CNN in the place of the ViT: three stages of two 3x3 convolutions, mean over the image, linear."""
     from torch import nn
 
-    from vitmed.core.config import load_config
+    from vitmed.core.load_config import load_config
     from vitmed.core.ui import Ui
     from vitmed.training.loop import fit, validate
     from vitmed.training.prepare import get_ready

@@ -113,7 +113,7 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
 
 def preprocessing() -> Any:
     """vitmed's defaults: padded to 224 px, bilinear, ImageNet's mean and standard deviation."""
-    from vitmed.core.config import build_config
+    from vitmed.core.load_config import build_config
     from vitmed.imaging.preprocessing import Preprocessing
 
     return Preprocessing.of(build_config({}))

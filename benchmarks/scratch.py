@@ -25,9 +25,10 @@ import torch
 from accuracy import tree
 from trees import PATIENT
 
-from vitmed.core.config import Config, DataConfig, load_config
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.files import write_json
 from vitmed.core.hardware import pick_precision
+from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader, unusable
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import Augmenter

@@ -55,8 +55,8 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     """The real loop: a batch out of the memory cache, normalised, trained on, gradient clipped, EMA kept."""
     import numpy as np
 
-    from vitmed.core.config import build_config
     from vitmed.core.hardware import pick_device, pick_precision
+    from vitmed.core.load_config import build_config
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
     from vitmed.data.samples import Sample
     from vitmed.imaging.augmentation import Augmenter
@@ -112,7 +112,7 @@ def _usual_step(model: Any, options: argparse.Namespace, bf16: bool, fused: bool
 
 def infer_vitmed(options: argparse.Namespace) -> Step:
     """vitmed's network as `evaluate` and `predict` run it: fp32 on every machine."""
-    from vitmed.core.config import build_config
+    from vitmed.core.load_config import build_config
     from vitmed.models.vit import build_vit
 
     model = build_config({"model": {"name": options.model, "stem": "patch", "pool": "cls"}}).model

@@ -44,14 +44,13 @@ repeats the run.
 
 def text() -> str:
     """The whole page."""
-    from vitmed.commands import pretrain
-    from vitmed.core import flags
-    from vitmed.core.config import Config, DataConfig, PretrainConfig
+    from vitmed.core.config import Config, DataConfig
+    from vitmed.core.pretrain_config import PretrainConfig
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.metrics.table import METRICS
     from vitmed.models.vit import SIZES
 
-    parts = [INTRODUCTION, *sections(Config, flag_of_field("train", flags.FLAGS))]
+    parts = [INTRODUCTION, *sections(Config)]
     parts.append("## Models\n\nValues of `model.name`.\n\n")
     sizes = [(f"`{name}`", str(s.width), str(s.depth), str(s.heads)) for name, s in SIZES.items()]
     parts.append(table(("name", "width", "blocks", "heads"), sizes))
@@ -67,14 +66,11 @@ def text() -> str:
         "## Pretraining\n\nWhat configures `vitmed pretrain`. Its `model` section is that above; its `data` section "
         "has one field more.\n\n"
     )
-    own = flag_of_field("pretrain", pretrain.FLAGS)
-    parts += sections(PretrainConfig, own, known={"model": None, "data": DataConfig}, title="### Pretraining: {}")
+    parts += sections(PretrainConfig, known={"model": None, "data": DataConfig}, title="### Pretraining: {}")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def sections(
-    config: Any, flags: dict[str, str], known: dict[str, Any] | None = None, title: str = "## {}"
-) -> list[str]:
+def sections(config: Any, known: dict[str, Any] | None = None, title: str = "## {}") -> list[str]:
     """A heading and a table for each section of a configuration; without sections and fields `known` from above."""
     parts, known = [], known or {}
     for section, holder in config.model_fields.items():
@@ -85,7 +81,7 @@ def sections(
         rows = [
             (
                 f"`{name}`",
-                flags.get(f"{section}.{name}", ""),
+                flags(name, field),
                 accepted(field),
                 f"`{shown(field.default)}`",
                 field.description or "",
@@ -98,16 +94,13 @@ def sections(
     return parts
 
 
-def flag_of_field(command: str, fields: dict[str, str]) -> dict[str, str]:
-    """`train.batch_size` -> `--batch-size`, `-b`, as a command has them."""
-    from typer.main import get_command  # noqa: TID251  reads the flags, makes none
+def flags(name: str, field: FieldInfo) -> str:
+    """`--batch-size`, `-b`, or nothing where a field has no flag."""
+    from vitmed.core.flags import flag_of, spellings
 
-    from vitmed.cli import app
-
-    options: Any = get_command(app)
-    parameters = options.commands[command].params
-    spelled = {p.name: ", ".join(f"`{flag}`" for flag in (*p.opts, *p.secondary_opts)) for p in parameters}
-    return {field: spelled[flag] for flag, field in fields.items()}
+    flag = flag_of(field)
+    words = spellings(flag.name or name, field) if flag else []
+    return ", ".join(f"`{word}`" for text in words for word in text.split("/"))
 
 
 def accepted(field: FieldInfo) -> str:

@@ -5,7 +5,8 @@ import re
 import pytest
 import yaml
 
-from vitmed.core.config import Config, load_config, recipes
+from vitmed.core.config import Config
+from vitmed.core.load_config import load_config, recipes
 
 RECIPES = recipes()
 # From outside: counted by hand from the shapes for MNIST; timm's count for ViT-Base at 224 px and 1000 classes.
@@ -37,7 +38,7 @@ def test_a_recipe_holds_only_what_differs_from_the_defaults(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_names_in_a_recipe_exist(name: str) -> None:
-    from vitmed.core.config import check_names
+    from vitmed.core.load_config import check_names
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.metrics.table import METRICS
     from vitmed.models.vit import SIZES

@@ -8,15 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import TINY_ARGS, Answer, Trained, python
 
 import vitmed as package
-from vitmed.core.config import Config, load_config
-from vitmed.core.flags import FLAGS
+from vitmed.core.config import Config
+from vitmed.core.load_config import load_config
 
 RUN = Callable[..., Answer]
 COMMANDS = ("train", "check", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")
@@ -47,10 +47,9 @@ sys.exit(f"loaded {{found}}" if found else 0)
 def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None:
     answer = vitmed(name, "--help")
     assert answer.code == 0 and "Traceback" not in answer.err
-    from vitmed import cli
-
+    run = getattr(import_module(f"vitmed.cli.{name.replace('-', '_')}"), name.replace("-", "_"))
     hidden = {"as_json": "--json", "sets": "--set", "fail_under": "--fail-under"}
-    for parameter in inspect.signature(getattr(cli, name.replace("-", "_"))).parameters:
+    for parameter in inspect.signature(run).parameters:
         shown = hidden.get(parameter, f"--{parameter.replace('_', '-')}")
         positional = {
             "train": "data",
@@ -67,74 +66,6 @@ def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None
         }.get(name)
         if parameter != positional:
             assert shown in answer.out, parameter
-
-
-def values() -> dict[str, object]:
-    """For every flag a value that is not the default."""
-    return {
-        "model": "vit_small", "weights": "w.pt", "image_size": 48, "patch_size": 6, "channels": 1, "stem": "patch",
-        "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
-        "max_train": 99, "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
-        "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
-        "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
-        "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
-        "cache": False, "cache_size": 3.5,
-        "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
-        "subgroup": ["site"], "rater": ["reader"], "ordinal": ["mild", "severe"],
-        "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
-        "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
-        "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True,
-        "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
-    }  # fmt: skip
-
-
-def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import train
-
-    alone = {"freeze": True, "lora": 4, "group_regex": "(P.)"}  # these go with few others
-    assert {*values(), *alone} == set(FLAGS), "a value for each flag"
-    seen: dict[str, Any] = {}
-
-    def catch(config: Config, *_: Any) -> None:
-        seen.update(config.model_dump())
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train, "_fresh", catch)
-    args: list[object] = []
-    for flag, value in values().items():
-        option = f"--{flag.replace('_', '-')}"
-        args += {
-            "ema": ["--no-ema"],
-            "youden": ["--youden"],
-            "baseline": ["--no-baseline"],
-            "probe_first": ["--probe-first"],
-            "allow_leakage": ["--allow-leakage"],
-            "cache": ["--no-cache"],
-            "show_names": ["--show-names"],
-        }.get(
-            flag,
-            [
-                option,
-                {"window": "40,400", "subgroup": "site", "rater": "reader", "ordinal": "mild,severe"}.get(flag, value),
-            ],
-        )
-    assert vitmed("train", "somewhere", *args).code == 130
-    defaults = Config().model_dump()
-    for flag, value in values().items():
-        section, field = FLAGS[flag].split(".")
-        assert seen[section][field] == value != defaults[section][field], flag
-    assert seen["data"]["root"] == "somewhere"
-    for args in (["--freeze"], ["--lora", 4], ["--group-regex", "(P.)"]):
-        assert vitmed("train", "somewhere", *args).code == 130
-        flag = args[0].removeprefix("--").replace("-", "_")
-        section, field = FLAGS[flag].split(".")
-        assert seen[section][field] == alone[flag]
-    monkeypatch.setattr(train, "_fresh", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
-    assert (
-        vitmed("train", "x", "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code == 1
-    )
-    assert (seen["train"]["batch_size"], seen["train"]["workers"], seen["augment"]["policy"]) == (7, 0, "light")
-    assert seen["model"]["depth"] == 2 and seen["model"]["channels"] == 1  # from --set, and from the recipe
 
 
 def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

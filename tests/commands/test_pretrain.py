@@ -28,9 +28,10 @@ from conftest import (
 from PIL import Image
 
 from vitmed import build_model, evaluate, pretrain, train
-from vitmed.commands.pretrain import FLAGS, PretrainResult
-from vitmed.core.config import PretrainConfig, load_config
+from vitmed.commands.pretrain import PretrainResult
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.load_config import load_config
+from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.models.pretrained import read_weights
 from vitmed.report.plots import drawing
@@ -291,8 +292,9 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     }  # fmt: skip
     flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True}
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5}
+    values |= {"stem": "conv", "positions": "sincos_1d", "pool": "cls", "drop_path": 0.1}
     del values["group_regex"]  # one way of knowing patients at a time
-    assert {*values, "group_regex"} == set(FLAGS)
+    assert {*values, "group_regex"} == set(PRETRAIN_FLAGS)
     seen: list[PretrainConfig] = []
     monkeypatch.setattr(pretrain, "_fresh", lambda config, *_: seen.append(config) or 1 / 0)
     args: list[object] = []
@@ -302,7 +304,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     vitmed("pretrain", "somewhere", *args)
     told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()
     for flag in values:
-        section, field = FLAGS[flag].split(".")
+        section, field = PRETRAIN_FLAGS[flag].split(".")
         assert told[section][field] == values[flag] != defaults[section][field], flag
     assert told["data"]["root"] == "somewhere"
 

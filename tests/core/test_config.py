@@ -9,8 +9,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from vitmed.core.config import Config, build_config, check_names, find_config, load_config, recipes
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
+from vitmed.core.load_config import build_config, check_names, find_config, load_config, recipes
 
 
 def told(**given: object) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from conftest import Trained, listing
 
-from vitmed.core.config import DataConfig, load_config
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.load_config import load_config
 from vitmed.data.patients import compile_group, group_of
 from vitmed.data.samples import Splits
 from vitmed.data.split_names import SPLIT_NAMES

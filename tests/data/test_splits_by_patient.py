@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedGroupKFold
 
-from vitmed.core.config import DataConfig, build_config
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.load_config import build_config
 from vitmed.data.copies import first_copies
 from vitmed.data.folders import image_names
 from vitmed.data.samples import Splits

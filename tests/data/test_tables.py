@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vitmed.core.config import DataConfig, build_config, load_config
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.load_config import build_config, load_config
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 from vitmed.training.checkpoint import placed, portable

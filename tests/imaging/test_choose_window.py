@@ -14,8 +14,8 @@ from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder
 from PIL import Image
 
 from vitmed import evaluate, predict, train
-from vitmed.core.config import load_config
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.load_config import load_config
 from vitmed.imaging.choose_window import settle
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing

@@ -11,8 +11,8 @@ import torch
 from image_files import bomb, chunk, pixel, raw_png
 from PIL import Image, ImageFile
 
-from vitmed.core.config import load_config
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.load_config import load_config
 from vitmed.imaging.decode import READERS, read_image
 from vitmed.imaging.preprocessing import CONSTANTS, RESIZES, Preprocessing
 

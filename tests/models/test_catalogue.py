@@ -13,8 +13,9 @@ from timm.models.deit import default_cfgs as deit_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 
-from vitmed.core.config import Config, load_config
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
+from vitmed.core.load_config import load_config
 from vitmed.models.catalogue import CATALOGUE, DISTILLED, HALF, MASKED, SUPERVISED, Entry, entry_of, is_name, is_path
 from vitmed.models.pretrained import read_weights
 from vitmed.models.weight_layouts import LAYOUTS

@@ -11,8 +11,9 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from vitmed.core.config import ModelConfig, load_config
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
+from vitmed.core.load_config import load_config
 from vitmed.models.vit import SIZES, DropPath, ViT, attend, build_vit, sincos_1d, sincos_2d
 
 

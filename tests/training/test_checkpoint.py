@@ -14,8 +14,9 @@ import yaml
 from checkpoints import Hostile, content, rewrite
 from conftest import Trained
 
-from vitmed.core.config import ModelConfig, load_config
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.load_config import load_config
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, portable, relative, save_checkpoint

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from vitmed.core.config import load_config
+from vitmed.core.load_config import load_config
 from vitmed.training.failure_detection import WINDOW, chance_loss, not_finite, stuck
 
 

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
 
 from vitmed import VitmedError, train
-from vitmed.core.config import Config, load_config
+from vitmed.core.config import Config
 from vitmed.core.hardware import Precision
+from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter

@@ -13,7 +13,8 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
 
 from vitmed import plan, train
-from vitmed.core.config import Config, build_config, load_config
+from vitmed.core.config import Config
+from vitmed.core.load_config import build_config, load_config
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.plan_rules import DISTILLED, MASKED, OWN, RULES, SCRATCH, SUPERVISED, Situation, decide, planned
 

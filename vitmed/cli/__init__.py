@@ -1,36 +1,15 @@
 """The command line: parse, call one command, print, exit code. No logic.
 
-The commands are imported inside their functions, so that `vitmed --help` loads no torch.
+app         the list of commands, and `vitmed --help`
+entry       the door: errors become messages and exit codes
+flags       flags from the fields of the configuration, and --help in panels
+options     arguments and options of several commands that set no field
+terminal    progress bars, tables and JSON
+
+Every other module is the command of its name. It is imported when the command is used.
 """
 
 from vitmed.cli.app import app
-from vitmed.cli.check import check
-from vitmed.cli.compare import compare
-from vitmed.cli.data import data
 from vitmed.cli.entry import main
-from vitmed.cli.evaluate import evaluate, predict, summary
-from vitmed.cli.explain import explain, stress
-from vitmed.cli.plan import lr_find, plan
-from vitmed.cli.pretrain import pretrain
-from vitmed.cli.train import demo, probe, train
-from vitmed.cli.weights import weights
 
-__all__ = [
-    "app",
-    "check",
-    "compare",
-    "data",
-    "demo",
-    "evaluate",
-    "explain",
-    "lr_find",
-    "main",
-    "plan",
-    "predict",
-    "pretrain",
-    "probe",
-    "stress",
-    "summary",
-    "train",
-    "weights",
-]
+__all__ = ["app", "main"]

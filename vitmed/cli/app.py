@@ -1,20 +1,47 @@
-"""The typer application, and the options that several commands share."""
+"""The commands, and `vitmed --help`. The module of a command is imported when the command is used."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 RESEARCH = "Research use only; not a medical device."
+SETTINGS: dict[str, Any] = {  # of every typer application here
+    "rich_markup_mode": None,
+    "no_args_is_help": True,
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 120},
+}
+
+
+class Commands(TyperGroup):
+    """The commands of `COMMANDS`. `vitmed --help` imports none of them."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = {name: None for commands in COMMANDS.values() for name in commands}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            module = import_module(f"vitmed.cli.{cmd_name.replace('-', '_')}")
+            self.commands[cmd_name] = typer.main.get_command(module.app)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:8}", text) for name, text in commands.items()])
+
 
 app = typer.Typer(
-    help=f"Fine-tune Vision Transformers on folders of medical images. {RESEARCH}",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Commands,
+    help=f"Fine-tune Vision Transformers on folders of medical images, and evaluate them. {RESEARCH}",
+    epilog="`vitmed COMMAND --help` lists the options of a command.",
+    **SETTINGS,
 )
 
 
@@ -29,7 +56,33 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
+
+
+# Heading of `vitmed --help` -> command -> what it does. A command lies in the module of its name.
+COMMANDS = {
+    "Train": {
+        "train": "Train on a folder of labelled images and evaluate the result.",
+        "check": "Report what is wrong with a folder of images.",
+        "plan": "Show which settings train would take, why, and how long it lasts.",
+        "lr-find": "Suggest a learning rate.",
+        "probe": "Evaluate a baseline that trains no network.",
+        "pretrain": "Pretrain on images without labels.",
+        "demo": "Train and evaluate on drawn blood cells, in minutes.",
+    },
+    "Use and evaluate": {
+        "predict": "Classify images.",
+        "evaluate": "Evaluate a checkpoint on labelled images and write the report.",
+        "compare": "Compare models on the same images.",
+        "explain": "Draw where the network looked.",
+        "stress": "Evaluate a checkpoint on blurred, noisy or recoloured images.",
+    },
+    "Data, weights and models": {
+        "data": "List, fetch and import public data sets.",
+        "weights": "List, fetch and find public weights.",
+        "summary": "Print the layers of a model.",
+    },
+}

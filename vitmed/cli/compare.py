@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from vitmed.cli.app import app
+from vitmed.cli.flags import command
 from vitmed.cli.options import AsJson
 from vitmed.cli.terminal import print_comparison, print_json, ui
 
 
-@app.command()
 def compare(
     results: Annotated[list[Path], typer.Argument(help="predictions.csv, folder of a report, or run folder.")],
     output: Annotated[
@@ -22,10 +21,13 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
-    from vitmed.commands.compare import compare as command
+    from vitmed.commands.compare import compare as run
 
-    found = command(*results, output=output, resamples=resamples, ui=ui())
+    found = run(*results, output=output, resamples=resamples, ui=ui())
     if as_json:
         print_json(found.content)
     else:
         print_comparison(found)
+
+
+app = command(compare, fields={})

@@ -8,19 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.cli.app import app
+from vitmed.cli.app import SETTINGS
 from vitmed.cli.options import AsJson, Offline
 from vitmed.cli.terminal import plain, print_json, ui
 
-data = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", no_args_is_help=True)
-app.add_typer(data, name="data")
+app = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **SETTINGS)
 
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
 
 
-@data.command("list")
+@app.command("list")
 def list_datasets(as_json: AsJson = False) -> None:
-    """Show the sets that vitmed has a card of, with licence, and which can be fetched."""
+    """List public data sets: licence, size, and how to get them."""
     from vitmed.commands.data import datasets_table
 
     rows = datasets_table()
@@ -30,14 +29,17 @@ def list_datasets(as_json: AsJson = False) -> None:
         _print_datasets(rows)
 
 
-@data.command("get")
+@app.command("get")
 def get_dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `vitmed data list`.")],
     folder: NewFolder,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Download a set, check it, and lay it out for `vitmed train`; goes on where it was cut off."""
+    """Download a set, check it, and lay it out for `vitmed train`.
+
+    A download that was cut off goes on where it stopped.
+    """
     from vitmed.commands.data import fetch_dataset as command
 
     path = command(name, folder, offline, ui())
@@ -45,13 +47,13 @@ def get_dataset(
         print_json({"folder": str(path)})
 
 
-@data.command("import")
+@app.command("import")
 def import_files(
     source: Annotated[Path, typer.Argument(metavar="FILE_OR_FOLDER", help="MedMNIST .npz, CIFAR, MNIST, archives.")],
     folder: NewFolder,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files of a public set as folders of PNG images, without loss."""
+    """Write the files of a public set as folders of PNG images."""
     from vitmed.commands.data import import_dataset as command
 
     path = command(source, folder, ui())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vitmed.cli.app import RESEARCH
-from vitmed.core.errors import GateError
+from vitmed.core.errors import DataError, GateError
 from vitmed.core.ui import Advance, Ui
 
 
@@ -52,7 +52,7 @@ def ui() -> Ui:
     return Terminal()
 
 
-def judged(run: Callable[[], Any], as_json: bool, content: Callable[[Any], dict[str, Any]]) -> None:
+def evaluated(run: Callable[[], Any], as_json: bool, content: Callable[[Any], dict[str, Any]]) -> None:
     """Run a command that ends in an evaluation; its JSON is printed also where a gate is not met."""
     try:
         result = run()
@@ -62,6 +62,17 @@ def judged(run: Callable[[], Any], as_json: bool, content: Callable[[Any], dict[
         raise
     if as_json:
         print_json(content(result))
+
+
+def train_json(result: Any) -> dict[str, Any]:
+    return {"run": str(result.folder), "val": result.val and result.val.metrics, "test": result.test.metrics}
+
+
+def refuse_unread(found: Any) -> None:
+    """Raises DataError where images of predictions could not be read, naming the first twenty."""
+    if found.errors:
+        problems = "\n".join(problem for _, problem in found.errors[:20])
+        raise DataError(f"{len(found.errors):,} of {len(found) + len(found.errors):,} images not read:\n{problems}")
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -8,17 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from vitmed.cli.app import app
+from vitmed.cli.app import SETTINGS
 from vitmed.cli.options import AsJson, Offline
 from vitmed.cli.terminal import print_json, ui
 
-weights = typer.Typer(help="Public weights by name: list, fetch, and where they lie.", no_args_is_help=True)
-app.add_typer(weights, name="weights")
+app = typer.Typer(help="Public weights by name: list, fetch and find.", **SETTINGS)
 
 
-@weights.command("list")
+@app.command("list")
 def list_weights(as_json: AsJson = False) -> None:
-    """Show all names, with size, licence, and which are on this machine."""
+    """List public weights: size, licence, and which are on this machine."""
     from vitmed.commands.weights import weights_table
 
     rows = weights_table()
@@ -28,14 +27,17 @@ def list_weights(as_json: AsJson = False) -> None:
         _print_weights(rows)
 
 
-@weights.command("fetch")
+@app.command("fetch")
 def fetch_weights(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
     to: Annotated[Path | None, typer.Option(help="Folder instead of the cache, to be carried elsewhere.")] = None,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Download and check weight files; goes on where it was cut off."""
+    """Download and check weight files.
+
+    A download that was cut off goes on where it stopped.
+    """
     from vitmed.commands.weights import fetch_weights as command
 
     paths = command(names, to, offline, ui())
@@ -45,9 +47,9 @@ def fetch_weights(
         typer.echo("\n".join(map(str, paths)))
 
 
-@weights.command("where")
+@app.command("where")
 def find_weights(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
-    """Print the path of a fetched file; exit code 4 where it is not there."""
+    """Print the path of a fetched file; exit code 4 if there is none."""
     from vitmed.commands.weights import find_weights as command
 
     typer.echo(command(name))

@@ -15,9 +15,9 @@ from vitmed.checks.findings import Finding, in_order
 from vitmed.checks.folder_contents import Place, Survey, survey
 from vitmed.checks.scan_cache import Index
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, leakage_gap
-from vitmed.core.config import build_config
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, make_folder
+from vitmed.core.load_config import build_config
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder

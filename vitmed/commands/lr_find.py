@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from vitmed.core.config import load_config
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import check_writable, free_name, write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_all

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
-from vitmed.core.config import Config, load_config
+from vitmed.core.config import Config
 from vitmed.core.files import check_writable, free_name, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import describe as describe_device
+from vitmed.core.load_config import load_config
 from vitmed.core.ui import Ui
 from vitmed.training.checkpoint import relative
 from vitmed.training.plan_rules import Decision, Situation, describe, fields_set

@@ -10,12 +10,14 @@ from typing import Any, cast
 import torch
 
 from vitmed.commands.train import default_name
-from vitmed.core.config import Config, ModelConfig, PretrainConfig, PretrainDataConfig, build_config, load_config
+from vitmed.core.config import Config, ModelConfig
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.flags import read_overrides
 from vitmed.core.hardware import describe, pick_device, pick_precision
+from vitmed.core.load_config import build_config, load_config
+from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
@@ -38,40 +40,6 @@ from vitmed.training.plan_rules import SCRATCH, Situation, decide
 from vitmed.training.prepare import median_side, settle_window
 from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
 from vitmed.training.run import epochs_of, json_line, splits_csv, stop_signals
-
-# Flag of the command line and keyword of `vitmed.pretrain` -> field of the configuration.
-FLAGS = {
-    "unlabelled": "data.unlabelled",
-    "model": "model.name",
-    "image_size": "model.image_size",
-    "patch_size": "model.patch_size",
-    "channels": "model.channels",
-    "resize": "data.resize",
-    "normalize": "data.normalize",
-    "window": "data.window",
-    "frame": "data.frame",
-    "max_train": "data.max_train",
-    "cache": "data.cache",
-    "cache_size": "data.cache_gb",
-    "labels": "data.labels",
-    "groups": "data.groups",
-    "group_regex": "data.group_regex",
-    "folds": "data.folds",
-    "fold": "data.fold",
-    "allow_leakage": "data.allow_leakage",
-    "policy": "augment.policy",
-    "mask_ratio": "mae.mask_ratio",
-    "epochs": "train.epochs",
-    "batch_size": "train.batch_size",
-    "accumulate": "train.accumulate",
-    "lr": "train.lr",
-    "weight_decay": "train.weight_decay",
-    "warmup_epochs": "train.warmup_epochs",
-    "seed": "train.seed",
-    "device": "train.device",
-    "precision": "train.precision",
-    "workers": "train.workers",
-}
 
 UNLABELLED_VAL = 0.05  # share of images without classes that only the validation loss sees
 
@@ -111,13 +79,13 @@ def pretrain(
         name: of the run folder; default date, data and model.
         resume: a run folder to go on with, to the same weights as if it had never stopped.
         ui: where messages and progress go.
-        **flags: the names in `FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
+        **flags: the names in `PRETRAIN_FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
 
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
     ui = ui or Ui()
-    overrides = read_overrides(flags, FLAGS, "pretrain")
+    overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
         if name is not None:
             raise UsageError("--resume goes on in the run's own folder", "leave --name out")

@@ -9,10 +9,11 @@ from typing import Any
 from vitmed.checks.data_check import check_before_training
 from vitmed.commands.evaluate import picture
 from vitmed.commands.train import TrainResult, default_name, train
-from vitmed.core.config import Config, check_names, load_config
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.load_config import check_names, load_config
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.patient_notes import patient_notes, patients_fact, tell_patients

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.config import build_config, load_config, recipes
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.load_config import build_config, load_config, recipes
 from vitmed.core.ui import Ui
 from vitmed.models.pretrained import fitted, load_pretrained
 from vitmed.models.public_weights import open_weights

@@ -11,11 +11,13 @@ from typing import Any
 from vitmed.checks.data_check import check_before_training
 from vitmed.commands.cross_validate import resume_folds, train_folds
 from vitmed.commands.evaluate import evaluate
-from vitmed.core.config import Config, ModelConfig, PretrainConfig, build_config, load_config
+from vitmed.core.config import Config, ModelConfig
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
+from vitmed.core.load_config import build_config, load_config
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder

@@ -1,7 +1,9 @@
 """What every room may use: errors, configuration, hardware, the run folder, downloads, text.
 
-config          the configuration: fields, YAML files, defaults
-flags           which field each flag of the command line sets
+config          the configuration: every setting with its type, range, default, flag and help
+pretrain_config the configuration of `vitmed pretrain`
+load_config     YAML files, --set and flags to a configuration
+flags           flags and Python keywords, read from the fields
 errors          the errors that a user can cause, and their exit codes
 files           files that are written whole or not at all
 run_folder      the names of the files in a run folder

@@ -1,7 +1,8 @@
-"""The configuration: frozen, strict, documented per field. Defaults < YAML file < command line.
+"""The configuration: what can be set, of which type, in which range, under which flag, and what it means.
 
-`docs/configuration.md` is generated from the descriptions here. Names that stand in a table elsewhere
-(models, policies, metrics) are plain `str` here and are checked against that table by `check_names`.
+A setting is declared once, as a field here (or in `core/pretrain_config.py`). The command line, the Python keywords,
+the YAML keys and docs/configuration.md are read from the fields; see `core/flags.py`. Names that stand in a table
+elsewhere (models, policies, metrics) are plain `str` here and are checked against that table by `check_names`.
 """
 
 from __future__ import annotations
@@ -9,14 +10,32 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from vitmed.core.errors import UsageError, unknown_key
+PANELS = ("Most used", "Data", "Patients", "Model", "Training", "Evaluation", "Output")  # headings of --help, in order
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The flag and Python keyword of a field. The first sentence of the field's description is its help.
+
+    Attributes:
+        name: of the keyword; with hyphens, of the flag. Default: the field's own.
+        also: another spelling of the flag, such as "-b".
+        metavar: what --help shows for the value. Default: the choices, or the type.
+        panel: heading of --help that the flag stands under. Default: that of the section.
+        first: whether the flag stands among the most used ones instead.
+    """
+
+    name: str = ""
+    also: str = ""
+    metavar: str = ""
+    panel: str = ""
+    first: bool = False
 
 
 def read_window(value: Any) -> str | list[float] | None:
@@ -69,37 +88,47 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
 
 
 class Section(BaseModel):
+    """Fields that belong together; `panel` is the heading of their flags in --help."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
+    panel: ClassVar[str] = ""
 
 
 class DataConfig(Section):
     """Which images, how they are split, and how each becomes a square array."""
 
+    panel = "Data"
+
     root: str | None = Field(
-        None, description="Folder of images, or a MedMNIST .npz file; in a YAML file, relative to that file."
+        None, description="Folder of images, or a MedMNIST .npz file. In a YAML file, relative to that file."
     )
-    resize: Literal["pad", "squash", "crop"] = Field(
+    resize: Annotated[Literal["pad", "squash", "crop"], Flag()] = Field(
         "pad",
         description="How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.",
     )
     interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] = Field(
-        "bilinear", description="How pixels are resampled, always with antialiasing but for nearest."
+        "bilinear", description="How pixels are resampled; all but nearest antialias."
     )
-    normalize: Literal["imagenet", "half", "image", "given"] = Field(
+    normalize: Annotated[Literal["imagenet", "half", "image", "given"], Flag()] = Field(
         "imagenet",
-        description="imagenet: the usual mean and std; half: to -1..1; image: each channel of each image to mean 0 and "
-        "std 1, which removes differences of stain and light between slides; given: data.mean and data.std.",
+        description="How pixel values are normalised; image removes differences of stain and light. imagenet: the "
+        "usual mean and std; half: to -1..1; image: each channel of each image to mean 0 and std 1; given: data.mean "
+        "and data.std.",
     )
-    mean: list[float] | None = Field(None, description="Of each channel, of values in 0..1, for normalize: given.")
-    std: list[float] | None = Field(None, description="Of each channel, of values in 0..1, for normalize: given.")
-    window: str | list[float] | None = Field(
+    mean: list[float] | None = Field(
+        None, description="Mean of each channel for normalize: given; pixel values are 0..1."
+    )
+    std: list[float] | None = Field(
+        None, description="Standard deviation of each channel for normalize: given; pixel values are 0..1."
+    )
+    window: Annotated[str | list[float] | None, Flag(metavar="auto|percentiles|dicom|LOW,HIGH")] = Field(
         "auto",
-        description="Which values of a deep image (16-bit, float, grey DICOM) become black and white: auto, "
-        "percentiles (0.5 and 99.5 of the training images), dicom (each file's own window; dicom:1 its second), or "
-        "[low, high]; null: 8-bit images only. Settled once, stored with the model. See docs/formats.md.",
+        description="Which values of a 16-bit, float or grey DICOM image become black and white. percentiles: 0.5 and "
+        "99.5 of the training images; dicom: each file's own window (dicom:1: its second); [low, high]: these values; "
+        "null: 8-bit images only. Chosen once and stored with the model. See docs/formats.md.",
     )
-    frame: int | None = Field(
-        None, ge=0, description="Which frame or page of a file that has several, from 0; null refuses such files."
+    frame: Annotated[int | None, Flag()] = Field(
+        None, ge=0, description="Which frame or page of a file that has several, from 0. null refuses such files."
     )
     val_fraction: float = Field(
         0.15, gt=0, lt=1, description="Share split off for validation where there is no val folder."
@@ -107,41 +136,48 @@ class DataConfig(Section):
     test_fraction: float = Field(
         0.15, gt=0, lt=1, description="Share split off for the test where there is no test folder."
     )
-    split_seed: int = Field(0, ge=0, description="Seed of the split; separate from train.seed, so that seeds compare.")
-    max_train: int | None = Field(None, ge=2, description="Train on a stratified sample of this many images.")
-    group_regex: str | None = Field(
+    split_seed: int = Field(
+        0, ge=0, description="Seed of the split. Apart from train.seed, so that seeds of training can be compared."
+    )
+    max_train: Annotated[int | None, Flag()] = Field(
+        None, ge=2, description="Train on a stratified sample of this many images."
+    )
+    group_regex: Annotated[str | None, Flag(panel="Patients", metavar="REGEX", first=True)] = Field(
         None,
-        description="Finds the patient in a path relative to the data root: the first bracket, or the whole match. "
-        "A patient is then never split.",
+        description="Regular expression that finds the patient in a file's path; a patient is never split. The path is "
+        "relative to the data root; the patient is the first bracket, or the whole match.",
     )
-    groups: str | None = Field(
+    groups: Annotated[str | None, Flag(panel="Patients", metavar="names|dicom|TABLE")] = Field(
         None,
-        description="How patients are known instead: names (from the file names, as vitmed shows them), dicom "
-        "(PatientID), or a CSV table with columns path and patient (in a YAML file, relative to that file).",
+        description="Where the patient stands instead: in file names, DICOM's PatientID, or a CSV table. The table has "
+        "columns path and patient; in a YAML file, its path is relative to that file.",
     )
-    labels: str | None = Field(
+    labels: Annotated[str | None, Flag(metavar="TABLE")] = Field(
         None,
-        description="CSV table with columns path and label, instead of folders by class; more in docs/patients.md. In "
-        "a YAML file, relative to that file.",
+        description="CSV table with columns path and label, instead of a folder for each class. More columns: "
+        "docs/patients.md. In a YAML file, relative to that file.",
     )
-    folds: int | None = Field(None, ge=2, description="Divide all images into so many folds; one is the test.")
-    fold: int | None = Field(
-        None, ge=1, description="Which of the folds is the test, from 1; null: training does each in turn."
+    folds: Annotated[int | None, Flag(panel="Patients")] = Field(
+        None, ge=2, description="Divide all images into this many folds, one of which is the test."
     )
-    allow_leakage: bool = Field(
+    fold: Annotated[int | None, Flag(panel="Patients")] = Field(
+        None, ge=1, description="Which fold is the test, from 1; by default train does each in turn."
+    )
+    allow_leakage: Annotated[bool, Flag(panel="Patients")] = Field(
         False, description="Go on where a patient is in two of the folder's own splits; the report says so."
     )
-    positive: str | None = Field(
+    positive: Annotated[str | None, Flag(metavar="CLASS")] = Field(
         None,
-        description="Of two classes the finding, whose sensitivity is told; default the one not named like normal.",
+        description="Two classes: the positive one, whose sensitivity is reported. Default: the class whose name does "
+        "not mean normal.",
     )
-    cache: bool = Field(
+    cache: Annotated[bool, Flag()] = Field(
         True,
-        description="Keep decoded, resized images: few and quick ones in memory, others in a file in the cache folder; "
-        "false decodes every time and writes nothing.",
+        description="Keep decoded, resized images for the next run. Small sets that decode fast stay in memory, others "
+        "in a file in the cache folder; false decodes every time and writes nothing.",
     )
-    cache_gb: float = Field(
-        20.0, ge=0, description="Most that the files of decoded images may have together, GB; the oldest go first."
+    cache_gb: Annotated[float, Flag("cache_size", metavar="GB")] = Field(
+        20.0, ge=0, description="Most that the files of decoded images may take together, in GB. The oldest go first."
     )
 
     @field_validator("window", mode="plain")
@@ -153,110 +189,159 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """The Vision Transformer. Sizes come from the name; every number can be set."""
 
-    name: str = Field("vit_tiny", description="Size: vit_tiny, vit_small, vit_base, vit_large.")
-    image_size: int = Field(224, ge=4, le=2048, description="Side of the square input, px.")
-    patch_size: int = Field(16, ge=1, le=256, description="Side of a patch, px; must divide image_size.")
-    channels: int = Field(3, ge=1, le=4, description="Input channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.")
+    panel = "Model"
+
+    name: Annotated[str, Flag("model", metavar="SIZE", first=True)] = Field(
+        "vit_tiny", description="vit_tiny, vit_small, vit_base or vit_large."
+    )
+    image_size: Annotated[int, Flag(first=True)] = Field(
+        224, ge=4, le=2048, description="Side of the square input, px."
+    )
+    patch_size: Annotated[int, Flag()] = Field(
+        16, ge=1, le=256, description="Side of a patch, px; must divide the image size."
+    )
+    channels: Annotated[int, Flag()] = Field(
+        3, ge=1, le=4, description="Input channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha."
+    )
     width: int | None = Field(None, ge=4, description="Embedding width; default from the name.")
     depth: int | None = Field(None, ge=1, le=128, description="Number of blocks; default from the name.")
     heads: int | None = Field(None, ge=1, description="Attention heads; must divide width; default from the name.")
     mlp_ratio: float = Field(4.0, gt=0, description="Hidden width of the MLP / width.")
-    stem: Literal["auto", "patch", "conv"] = Field(
+    stem: Annotated[Literal["auto", "patch", "conv"], Flag()] = Field(
         "auto",
-        description="patch: one convolution; conv: a stack of 3x3 convolutions of stride 2, faster to learn from few "
-        "images; auto: conv when training from scratch, patch with weights.",
+        description="How patches are embedded: one convolution (patch) or a stack of them (conv). conv, 3x3 "
+        "convolutions of stride 2, learns faster from few images; auto: conv when training from scratch, patch with "
+        "weights.",
     )
-    positions: Literal["learned", "sincos_1d", "sincos_2d"] = Field("learned", description="Position embedding.")
-    pool: Literal["auto", "cls", "mean"] = Field(
+    positions: Annotated[Literal["learned", "sincos_1d", "sincos_2d"], Flag()] = Field(
+        "learned", description="Position embedding."
+    )
+    pool: Annotated[Literal["auto", "cls", "mean"], Flag()] = Field(
         "auto",
-        description="What the head sees: class token, or mean of patches; auto: mean from scratch, cls with weights.",
+        description="What the head sees: the class token (cls) or the mean of the patches. auto: mean from scratch, "
+        "cls with weights.",
     )
     registers: int = Field(0, ge=0, le=64, description="Learned tokens without a place; some DINOv2 weights have 4.")
-    layer_scale: bool = Field(False, description="Scale each branch by learned numbers; DINOv2 and UNI have it.")
-    norm_eps: float = Field(1e-6, gt=0, lt=1, description="Epsilon of the layer norms; Hugging Face's ViT has 1e-12.")
+    layer_scale: bool = Field(False, description="Scale each branch by learned numbers, as DINOv2 and UNI do.")
+    norm_eps: float = Field(1e-6, gt=0, lt=1, description="Epsilon of the layer norms; 1e-12 in Hugging Face's ViT.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout after positions, attention projection and MLP layers.")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention probabilities.")
-    drop_path: float = Field(0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0.")
-    weights: str | None = Field(
+    drop_path: Annotated[float, Flag()] = Field(
+        0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0."
+    )
+    weights: Annotated[str | None, Flag(metavar="FILE|NAME", first=True)] = Field(
         None,
-        description="What to start from: a weight file of vitmed, timm, torchvision, Hugging Face or Google (in a YAML "
-        "file, relative to that file), or a name of `vitmed weights list`; it decides the network.",
+        description="Weights to start from: a file, or a name of `vitmed weights list`; they decide the network. The "
+        "file is of vitmed, timm, torchvision, Hugging Face or Google; in a YAML file, relative to that file.",
     )
     licence: str | None = Field(
-        None, description="Licence of the weights, where it is known; it travels with the checkpoint into the report."
+        None, description="Licence of the weights, where it is known; the checkpoint and the report keep it."
     )
 
 
 class AugmentConfig(Section):
-    """Random changes of training images; safe ones depend on the modality."""
+    """Random changes of training images; which ones are safe depends on the modality."""
 
-    policy: str = Field("medical", description="Name of the policy; see docs/training.md.")
-    flips: bool = Field(True, description="Allow the policy's mirror flips; refused if classes differ by left/right.")
-    mixup: float = Field(0.0, ge=0, description="Alpha of mixup; 0 is off. It changes calibration.")
-    cutmix: float = Field(0.0, ge=0, description="Alpha of cutmix; 0 is off. It changes calibration.")
+    panel = "Training"
+
+    policy: Annotated[str, Flag(also="--augment", metavar="NAME", first=True)] = Field(
+        "medical", description="Augmentation policy for the modality, such as blood_smear; see docs/training.md."
+    )
+    flips: bool = Field(
+        True, description="Allow the policy's mirror flips; refused if classes differ by left and right."
+    )
+    mixup: Annotated[float, Flag()] = Field(0.0, ge=0, description="Alpha of mixup; 0 is off. It changes calibration.")
+    cutmix: Annotated[float, Flag()] = Field(
+        0.0, ge=0, description="Alpha of cutmix; 0 is off. It changes calibration."
+    )
 
 
-class TrainConfig(Section):
-    """The optimisation and its bookkeeping."""
+class LoopConfig(Section):
+    """What training and pretraining share: the optimisation and where it runs."""
 
-    epochs: int = Field(30, ge=1, description="Passes over the training images.")
-    batch_size: int = Field(32, ge=1, description="Images per forward pass.")
-    accumulate: int = Field(
+    panel = "Training"
+
+    epochs: Annotated[int, Flag(first=True)] = Field(30, ge=1, description="Passes over the training images.")
+    batch_size: Annotated[int, Flag(also="-b", first=True)] = Field(32, ge=1, description="Images per forward pass.")
+    accumulate: Annotated[int, Flag()] = Field(
         1, ge=1, description="Batches per optimiser step; effective batch = batch_size x accumulate."
     )
-    lr: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW.")
+    lr: Annotated[float, Flag(first=True)] = Field(5e-4, gt=0, description="Peak learning rate of AdamW.")
     min_lr: float = Field(1e-6, ge=0, description="Learning rate at the end of the cosine.")
-    warmup_epochs: float = Field(3.0, ge=0, description="Linear warm-up, in epochs (at most a third of the run).")
-    weight_decay: float = Field(0.05, ge=0, description="Not applied to biases, norms, class token and positions.")
-    layer_decay: float = Field(
-        1.0, gt=0, le=1, description="Learning rate factor per block from the head down; 1 is off."
+    warmup_epochs: Annotated[float, Flag()] = Field(
+        3.0, ge=0, description="Linear warm-up, in epochs; at most a third of the run."
     )
-    freeze: bool = Field(
+    weight_decay: Annotated[float, Flag()] = Field(
+        0.05, ge=0, description="Weight decay of AdamW. Not applied to biases, norms, tokens and positions."
+    )
+    clip_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this norm; null is off.")
+    seed: Annotated[int, Flag()] = Field(
+        0, ge=0, description="Seed of weights, order, augmentation and dropout or masks."
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], Flag()] = Field("auto", description="Where to compute.")
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Flag()] = Field(
+        "auto", description="Arithmetic of training; auto takes what the device does fast. Reports are always fp32."
+    )
+    workers: Annotated[int | None, Flag(also="-j")] = Field(
+        None, ge=0, description="Processes that load images; default from the number of cores."
+    )
+
+
+class TrainConfig(LoopConfig):
+    """The optimisation and its bookkeeping."""
+
+    layer_decay: Annotated[float, Flag()] = Field(
+        1.0, gt=0, le=1, description="Learning rate factor per block, from the head down; 1 is off."
+    )
+    freeze: Annotated[bool, Flag()] = Field(
         False,
         description="Keep the pretrained network and fit a logistic regression on its features (linear probe).",
     )
-    probe_first: bool = Field(
-        False, description="Start the head from that logistic regression instead of random numbers, then train all."
+    probe_first: Annotated[bool, Flag()] = Field(
+        False, description="Start the head from the logistic regression of freeze, then train everything."
     )
-    freeze_blocks: int | None = Field(
-        None, ge=0, description="Keep the embedding and the first N blocks as they are; null trains everything."
+    freeze_blocks: Annotated[int | None, Flag(metavar="N")] = Field(
+        None, ge=0, description="Keep the embedding and the first N blocks as they are. null trains everything."
     )
-    lora: int | None = Field(
-        None, ge=1, description="Train additions of this rank to the matrices of the blocks, and the head (LoRA)."
+    lora: Annotated[int | None, Flag(metavar="RANK")] = Field(
+        None, ge=1, description="Train low-rank additions to the blocks' matrices, and the head (LoRA)."
     )
-    baseline: bool = Field(
-        True, description="Fit what needs no training first, and say at the end whether training beat it."
+    baseline: Annotated[bool, Flag()] = Field(
+        True, description="Also fit baselines that need no training, and compare them at the end."
     )
-    clip_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this norm; null is off.")
-    smoothing: float = Field(0.05, ge=0, lt=1, description="Label smoothing.")
-    balance: Literal["none", "loss", "sampler"] = Field(
+    smoothing: Annotated[float, Flag()] = Field(0.05, ge=0, lt=1, description="Label smoothing.")
+    balance: Annotated[Literal["none", "loss", "sampler"], Flag()] = Field(
         "none",
-        description="Counter class imbalance by class weights or a balanced sampler. Ruins calibration; AUROC stays.",
+        description="Counter class imbalance by class weights (loss) or a balanced sampler; ruins calibration. AUROC "
+        "stays.",
     )
-    ema: bool = Field(True, description="Judge and keep an exponential moving average of the weights.")
+    ema: Annotated[bool, Flag()] = Field(
+        True, description="Evaluate and keep an exponential moving average of the weights."
+    )
     ema_decay: float | None = Field(None, gt=0, lt=1, description="Default min(0.999, 1 - 10 / steps), with a warm-up.")
-    monitor: str = Field("auroc", description="Validation metric that picks the best checkpoint and stops early.")
+    monitor: Annotated[str, Flag(metavar="METRIC")] = Field(
+        "auroc", description="Validation metric that picks the best checkpoint and stops early."
+    )
     choose: Literal["best", "last"] = Field(
         "best",
-        description="Which epoch best.pt holds: the best by monitor, or the last, without early stopping: for a "
-        "validation split too small, or too like the training images, to choose by.",
+        description="Which epoch best.pt holds: the best by monitor, or the last, without early stopping. Use last "
+        "where validation is too small, or too like the training images, to choose by.",
     )
-    patience: int | None = Field(
-        10, ge=1, description="Stop after this many epochs without a better monitor; null never."
+    patience: Annotated[int | None, Flag()] = Field(
+        10, ge=1, description="Stop after this many epochs without a better monitor. null never stops early."
     )
-    save_every: int | None = Field(None, ge=1, description="Also keep a checkpoint every N epochs.")
-    seed: int = Field(0, ge=0, description="Seed of weights, order, augmentation and dropout.")
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="Arithmetic of training; auto takes what the device does fast. Reports are always fp32."
+    save_every: Annotated[int | None, Flag(metavar="N", panel="Output")] = Field(
+        None, ge=1, description="Also keep a checkpoint every N epochs."
     )
-    workers: int | None = Field(None, ge=0, description="Processes that load images; default from the number of cores.")
 
 
 class RunConfig(Section):
     """What the configurations of training and of pretraining share."""
 
-    @field_validator("data", check_fields=False)
+    data: DataConfig = DataConfig()  # type: ignore[call-arg]
+    model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
+
+    @field_validator("data")
     @classmethod
     def _something_left_to_train_on(cls, data: DataConfig) -> DataConfig:
         if data.val_fraction + (data.test_fraction if data.folds is None else 1 / data.folds) >= 1:
@@ -269,7 +354,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _mean_and_std_fit(self) -> RunConfig:
-        data, channels = self.data, self.model.channels  # type: ignore[attr-defined]
+        data, channels = self.data, self.model.channels
         if {data.mean is not None, data.std is not None} != {data.normalize == "given"}:
             raise ValueError("data.normalize given, data.mean and data.std go together")
         for name in ("mean", "std"):
@@ -289,6 +374,8 @@ class RunConfig(Section):
 
     def to_yaml(self) -> str:
         """All fields, resolved, in the order of the docs."""
+        import yaml  # here, since `vitmed train --help` needs the fields and no YAML
+
         return yaml.safe_dump(self.model_dump(), sort_keys=False)
 
 
@@ -297,18 +384,66 @@ FORMATS = ("html", "md", "json", "pdf")  # that a report can be written as
 
 
 class EvaluateConfig(Section):
-    """What an evaluation finds, and how. It changes no weight; all that is chosen is chosen on validation."""
+    """What an evaluation reports, and how. It changes no weight; everything is chosen on validation."""
 
-    resamples: int = Field(default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none.")
-    subgroups: list[str] = Field(
-        default=[], description="Columns of the table of labels whose values are judged one by one: [site, age]."
-    )
+    panel = "Evaluation"
 
-    raters: list[str] = Field(
-        default=[], description="Columns of the table of labels that hold the class which a reader saw: [reader_1]."
+    resamples: Annotated[int, Flag()] = Field(
+        default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none."
     )
-    ordinal: list[str] = Field(
+    subgroups: Annotated[list[str], Flag("subgroup", metavar="COLUMN")] = Field(
+        default=[], description="Column of the table of labels whose values are evaluated one by one, such as site."
+    )
+    raters: Annotated[list[str], Flag("rater", metavar="COLUMN")] = Field(
+        default=[], description="Column of the table of labels that holds the class which a reader saw."
+    )
+    ordinal: Annotated[list[str], Flag(metavar="CLASS,CLASS,...")] = Field(
         default=[], description="The classes from the lowest grade to the highest, where they are grades."
+    )
+    calibration: Annotated[Literal["none", "temperature", "vector"], Flag()] = Field(
+        default="temperature", description="How the probabilities are calibrated; fitted on validation."
+    )
+    youden: Annotated[bool, Flag()] = Field(
+        default=False, description="Two classes: decide at the threshold of the highest Youden index."
+    )
+    target_sensitivity: Annotated[float | None, Flag(metavar="SHARE")] = Field(
+        default=None, gt=0, lt=1, description="Two classes: decide at the highest threshold with this sensitivity."
+    )
+    target_specificity: Annotated[float | None, Flag(metavar="SHARE")] = Field(
+        default=None, gt=0, lt=1, description="Two classes: decide at the lowest threshold with this specificity."
+    )
+    cost: Annotated[str | list[list[float]] | None, Flag(metavar="MISSED:ALARM|MATRIX")] = Field(
+        default=None,
+        description="Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two "
+        "classes '10:1' means that a missed positive costs 10 times a false alarm; of more, give a matrix whose "
+        "columns are the predictions.",
+    )
+    prevalence: Annotated[float | None, Flag(metavar="SHARE")] = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Two classes: how common the positive class is where the model is to be used.",
+    )
+    coverage: Annotated[float, Flag(metavar="SHARE")] = Field(
+        default=0.9, gt=0, lt=1, description="How often the prediction set of an image holds its true class."
+    )
+    max_risk: Annotated[float | None, Flag(metavar="SHARE")] = Field(
+        default=None, gt=0, lt=1, description="Abstain where the share of errors may lie above this."
+    )
+    map_images: Annotated[int | None, Flag(metavar="N")] = Field(
+        default=None,
+        ge=0,
+        description="Images on which attention maps are evaluated; 0: no maps. null: as many as take some seconds, and "
+        "none of train and val.",
+    )
+    format: Annotated[str, Flag(panel="Output", metavar="FORMAT,...")] = Field(
+        default="html",
+        description="Formats of the report: html, md, json, pdf. html and json are always written; pdf needs Chromium, "
+        "Chrome or Edge on this machine.",
+    )
+    show_names: Annotated[bool, Flag(panel="Output")] = Field(
+        default=False,
+        description="Name images by their paths in the report. false: by their rows in predictions.csv.",
     )
 
     @field_validator("subgroups", "raters", "ordinal", mode="before")
@@ -321,51 +456,10 @@ class EvaluateConfig(Section):
     def _with_commas(cls, value: list[str]) -> list[str]:
         return [part.strip() for name in value for part in name.split(",")] if len(value) == 1 else value
 
-    calibration: Literal["none", "temperature", "vector"] = Field(
-        default="temperature", description="How the probabilities are corrected, fitted on validation."
-    )
-    youden: bool = Field(default=False, description="Two classes: decide at the threshold of the highest Youden index.")
-    target_sensitivity: float | None = Field(
-        default=None, gt=0, lt=1, description="Two classes: decide at the highest threshold with this sensitivity."
-    )
-    target_specificity: float | None = Field(
-        default=None, gt=0, lt=1, description="Two classes: decide at the lowest threshold with this specificity."
-    )
-    cost: str | list[list[float]] | None = Field(
-        default=None,
-        description="Decide for the lowest expected cost. Of two classes '10:1': a finding that is missed costs 10 "
-        "times a false alarm. Of more a matrix: the row is the truth, the column what is called.",
-    )
-    prevalence: float | None = Field(
-        default=None, gt=0, lt=1, description="Two classes: how common the finding is where the model is to be used."
-    )
-    coverage: float = Field(
-        default=0.9, gt=0, lt=1, description="How often the set of classes that is given for an image holds the truth."
-    )
-    max_risk: float | None = Field(
-        default=None, gt=0, lt=1, description="Give no answer where the share of errors may lie above this."
-    )
-
     @field_validator("cost", mode="before")
     @classmethod
     def _cost(cls, value: Any) -> Any:
         return read_cost(value)
-
-    map_images: int | None = Field(
-        default=None,
-        ge=0,
-        description="Images on which maps of attention are judged; null: as many as take some seconds, and none of "
-        "train and val; 0: no maps.",
-    )
-
-    format: str = Field(
-        default="html",
-        description="As what the report is written, with commas: html, json, md, pdf. html and json always are; pdf "
-        "needs Chromium, Chrome or Edge on this machine.",
-    )
-    show_names: bool = Field(
-        default=False, description="Whether a report calls an image by its path; false: by its row in predictions.csv."
-    )
 
     @field_validator("format")
     @classmethod
@@ -379,8 +473,6 @@ class EvaluateConfig(Section):
 class Config(RunConfig):
     """One training run, completely."""
 
-    data: DataConfig = DataConfig()  # type: ignore[call-arg]
-    model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
     augment: AugmentConfig = AugmentConfig()  # type: ignore[call-arg]
     train: TrainConfig = TrainConfig()  # type: ignore[call-arg]
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -395,142 +487,6 @@ class Config(RunConfig):
         return train
 
 
-class PretrainDataConfig(DataConfig):
-    """Which images are learned from: the same as training would take, or all of them."""
-
-    unlabelled: bool = Field(
-        False,
-        description="Folders are no classes: take every image but those of a test folder. False splits as training "
-        "does, and leaves its test images out.",
-    )
-
-
-class PretrainAugmentConfig(Section):
-    """Random changes of the images, before patches are hidden."""
-
-    policy: str = Field("mae", description="Name of the policy.")
-    flips: bool = Field(True, description="Allow the policy's mirror flips.")
-
-
-class MaeConfig(Section):
-    """The masked autoencoder around the encoder."""
-
-    mask_ratio: float = Field(0.75, gt=0, lt=1, description="Share of patches that is hidden.")
-    normalise_patches: bool = Field(
-        True, description="Guess each patch at mean 0 and standard deviation 1, which the paper found better."
-    )
-    decoder_width: int | None = Field(
-        None, ge=4, description="Default 512 for encoders of 768 and more, else about half the encoder's."
-    )
-    decoder_depth: int | None = Field(None, ge=1, description="Default 8 for encoders of 768 and more, else 4.")
-    decoder_heads: int | None = Field(None, ge=1, description="Default the decoder's width / 32.")
-
-
-class PretrainTrainConfig(Section):
-    """The optimisation of pretraining."""
-
-    epochs: int = Field(200, ge=1, description="Passes over the images; the paper has 800 and gains up to 1,600.")
-    batch_size: int = Field(128, ge=1, description="Images per forward pass; the paper has 4,096.")
-    accumulate: int = Field(
-        1, ge=1, description="Batches per optimiser step; effective batch = batch_size x accumulate."
-    )
-    lr: float = Field(
-        5e-4, gt=0, description="Peak learning rate of AdamW; the paper has 2.4e-3 for its batch of 4,096."
-    )
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end of the cosine.")
-    warmup_epochs: float = Field(10.0, ge=0, description="Linear warm-up, in epochs (at most a third of the run).")
-    weight_decay: float = Field(0.05, ge=0, description="Not applied to biases, norms, tokens and positions.")
-    clip_norm: float | None = Field(None, gt=0, description="Clip the gradient to this norm; null is off.")
-    seed: int = Field(0, ge=0, description="Seed of weights, order, augmentation and masks.")
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="Arithmetic of training.")
-    workers: int | None = Field(None, ge=0, description="Processes that load images; default from the number of cores.")
-
-
-class PretrainConfig(RunConfig):
-    """One pretraining run, completely."""
-
-    data: PretrainDataConfig = PretrainDataConfig()  # type: ignore[call-arg]
-    model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
-    augment: PretrainAugmentConfig = PretrainAugmentConfig()  # type: ignore[call-arg]
-    mae: MaeConfig = MaeConfig()  # type: ignore[call-arg]
-    train: PretrainTrainConfig = PretrainTrainConfig()  # type: ignore[call-arg]
-
-
-AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
-
-
-def load_config(
-    file: str | Path | None = None,
-    overrides: dict[str, Any] | None = None,
-    sets: Sequence[str] = (),
-    kind: type[AnyConfig] = Config,  # type: ignore[assignment]
-) -> AnyConfig:
-    """Build the configuration: defaults < YAML file < `sets` < `overrides`.
-
-    Args:
-        file: a YAML file, or the name of a recipe that travels with vitmed (`malaria`).
-        overrides: {"section.field": value}; None values are skipped (a flag that was not given).
-        sets: "section.field=value" texts, the value parsed as YAML.
-        kind: what to build, `Config` or `PretrainConfig`.
-
-    Raises:
-        UsageError: an unknown key, a wrong type or a value out of range; says what is accepted.
-    """
-    tree: dict[str, Any] = {}
-    if file is not None:
-        path = find_config(file)
-        tree = _number(_read_yaml(path))
-        for section, field in PATHS:
-            fields = tree.get(section)
-            fields = fields if isinstance(fields, dict) else {}
-            value = fields.get(field)
-            if isinstance(value, str) and not is_word(field, value, path.parent):
-                fields[field] = str(Path(path.parent, value))
-    for text in [sets] if isinstance(sets, str) else sets:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
-        try:
-            _put(tree, key.strip(), _number(yaml.safe_load(value)), kind)
-        except yaml.YAMLError:
-            raise UsageError(f"--set {text}: the value is not valid YAML", "quote it") from None
-    for key, value in (overrides or {}).items():
-        if value is not None:
-            _put(tree, key, value, kind)
-    return build_config(tree, kind)
-
-
-def is_word(field: str, value: str, folder: str | Path = ".") -> bool:
-    """Whether a field of `PATHS` holds a word with a meaning of its own, and no path."""
-    if field == "weights":  # a name of public weights has neither folder nor suffix
-        return len(Path(value).parts) == 1 and not Path(value).suffix and not Path(folder, value).is_file()
-    return field == "groups" and value in GROUP_WORDS
-
-
-def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyConfig:  # type: ignore[assignment]
-    """Check a plain tree of values. Raises UsageError that names the key and what is accepted."""
-    for section, fields in tree.items():
-        if section not in kind.model_fields:
-            raise unknown_key("config section", str(section), kind.model_fields)
-        if not isinstance(fields, dict):
-            raise UsageError(f"config section '{section}' holds {fields!r}, expected fields", f"write {section}.field")
-        known = kind.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
-        for key in fields:
-            if key not in known:
-                raise unknown_key(f"config key in '{section}'", str(key), known)
-    try:
-        return kind.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "value_error":  # ours, of fields that do not go together
-            raise UsageError(str(first["ctx"]["error"]), "change or leave out one of them") from None
-        raise UsageError(
-            f"config {key} = {first['input']!r}: {expected(first)}", f"see {key} in docs/configuration.md"
-        ) from None
-
-
 def expected(error: Mapping[str, Any]) -> str:
     """What pydantic wanted, in words; of a share that was given in percent also how it is written."""
     value = error["input"]
@@ -538,72 +494,6 @@ def expected(error: Mapping[str, Any]) -> str:
         share = "expected a share above 0 and below 1"
         return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
     return str(error["msg"])
-
-
-def find_config(name: str | Path) -> Path:
-    """The YAML file of that path, or the recipe of that name that travels with vitmed."""
-    path = Path(name)
-    if path.is_file():
-        return path
-    bundled = recipes()
-    if str(name) in bundled:
-        return bundled[str(name)]
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        raise UsageError(f"{path}: no such config file", f"give a YAML file, or one of: {', '.join(bundled)}")
-    raise unknown_key("config", str(name), bundled)
-
-
-def recipes() -> dict[str, Path]:
-    """Name -> file of the recipes in `configs/` (inside the wheel, else beside the package)."""
-    here = Path(__file__).parents[1]
-    folder = here / "configs" if (here / "configs").is_dir() else here.parent / "configs"
-    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
-
-
-def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> None:
-    """Raises UsageError where a name stands in none of the tables, listing what exists."""
-    for what, name, table in (
-        ("model", config.model.name, models),
-        ("policy", config.augment.policy, policies),
-        ("metric", config.train.monitor, metrics),
-    ):
-        if name not in table:
-            raise unknown_key(what, name, table)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: not a readable YAML file ({error})", "mend the file") from None
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise UsageError(
-            f"{path}: holds {type(tree).__name__}, expected sections", "write data:, model:, augment:, train:"
-        )
-    return tree
-
-
-def _put(tree: dict[str, Any], key: str, value: Any, kind: type[RunConfig]) -> None:
-    section, _, field = key.partition(".")
-    if not field:
-        raise UsageError(f"--set {key}: expected section.field", f"sections are {', '.join(kind.model_fields)}")
-    fields = tree.setdefault(section, {})
-    if isinstance(fields, dict):
-        fields[field] = value
-
-
-def _number(value: Any) -> Any:
-    """YAML reads `1e-4` as text; take it as the number everybody means."""
-    if isinstance(value, dict):
-        return {key: _number(item) for key, item in value.items()}
-    if isinstance(value, str):
-        try:
-            return float(value) if "e" in value.lower() and value.strip()[0] in "+-.0123456789" else value
-        except ValueError:
-            return value
-    return value
 
 
 GROUP_WORDS = ("names", "dicom")  # values of data.groups that are no table

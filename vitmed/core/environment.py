@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.config import Config
 from vitmed.core.hardware import Precision, describe
+from vitmed.core.pretrain_config import PretrainConfig
 
 PACKAGES = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
 

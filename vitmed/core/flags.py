@@ -1,4 +1,4 @@
-"""Which field of the configuration each flag of the command line sets."""
+"""The flags of the command line and the Python keywords, read from the fields of the configuration."""
 
 from __future__ import annotations
 
@@ -6,9 +6,42 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from vitmed.core.config import EvaluateConfig, expected
+from vitmed.core.config import Config, EvaluateConfig, Flag, RunConfig, expected
 from vitmed.core.errors import UsageError
+
+
+def flags_of(kind: type[RunConfig], *places: str, without: tuple[str, ...] = ()) -> dict[str, str]:
+    """Keyword of each flag -> its field: {"batch_size": "train.batch_size"}.
+
+    Args:
+        kind: the configuration whose fields are read.
+        places: sections ("data") or fields ("train.device") to take, in this order; none: all.
+        without: fields to leave out.
+    """
+    return {
+        flag.name or name: f"{section}.{name}"
+        for place in places or kind.model_fields
+        for section, _, wanted in [place.partition(".")]
+        for name, field in fields_of(kind, section).items()
+        if (flag := flag_of(field)) and wanted in ("", name) and f"{section}.{name}" not in without
+    }
+
+
+def fields_of(kind: type[RunConfig], section: str) -> dict[str, FieldInfo]:
+    return kind.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+
+
+def flag_of(field: FieldInfo) -> Flag | None:
+    return next((part for part in field.metadata if isinstance(part, Flag)), None)
+
+
+def spellings(keyword: str, field: FieldInfo) -> list[str]:
+    """What the command line takes: ["--batch-size", "-b"]; ["--ema/--no-ema"] where it is true or false."""
+    name, flag = keyword.replace("_", "-"), flag_of(field)
+    long = f"--{name}/--no-{name}" if field.annotation is bool else f"--{name}"
+    return [long, *([flag.also] if flag and flag.also else [])]
 
 
 def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
@@ -25,7 +58,7 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
 
 
 def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
-    """What an evaluation is asked for: the run's own wish, and over it the flags of `EVALUATE_FLAGS`.
+    """What an evaluation is asked for: the run's own settings, and over them the flags of `EVALUATE_FLAGS`.
 
     Raises:
         UsageError: a flag that is not known, or a value that is not valid.
@@ -49,73 +82,5 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
 
 
 POINTS = {"youden", "target_sensitivity", "target_specificity", "cost"}  # fields of which one decides
-# Flag of `vitmed evaluate`, `vitmed train` and keyword of their functions -> field of the configuration.
-EVALUATE_FLAGS = {
-    "resamples": "evaluate.resamples",
-    "subgroup": "evaluate.subgroups",
-    "rater": "evaluate.raters",
-    "ordinal": "evaluate.ordinal",
-    "calibration": "evaluate.calibration",
-    "youden": "evaluate.youden",
-    "target_sensitivity": "evaluate.target_sensitivity",
-    "target_specificity": "evaluate.target_specificity",
-    "cost": "evaluate.cost",
-    "prevalence": "evaluate.prevalence",
-    "coverage": "evaluate.coverage",
-    "max_risk": "evaluate.max_risk",
-    "map_images": "evaluate.map_images",
-    "format": "evaluate.format",
-    "show_names": "evaluate.show_names",
-}
-# Flag of the command line and keyword of `vitmed.train` -> field of the configuration.
-FLAGS = {
-    **EVALUATE_FLAGS,
-    "model": "model.name",
-    "weights": "model.weights",
-    "image_size": "model.image_size",
-    "patch_size": "model.patch_size",
-    "channels": "model.channels",
-    "stem": "model.stem",
-    "pool": "model.pool",
-    "positions": "model.positions",
-    "drop_path": "model.drop_path",
-    "resize": "data.resize",
-    "normalize": "data.normalize",
-    "window": "data.window",
-    "frame": "data.frame",
-    "max_train": "data.max_train",
-    "cache": "data.cache",
-    "cache_size": "data.cache_gb",
-    "labels": "data.labels",
-    "groups": "data.groups",
-    "group_regex": "data.group_regex",
-    "folds": "data.folds",
-    "fold": "data.fold",
-    "allow_leakage": "data.allow_leakage",
-    "positive": "data.positive",
-    "policy": "augment.policy",
-    "mixup": "augment.mixup",
-    "cutmix": "augment.cutmix",
-    "epochs": "train.epochs",
-    "batch_size": "train.batch_size",
-    "accumulate": "train.accumulate",
-    "lr": "train.lr",
-    "weight_decay": "train.weight_decay",
-    "layer_decay": "train.layer_decay",
-    "warmup_epochs": "train.warmup_epochs",
-    "smoothing": "train.smoothing",
-    "balance": "train.balance",
-    "freeze": "train.freeze",
-    "probe_first": "train.probe_first",
-    "freeze_blocks": "train.freeze_blocks",
-    "lora": "train.lora",
-    "baseline": "train.baseline",
-    "ema": "train.ema",
-    "monitor": "train.monitor",
-    "patience": "train.patience",
-    "save_every": "train.save_every",
-    "seed": "train.seed",
-    "device": "train.device",
-    "precision": "train.precision",
-    "workers": "train.workers",
-}
+FLAGS = flags_of(Config)  # of `vitmed train`; plan, lr-find and probe take the same keywords
+EVALUATE_FLAGS = flags_of(Config, "evaluate")

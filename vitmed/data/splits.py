@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitmed.core.config import DataConfig, PretrainDataConfig
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.data.copies import first_copies, together
 from vitmed.data.folders import data_folder, image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.config import Config
 from vitmed.core.errors import DataError
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.window import Window
 

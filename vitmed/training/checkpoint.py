@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitmed.core.config import PATHS, AnyConfig, Config, ModelConfig, PretrainConfig, build_config, is_word
+from vitmed.core.config import PATHS, Config, ModelConfig
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
+from vitmed.core.load_config import AnyConfig, build_config, is_word
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing

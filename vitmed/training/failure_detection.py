@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.config import Config
+from vitmed.core.pretrain_config import PretrainConfig
 
 WINDOW = 3  # epochs that must agree
 ONE_CLASS = 0.95  # share of validation images given to one class

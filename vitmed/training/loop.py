@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
-from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.config import Config
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.hardware import Precision
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
 from vitmed.imaging.preprocessing import Preprocessing

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from vitmed.core.config import AnyConfig, Config, EvaluateConfig, build_config, check_names
+from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device, pick_precision
+from vitmed.core.load_config import AnyConfig, build_config, check_names
 from vitmed.core.ui import Ui
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vitmed.core.config import PretrainConfig
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.hardware import Precision
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.batches import read_batches
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.models.mae import MAE, decoder_size

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitmed.core.config import Config, DataConfig, PretrainConfig
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import describe, pick_precision
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader

@@ -1,0 +1,92 @@
+"""From a function and the fields that it takes to a command: flags are made from the configuration, help in panels."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand
+
+from vitmed.cli.app import SETTINGS
+from vitmed.core.config import PANELS, Config, RunConfig
+from vitmed.core.flags import fields_of, flag_of, flags_of, spellings
+
+FIRST, *_, LAST = PANELS
+FEW = 16  # so many options need no panels
+
+
+class Command(TyperCommand):
+    """A command whose `--help` groups the options under `PANELS`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        shown = [(param, row) for param in self.get_params(ctx) if (row := param.get_help_record(ctx)) is not None]
+        panels = [_panel(param) for param, _ in shown]
+        if len(shown) <= FEW:
+            panels = ["Options" if panel in PANELS else panel for panel in panels]
+        else:  # a panel of one option joins the first
+            panels = [FIRST if panel in PANELS and panels.count(panel) == 1 else panel for panel in panels]
+        for title in ("Arguments", "Options", *PANELS):
+            rows = [row for panel, (_, row) in zip(panels, shown, strict=True) if panel == title]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl([(f"{flag:30}", text) for flag, text in rows])
+
+
+def _panel(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return "Arguments"
+    return getattr(param, "rich_help_panel", None) or LAST
+
+
+def command(
+    run: Callable[..., None], *places: str, fields: dict[str, str] | None = None, kind: type[RunConfig] = Config
+) -> typer.Typer:
+    """A typer application of one command. The `**flags` of `run` become the flags of configuration fields.
+
+    Args:
+        run: the command; its own options are typer's. A flag that is not given is None.
+        places: sections ("data") and fields ("train.device") that it takes.
+        fields: or these: keyword -> field.
+        kind: the configuration that holds them.
+    """
+    fields = flags_of(kind, *places) if fields is None else fields
+    own = [p for p in inspect.signature(run, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    flags = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option(name, place, kind))
+        for name, place in fields.items()
+    ]
+    run.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    app = typer.Typer(**SETTINGS | {"no_args_is_help": False})
+    app.command(cls=Command)(run)
+    return app
+
+
+def option(keyword: str, place: str, kind: type[RunConfig]) -> Any:
+    """The annotation that typer makes a flag from: the type on the command line, spelling, help and panel."""
+    section, _, name = place.partition(".")
+    field = fields_of(kind, section)[name]
+    flag = flag_of(field)
+    assert flag is not None
+    annotation: Any = field.annotation
+    if get_origin(annotation) in (Union, UnionType):  # `int | None`; of `str | list[float]` the text
+        annotation = get_args(annotation)[0]
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    typed = str if choices else annotation
+    panel = FIRST if flag.first else flag.panel or kind.model_fields[section].annotation.panel  # type: ignore[union-attr]
+    return Annotated[
+        typed | None,
+        typer.Option(
+            *spellings(keyword, field),
+            help=(field.description or "").partition(". ")[0].rstrip(".") + ".",
+            metavar=flag.metavar or "|".join(choices) or None,
+            rich_help_panel=panel,
+        ),
+    ]
+
+
+def given(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given."""
+    return {name: value for name, value in flags.items() if value is not None}

@@ -1,0 +1,153 @@
+"""From YAML files, --set and flags to a configuration: defaults < YAML file < --set < flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
+from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.pretrain_config import PretrainConfig
+
+AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
+
+
+def load_config(
+    file: str | Path | None = None,
+    overrides: dict[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    kind: type[AnyConfig] = Config,  # type: ignore[assignment]
+) -> AnyConfig:
+    """Build the configuration: defaults < YAML file < `sets` < `overrides`.
+
+    Args:
+        file: a YAML file, or the name of a recipe that travels with vitmed (`malaria`).
+        overrides: {"section.field": value}; None values are skipped (a flag that was not given).
+        sets: "section.field=value" texts, the value parsed as YAML.
+        kind: what to build, `Config` or `PretrainConfig`.
+
+    Raises:
+        UsageError: an unknown key, a wrong type or a value out of range; says what is accepted.
+    """
+    tree: dict[str, Any] = {}
+    if file is not None:
+        path = find_config(file)
+        tree = _number(_read_yaml(path))
+        for section, field in PATHS:
+            fields = tree.get(section)
+            fields = fields if isinstance(fields, dict) else {}
+            value = fields.get(field)
+            if isinstance(value, str) and not is_word(field, value, path.parent):
+                fields[field] = str(Path(path.parent, value))
+    for text in [sets] if isinstance(sets, str) else sets:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
+        try:
+            _put(tree, key.strip(), _number(yaml.safe_load(value)), kind)
+        except yaml.YAMLError:
+            raise UsageError(f"--set {text}: the value is not valid YAML", "quote it") from None
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _put(tree, key, value, kind)
+    return build_config(tree, kind)
+
+
+def is_word(field: str, value: str, folder: str | Path = ".") -> bool:
+    """Whether a field of `PATHS` holds a word with a meaning of its own, and no path."""
+    if field == "weights":  # a name of public weights has neither folder nor suffix
+        return len(Path(value).parts) == 1 and not Path(value).suffix and not Path(folder, value).is_file()
+    return field == "groups" and value in GROUP_WORDS
+
+
+def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyConfig:  # type: ignore[assignment]
+    """Check a plain tree of values. Raises UsageError that names the key and what is accepted."""
+    for section, fields in tree.items():
+        if section not in kind.model_fields:
+            raise unknown_key("config section", str(section), kind.model_fields)
+        if not isinstance(fields, dict):
+            raise UsageError(f"config section '{section}' holds {fields!r}, expected fields", f"write {section}.field")
+        known = kind.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+        for key in fields:
+            if key not in known:
+                raise unknown_key(f"config key in '{section}'", str(key), known)
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "value_error":  # ours, of fields that do not go together
+            raise UsageError(str(first["ctx"]["error"]), "change or leave out one of them") from None
+        raise UsageError(
+            f"config {key} = {first['input']!r}: {expected(first)}", f"see {key} in docs/configuration.md"
+        ) from None
+
+
+def find_config(name: str | Path) -> Path:
+    """The YAML file of that path, or the recipe of that name that travels with vitmed."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    bundled = recipes()
+    if str(name) in bundled:
+        return bundled[str(name)]
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        raise UsageError(f"{path}: no such config file", f"give a YAML file, or one of: {', '.join(bundled)}")
+    raise unknown_key("config", str(name), bundled)
+
+
+def recipes() -> dict[str, Path]:
+    """Name -> file of the recipes in `configs/` (inside the wheel, else beside the package)."""
+    here = Path(__file__).parents[1]
+    folder = here / "configs" if (here / "configs").is_dir() else here.parent / "configs"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+
+
+def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> None:
+    """Raises UsageError where a name stands in none of the tables, listing what exists."""
+    for what, name, table in (
+        ("model", config.model.name, models),
+        ("policy", config.augment.policy, policies),
+        ("metric", config.train.monitor, metrics),
+    ):
+        if name not in table:
+            raise unknown_key(what, name, table)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: not a readable YAML file ({error})", "mend the file") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise UsageError(
+            f"{path}: holds {type(tree).__name__}, expected sections", "write data:, model:, augment:, train:"
+        )
+    return tree
+
+
+def _put(tree: dict[str, Any], key: str, value: Any, kind: type[RunConfig]) -> None:
+    section, _, field = key.partition(".")
+    if not field:
+        raise UsageError(f"--set {key}: expected section.field", f"sections are {', '.join(kind.model_fields)}")
+    fields = tree.setdefault(section, {})
+    if isinstance(fields, dict):
+        fields[field] = value
+
+
+def _number(value: Any) -> Any:
+    """YAML reads `1e-4` as text; take it as the number everybody means."""
+    if isinstance(value, dict):
+        return {key: _number(item) for key, item in value.items()}
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() and value.strip()[0] in "+-.0123456789" else value
+        except ValueError:
+            return value
+    return value
