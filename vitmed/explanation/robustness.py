@@ -22,7 +22,7 @@ import torch
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
@@ -59,7 +59,7 @@ def judge(
     weights = _weights(clean, resamples, seed)
     whole = _draw(clean, labels, weights)
     drawn = {key: [_draw(p, labels, weights) for p in part] for key, part in corrupted.items()}
-    positive = finding(clean)
+    positive = positive_index(clean)
     found: dict[str, Any] = {
         "n": len(labels),
         "n_groups": None if clean.groups is None else int(group_index(clean.groups, len(labels)).max(initial=-1)) + 1,
