@@ -40,7 +40,7 @@ class RunFolder:
         return self.path / f"epoch_{number:04d}.pt"
 
     def evaluations(self, split: str) -> list[Path]:
-        """The folders of evaluations of a split, in the order in which they were made: `test`, `test-2`, `test-3` ..."""
+        """The folders of evaluations of a split, in the order of their making: `test`, `test-2`, `test-3` ..."""
         found = [(re.fullmatch(rf"{split}(?:-(\d+))?", path.name), path) for path in self.path.glob(f"{split}*")]
         return [path for _, path in sorted((int(match[1] or 1), path) for match, path in found if match)]
 

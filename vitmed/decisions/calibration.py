@@ -1,4 +1,4 @@
-"""Calibration: a change of the logits, fitted on validation, after which a probability of 0.9 is right nine times in ten.
+"""Calibration: a change of the logits, fitted on validation, so that a probability of 0.9 is right 9 times in 10.
 
 Temperature scaling divides all logits by one number; vector scaling multiplies each by its own and adds a bias (Guo et
 al., ICML 2017, arXiv 1706.04599, section 4.2). Both are convex in what is fitted, so there is one answer. Fitting may
@@ -136,7 +136,7 @@ def _vector(logits: np.ndarray, labels: np.ndarray) -> Calibration:
             options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8},
         )  # fmt: skip
     scale, bias = found.x[:classes].tolist(), found.x[classes:].tolist()
-    return Calibration(method="vector", scale=scale, bias=bias, note=start.note)
+    return Calibration(method="vector", scale=tuple(scale), bias=tuple(bias), note=start.note)
 
 
 METHODS: dict[str, Callable[[np.ndarray, np.ndarray], Calibration]] = {"temperature": _temperature, "vector": _vector}

@@ -1,4 +1,4 @@
-"""Sets of classes that hold the truth with a chosen probability, however good the model is (split conformal prediction).
+"""Sets of classes that hold the truth with a chosen probability, however good the model is (split conformal).
 
 The score of an image is 1 - the probability of its true class (LAC: Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114
 (2019) 223), with a threshold of its own for each class (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). Where
@@ -72,7 +72,8 @@ def fit_sets(validation: Predictions, coverage: float) -> PredictionSets | None:
         pooled = least_probability(true, units, coverage)
     if pooled is None:
         return None
-    least, counts, without = [], [], []
+    least: list[float] = []
+    counts, without = [], []
     for c, name in enumerate(validation.classes):
         chosen = labels == c
         own = least_probability(true[chosen], units[chosen], coverage)
@@ -80,7 +81,9 @@ def fit_sets(validation: Predictions, coverage: float) -> PredictionSets | None:
         if own is None:
             without.append(name)
         least.append(pooled if own is None else own)
-    return PredictionSets(coverage=coverage, by=by, note=note, least=least, units=counts, without=without)
+    return PredictionSets(
+        coverage=coverage, by=by, note=note, least=tuple(least), units=tuple(counts), without=tuple(without)
+    )
 
 
 def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:

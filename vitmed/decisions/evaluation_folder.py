@@ -106,9 +106,7 @@ def _policy_of(file: Path, metrics: Mapping[str, Any]) -> DecisionPolicy | None:
         raise DataError(f"{file}: its decision policy is damaged ({error})", "move it away to go without it") from None
 
 
-def find_evaluation(
-    run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None
-) -> Path | None:
+def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None) -> Path | None:
     """The predictions.csv of an evaluation of these very weights on a split of the run; None where there is none.
 
     Args:
@@ -152,7 +150,7 @@ def read_split(
         return None
     predictions = read_evaluation(file).predictions
     if policy is None:
-        return predictions
+        return replace(predictions, calibrated=None, threshold=None, costs=None, decided=None)
     return policy.apply(replace(predictions, positive=policy.operating.positive))
 
 
@@ -169,4 +167,3 @@ def validation_of(
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
     return replace(read_evaluation(file).predictions, positive=positive)
-

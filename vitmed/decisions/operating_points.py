@@ -208,7 +208,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> OperatingP
     if chosen != "default" and all(counts.values()):
         notes += _weak(counts, units, truth, config)
     return OperatingPoints(
-        positive=classes[positive], chosen=chosen, points=points, costs=stored, notes=notes, **counts
+        positive=classes[positive], chosen=chosen, points=points, costs=stored, notes=tuple(notes), **counts
     )
 
 
@@ -322,7 +322,9 @@ def report_points(
         return _report_costs(predictions, operating, config)
     if operating is None or operating.positive != predictions.classes[positive]:
         likeliest = OperatingPoint(threshold=None, asked=None, why="")
-        operating = OperatingPoints(positive=None, chosen="default", points={"default": likeliest}, costs=None, notes=())
+        operating = OperatingPoints(
+            positive=None, chosen="default", points={"default": likeliest}, costs=None, notes=()
+        )
     units, truth = Units.of(predictions), labels == positive
     points = {}
     for key, point in operating.points.items():
@@ -397,7 +399,11 @@ def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: Eval
         costs: K x K; called: (S,) int64, the class that is taken.
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
-    boot, positive, k = Bootstrap.of(predictions, config.resamples), positive_index(predictions), len(predictions.classes)
+    boot, positive, k = (
+        Bootstrap.of(predictions, config.resamples),
+        positive_index(predictions),
+        len(predictions.classes),
+    )
     kinds = np.eye(k)[labels]  # (S, K)
     whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
 

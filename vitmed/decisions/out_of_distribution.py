@@ -142,7 +142,7 @@ def report_ood_scores(
 def detection_auroc(
     scores: np.ndarray, groups: Sequence[str] | None, others: np.ndarray, other_groups: Sequence[str] | None = None
 ) -> Entry:
-    """AUROC with which the score separates other images, (T,), from the evaluated, (S,); no patient has images of both."""
+    """AUROC with which the score separates other images, (T,), from the evaluated, (S,); no patient is in both."""
     names = [
         name and f"{kind} {name}"
         for kind, part, n in (("evaluated", groups, len(scores)), ("other", other_groups, len(others)))

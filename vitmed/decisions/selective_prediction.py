@@ -122,9 +122,7 @@ def upper_bound(wrong: np.ndarray, effect: float, doubt: float) -> float:
     return 1.0 if errors >= trials else float(beta.ppf(1 - doubt, errors + 1, trials - errors))
 
 
-def report_abstention(
-    predictions: Predictions, chosen: Abstention | None, config: EvaluateConfig
-) -> dict[str, Any]:
+def report_abstention(predictions: Predictions, chosen: Abstention | None, config: EvaluateConfig) -> dict[str, Any]:
     """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what is
     reached at the chosen certainty.
 

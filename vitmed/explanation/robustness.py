@@ -10,7 +10,6 @@ Letters: S images, K classes, R resamples.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 from vitmed.metrics.scoring import known_labels
+from vitmed.training.checkpoint import hash_weights
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
@@ -204,17 +204,8 @@ def known_stress(run: Path, weights: Mapping[str, torch.Tensor]) -> dict[str, An
     for file in reversed(files):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            if content["weights_sha256"] == weights_hash(weights) and content["corruptions"] is not None:
+            if content["weights_sha256"] == hash_weights(weights) and content["corruptions"] is not None:
                 return dict(content)
         except (OSError, ValueError, KeyError, TypeError):  # somebody else's file
             continue
     return None
-
-
-def weights_hash(weights: Mapping[str, torch.Tensor]) -> str:
-    """The sha256 of a state dict: names and bytes. What else a checkpoint holds changes no stress test."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -25,7 +25,7 @@ def positive_class(classes: Sequence[str]) -> int:
 
 
 def positive_index(predictions: Predictions) -> int | None:
-    """Index of the positive class of two: as `predictions.positive` names it, else by the names. None for more classes."""
+    """Index of the positive class of two: the one in `positive`, else by the names. None for more classes."""
     classes = predictions.classes
     if len(classes) != 2:
         return None

@@ -83,20 +83,20 @@ ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None 
     "label_errors": lambda m: label_errors(m.predictions),
     "calibration": _calibration,
     "operating_points": lambda m: (
-        report_points(m.predictions, m.policy and m.policy.operating, m.config)
+        report_points(m.predictions, m.policy.operating if m.policy else None, m.config)
         if m.folds is None
         else report_fold_points(m.predictions, m.folds, m.config)
     ),
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
-    "conformal": lambda m: report_sets(m.predictions, m.policy and m.policy.prediction_sets, m.config),
+    "conformal": lambda m: report_sets(m.predictions, m.policy.prediction_sets if m.policy else None, m.config),
     "abstention": lambda m: (
         None
         if m.folds is not None and (by_fold(m.folds) or m.config.max_risk is not None)
-        else report_abstention(m.predictions, m.policy and m.policy.abstention, m.config)
+        else report_abstention(m.predictions, m.policy.abstention if m.policy else None, m.config)
     ),
     "answers": lambda m: count_answers(m.predictions),
     "out_of_distribution": lambda m: (
-        m.policy and report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config)
+        report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
     ),
 }

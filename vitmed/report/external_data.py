@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.decisions.out_of_distribution import scores_of, detection_auroc
+from vitmed.decisions.out_of_distribution import detection_auroc, scores_of
 from vitmed.metrics.evaluation import Entry, entry, evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 

@@ -85,11 +85,12 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
     if asked_of(config) == asked_of(saved.config.evaluate):
         return saved.policy
     validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
-    return choose_policy(validation, config, saved.policy and saved.policy.ood_score, saved.weights_hash)
+    ood_score = saved.policy.ood_score if saved.policy else None
+    return choose_policy(validation, config, ood_score, saved.weights_hash)
 
 
 def forward_with_scores(model: ViT, policy: DecisionPolicy | None) -> Forward | None:
-    """What to run for logits and, as a last column, the out-of-distribution score; None where there is no such score."""
+    """What to run for logits and, as a last column, the out-of-distribution score; None without such a score."""
     known = None if policy is None else policy.ood_score
     if known is None:
         return None
