@@ -51,7 +51,7 @@ def test_what_several_models_decided_is_kept(tmp_path: Path) -> None:
     before = replace(draw(), decided=np.arange(50) % len(NASTY))
     file = tmp_path / "predictions.csv"
     file.write_bytes(before.to_csv().encode())
-    after = Predictions.from_csv(file, decided=True)
+    after = Predictions.from_csv(file, as_decided=True)
     assert after.predicted.tolist() == before.predicted.tolist() == [i % len(NASTY) for i in range(50)]
     assert after.to_csv() == before.to_csv()
     assert after.take(np.array([7, 3])).predicted.tolist() == [7 % len(NASTY), 3]
@@ -180,7 +180,7 @@ def test_columns_that_follow_from_others_may_be_missing(tmp_path: Path) -> None:
     bare = put(tmp_path / "p.csv", "logit_a,logit_b,label\n1.0,0.0,a\n0.0,2.0,b\n")
     assert bare.paths == ("1", "2") and bare.groups is None and bare.notes == ()
     assert bare.predicted.tolist() == [0, 1] and bare.labels.tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"p\.csv: nothing can be judged, since it has no column label"):
+    with pytest.raises(DataError, match=r"p\.csv: nothing can be evaluated, since it has no column label"):
         put(tmp_path / "p.csv", "logit_a,logit_b\n1.0,0.0\n") and Predictions.from_csv(tmp_path / "p.csv", True)
     (tmp_path / "p.csv").write_text("logit_a,logit_b,label\n1.0,0.0,\n")
     with pytest.raises(DataError, match="since its column label is empty"):
@@ -226,10 +226,10 @@ def test_what_contradicts_the_logits_is_told_and_they_count(
     assert put(tmp_path / "p.csv", rewritten(decided)).notes == ()
 
 
-def test_an_unfamiliarity_that_is_no_number_is_told(tmp_path: Path) -> None:
-    odd = replace(draw(("a", "b"), size=2), columns={"unfamiliarity": ("0.5", "abc")})
+def test_an_ood_score_that_is_not_a_number_is_reported(tmp_path: Path) -> None:
+    odd = replace(draw(("a", "b"), size=2), columns={"ood_score": ("0.5", "abc")})
     assert (
-        "1 row of the table has an unfamiliarity that is no number, the first is row 2"
+        "1 row of the table has an ood_score that is not a number, the first is row 2"
         in (put(tmp_path / "p.csv", odd.to_csv()).notes[0])
     )
 

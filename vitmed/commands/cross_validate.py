@@ -1,4 +1,4 @@
-"""`vitmed train --folds K`: every fold in turn, and one report of the predictions for images that each model never saw."""
+"""`vitmed train --folds K`: every fold in turn, and one report of images that each model never saw."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ def read_split(
         return None
     predictions = read_evaluation(file).predictions
     if policy is None:
-        return replace(predictions, calibrated=None, threshold=None, costs=None, decided=None)
-    return policy.apply(replace(predictions, positive=policy.operating.positive))
+        return predictions.undecided()
+    return policy.apply(replace(predictions.undecided(), positive=policy.operating.positive))
 
 
 def validation_of(
@@ -166,4 +166,4 @@ def validation_of(
             "calibration are chosen on it",
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
-    return replace(read_evaluation(file).predictions, positive=positive)
+    return replace(read_evaluation(file).predictions.undecided(), positive=positive)

@@ -79,9 +79,7 @@ class DecisionPolicy(Stored):
 
     def calibrate(self, predictions: Predictions) -> Predictions:
         """The predictions with calibrated probabilities, undecided."""
-        known = self.calibration
-        calibrated = None if known.method == "none" else softmax(known.apply(predictions.logits))
-        return replace(predictions, calibrated=calibrated, threshold=None, costs=None, decided=None)
+        return _calibrated(predictions, self.calibration)
 
     def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
         """ "yes", or "no: " and why, for each image."""
@@ -179,6 +177,12 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
     }
 
 
+def _calibrated(predictions: Predictions, calibration: Calibration) -> Predictions:
+    """Undecided predictions; without a calibration their probabilities are the softmax of the logits."""
+    calibrated = None if calibration.method == "none" else softmax(calibration.apply(predictions.logits))
+    return replace(predictions.undecided(), calibrated=calibrated)
+
+
 def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
     further = f" | and {len(members) - MOST_NAMES} more" if len(members) > MOST_NAMES else ""
     return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
@@ -218,8 +222,7 @@ def choose_policy(
         UsageError: an operating point that these classes do not have, or two of them.
     """
     calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration)
-    calibrated = None if calibration.method == "none" else softmax(calibration.apply(validation.logits))
-    plain = replace(validation, calibrated=calibrated, threshold=None, costs=None, decided=None)
+    plain = _calibrated(validation, calibration)
     positive = positive_index(plain)
     if positive is not None:
         plain = replace(plain, positive=plain.classes[positive])

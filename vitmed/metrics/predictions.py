@@ -137,6 +137,10 @@ class Predictions:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
+    def undecided(self) -> Predictions:
+        """The raw logits alone: without calibration and decisions."""
+        return replace(self, calibrated=None, threshold=None, costs=None, decided=None)
+
     def name(self, row: int) -> str:
         """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
         return self.paths[row] if self.named else f"row {row + 1}"
