@@ -158,7 +158,7 @@ def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_p
             evaluate(file, data=run.data, youden=True, output=tmp_path / "r", ui=Recorder())
     shutil.copytree(run.folder / "val", tmp_path / "run" / "val")
     with pytest.raises(UsageError, match=r"val.predictions\.csv: is not there or not of last\.pt"):
-        evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), youden=True, ui=Recorder())
+        evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), data=run.data, youden=True, ui=Recorder())
 
 
 def test_a_checkpoint_without_it_gives_raw_probabilities_and_a_note(run: Trained, tmp_path: Path) -> None:
