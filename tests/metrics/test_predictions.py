@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, softmax
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
 
@@ -238,3 +238,50 @@ def test_unreadable_images_of_a_prediction_are_errors_again(tmp_path: Path) -> N
     before = replace(draw(("a", "b")), errors=(("broken.png", "broken.png: empty"),))
     after = put(tmp_path / "p.csv", before.to_csv(errors=True))
     assert after.errors == before.errors and len(after) == 50 and "error" not in after.columns
+
+
+def calibrated(size: int = 40) -> Predictions:
+    """Raw logits, and probabilities at temperature 2."""
+    rng = np.random.default_rng(2)
+    logits = rng.normal(scale=3, size=(size, 2)).astype(np.float32)
+    p = Predictions(("a", "b"), tuple(map(str, range(size))), None, rng.integers(2, size=size), logits)
+    return replace(p, calibrated=softmax(logits / 2))
+
+
+def test_raw_logits_and_calibrated_probabilities_are_both_kept(tmp_path: Path) -> None:
+    before = calibrated()
+    after = put(tmp_path / "p.csv", before.to_csv())
+    assert after.logits.tobytes() == before.logits.tobytes() and after.notes == ()
+    assert after.probabilities.tobytes() == before.probabilities.tobytes()
+    assert after.to_csv() == before.to_csv()
+    assert after.take(np.array([5])).probabilities.tolist() == [before.probabilities[5].tolist()]
+    assert softmax(after.calibrated_logits) == pytest.approx(before.probabilities, abs=1e-15)
+
+
+def test_a_table_of_models_with_and_without_calibration_comes_back(tmp_path: Path) -> None:
+    """Pooled folds: each image keeps the calibration and the decision of its own model."""
+    first, second = calibrated(30), replace(calibrated(10), calibrated=None)
+    chances = np.concatenate([first.probabilities, second.probabilities])
+    decided = np.concatenate([first.probabilities[:, 0] < 0.7, second.probabilities[:, 0] < 0.2]).astype(np.int64)
+    logits = np.concatenate([first.logits, second.logits])
+    pooled = Predictions(("a", "b"), tuple(map(str, range(40))), None, None, logits, calibrated=chances)
+    pooled = replace(pooled, decided=decided)
+    (tmp_path / "p.csv").write_text(pooled.to_csv(), newline="")
+    after = Predictions.from_csv(tmp_path / "p.csv", as_decided=True)
+    assert after.to_csv() == pooled.to_csv() and after.predicted.tolist() == decided.tolist()
+    assert after.logits.tobytes() == logits.tobytes() and after.probabilities.tobytes() == chances.tobytes()
+
+
+def test_an_edited_probability_of_a_calibrated_table_is_an_error_without_its_policy(tmp_path: Path) -> None:
+    def change(cells: dict[str, str]) -> None:
+        if cells["path"] == "7":
+            cells["prob_a"] = "1.7"
+
+    text = rewritten(calibrated(), change=change)
+    with pytest.raises(DataError, match=r"row 8 has '1\.7' as prob_a"):
+        put(tmp_path / "p.csv", text)
+    after = Predictions.from_csv(
+        tmp_path / "p.csv", calibrate=lambda read: replace(read, calibrated=softmax(read.logits / 2))
+    )
+    assert after.probabilities.tobytes() == calibrated().probabilities.tobytes()
+    assert "1 row of the table has a probability that does not follow from the logits" in after.notes[0]

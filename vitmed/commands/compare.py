@@ -104,7 +104,7 @@ def compare(
         one, other = (next(m.predictions for m in models if m.name == pair[end]) for end in ("first", "second"))
         if _same(one, other) and np.array_equal(one.predicted, other.predicted):
             pair["verdict"] = (
-                f"{pair['first']} and {pair['second']} are the same: they predict the same for every image"
+                f"{pair['first']} and {pair['second']} are the same: they say the same of every image"
             )
     last = pairs[_most_telling(models, numbers, pairs)]["verdict"]
     if first.groups is None:
