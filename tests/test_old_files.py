@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Recorder
+from conftest import Recorder, python
 
 from vitmed import compare, evaluate, explain, predict, train
+from vitmed.core.aliases import OldNameWarning
 from vitmed.metrics.predictions import Predictions
 from vitmed.training.checkpoint import load_checkpoint
 
@@ -32,7 +33,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
     """A copy of the run folder, beside its images; old names are reported elsewhere."""
     shutil.copytree(OLD, tmp_path / "old")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", OldNameWarning)
         yield tmp_path / "old" / "run"
 
 
@@ -165,13 +166,19 @@ def test_resume(run: Path) -> None:
     assert (result.test.folder.name, "weights_hash" in metrics(run / "test")) == ("test-2", False)
 
 
+def test_the_command_line_reports_an_old_name_in_a_line(run: Path) -> None:
+    answer = python("-m", "vitmed", "predict", str(run.parent / "data" / "test"), "--checkpoint", str(run))
+    assert answer.returncode == 0 and "FutureWarning" not in answer.stderr
+    assert answer.stderr.count("note: the name 'judgement' of vitmed 0.1.0 is read as 'policy'") == 1
+
+
 def test_old_names_are_reported_once(run: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(2):
             load_checkpoint(run)
             Predictions.from_csv(run / "test" / "predictions.csv")
-    told = [str(one.message) for one in caught if one.category is FutureWarning]
+    told = [str(one.message) for one in caught if one.category is OldNameWarning]
     assert len(set(told)) == len(told)
     assert any("'judgement'" in text and "'policy'" in text for text in told)
     assert any("'unfamiliarity'" in text and "'ood_score'" in text for text in told)

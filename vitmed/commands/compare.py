@@ -103,9 +103,7 @@ def compare(
         pair["verdict"] = verdict(pair, units, first.groups is not None)
         one, other = (next(m.predictions for m in models if m.name == pair[end]) for end in ("first", "second"))
         if _same(one, other) and np.array_equal(one.predicted, other.predicted):
-            pair["verdict"] = (
-                f"{pair['first']} and {pair['second']} are the same: they say the same of every image"
-            )
+            pair["verdict"] = f"{pair['first']} and {pair['second']} are the same: they say the same of every image"
     last = pairs[_most_telling(models, numbers, pairs)]["verdict"]
     if first.groups is None:
         notes.append(UNKNOWN)

@@ -136,22 +136,22 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
     root, config = first.data_root(), first.config.evaluate
     evaluated = [read_evaluation(test) for test in tests]
-    told = [one.metrics for one in evaluated]
-    folds = _each(told, [one.policy for one in evaluated], config)
+    results = [one.metrics for one in evaluated]
+    folds = _each(results, [one.policy for one in evaluated], config)
     pooled = replace(pool([one.predictions for one in evaluated]), positive=first.config.data.positive)
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
     area = metric_values(pooled)["auroc"]
-    folds["auroc"] = {"pooled": area if math.isfinite(area) else None, "mean": _mean(told, "auroc")}
-    mixed = _mixing(folds["auroc"], _spread(told, "auroc"))
+    folds["auroc"] = {"pooled": area if math.isfinite(area) else None, "mean": _mean(results, "auroc")}
+    mixed = _mixing(folds["auroc"], _spread(results, "auroc"))
     notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is evaluated on."]
-    notes += [*_decisions(folds), *mixed, *by_name([one["report"]["notes"] for one in told])]
+    notes += [*_decisions(folds), *mixed, *by_name([one["report"]["notes"] for one in results])]
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test",
             pooled,
             title=f"{len(places)} folds of {data_folder(root).resolve().name}",
-            facts=_facts(told, pooled),
+            facts=_facts(results, pooled),
             read=lambda path: picture(root / path, first.preprocessing),
             config=config,
             notes=notes,
@@ -160,7 +160,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
             folds=folds,
         )
     for name in BY_FOLD[:2]:
-        ui.say(f"{METRICS[name].title} by fold: {_spread(told, name)}")
+        ui.say(f"{METRICS[name].title} by fold: {_spread(results, name)}")
     return Evaluation(pooled, metrics, folder.path / "test")
 
 
@@ -175,22 +175,22 @@ def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
 
 
 def _each(
-    told: Sequence[Mapping[str, Any]], policies: Sequence[DecisionPolicy | None], config: EvaluateConfig
+    results: Sequence[Mapping[str, Any]], policies: Sequence[DecisionPolicy | None], config: EvaluateConfig
 ) -> dict[str, Any]:
     """The numbers and the policy of each fold, for the pooled report.
 
     Args:
-        told: the metrics.json of the test of each fold.
+        results: the metrics.json of the test of each fold.
 
     Returns:
         asked: key of the operating point that was asked for, target: what it is to reach, costs: the matrix; each: by
         fold images, patients, calibration, point (key of the one that decides), threshold, why (it is another than the
         one that was asked for), numbers {name: entry}.
     """
-    classes = told[0]["classes"]
+    classes = results[0]["classes"]
     asked = asked_point(config, len(classes))
     each: list[dict[str, Any]] = []
-    for one, policy in zip(told, policies, strict=True):
+    for one, policy in zip(results, policies, strict=True):
         operating = None if policy is None else policy.operating
         point = None if operating is None else operating.points.get(asked)
         raw = Calibration.none(len(classes), "this model holds no calibration")
@@ -212,20 +212,20 @@ def _each(
     return {"asked": asked, "target": target, "costs": costs, "each": each}
 
 
-def _facts(told: Sequence[Mapping[str, Any]], pooled: Predictions) -> dict[str, str]:
-    """What the report says of data, model and training: of all folds, or of each by its name."""
-    facts = [one["report"]["facts"] for one in told]
-    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one['n']:,}" for one in told])}
+def _facts(results: Sequence[Mapping[str, Any]], pooled: Predictions) -> dict[str, str]:
+    """Data, model and training for the report: of all folds, or of each by its name."""
+    facts = [one["report"]["facts"] for one in results]
+    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one['n']:,}" for one in results])}
     if pooled.groups is None:
         found["Patients"] = "unknown"
     else:
-        patients = _by_fold([f"{one['n_groups']:,}" for one in told])
+        patients = _by_fold([f"{one['n_groups']:,}" for one in results])
         found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
         if key not in GONE:
             texts = [str(one.get(key, "not known")) for one in facts]
             found[key] = texts[0] if len(set(texts)) == 1 else _by_fold(texts, "; ")
-    return found | {f"{METRICS[name].title} by fold": _spread(told, name) for name in BY_FOLD}
+    return found | {f"{METRICS[name].title} by fold": _spread(results, name) for name in BY_FOLD}
 
 
 def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
@@ -253,12 +253,12 @@ def _mixing(auroc: Mapping[str, float | None], each: str) -> list[str]:
     return [
         f"Pooled, the AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images; pooled, "
         "images of different models are ranked against each other, and the same probability need not mean the same "
-        "from two models. The mean of the folds tells how well one model tells the classes apart."
+        "from two models. The mean of the folds shows how well one model separates the classes."
     ]
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """The notes of each fold (1, 2, ...) as those of all: what all say is told once, the rest with the fold's name."""
+    """The notes of each fold (1, 2, ...) as one list: a note of all folds once, the others with their folds."""
     found = []
     for note in dict.fromkeys(note for own in notes for note in own):
         numbers = [str(number) for number, own in enumerate(notes, 1) if note in own]
@@ -288,19 +288,19 @@ def pool(parts: Sequence[Predictions]) -> Predictions:
     )
 
 
-def _values(told: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
-    return [one["overall"][name]["value"] for one in told]
+def _values(results: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
+    return [one["overall"][name]["value"] for one in results]
 
 
-def _mean(told: Sequence[Mapping[str, Any]], name: str) -> float | None:
+def _mean(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
     """Mean over the folds; None where it is undefined in one."""
-    known = [value for value in _values(told, name) if value is not None]
-    return statistics.mean(known) if len(known) == len(told) else None
+    known = [value for value in _values(results, name) if value is not None]
+    return statistics.mean(known) if len(known) == len(results) else None
 
 
-def _spread(told: Sequence[Mapping[str, Any]], name: str) -> str:
+def _spread(results: Sequence[Mapping[str, Any]], name: str) -> str:
     """Mean, standard deviation and each value."""
-    values = _values(told, name)
+    values = _values(results, name)
     known = [value for value in values if value is not None]
     each = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
     if len(known) < len(values):

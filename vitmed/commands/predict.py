@@ -99,7 +99,7 @@ def _is_flat(path: Path) -> bool:
 
 
 def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
-    """The named checkpoint, or the newest run's best; says which."""
+    """The named checkpoint, or the newest run's best, which is then named in a message."""
     if checkpoint is not None:
         return load_checkpoint(checkpoint)
     newest = RunFolder.newest(runs)

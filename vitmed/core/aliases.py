@@ -1,6 +1,6 @@
 """Names of version 0.1.0 that may stand in a user's files, and their names of today.
 
-An old name keeps working; vitmed reports it once, as a `FutureWarning`.
+An old name keeps working; vitmed reports it once, as an `OldNameWarning`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ POLICY = {  # keys of the decision policy
 }
 
 
+class OldNameWarning(FutureWarning):
+    """A file has a name of 0.1.0."""
+
+
 def report_alias(old: str, new: str) -> None:
     """Report that a file has a name of 0.1.0; Python shows each such warning once."""
-    warnings.warn(f"the name '{old}' of vitmed 0.1.0 is read as '{new}'", FutureWarning, stacklevel=2)
+    warnings.warn(f"the name '{old}' of vitmed 0.1.0 is read as '{new}'", OldNameWarning, stacklevel=2)
 
 
 def with_new_names(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

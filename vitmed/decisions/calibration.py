@@ -99,7 +99,7 @@ def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:
     if slope(LOWEST) >= 0:
         scale, note = LOWEST, "the logits say nothing of the truth, so they were made as flat as is allowed"
     elif slope(most) <= 0:
-        scale, note = most, "validation holds hardly an error, so it cannot tell how sure the model may be; bounded"
+        scale, note = most, "validation holds hardly an error, so it cannot show how sure the model may be; bounded"
     else:
         scale = float(brentq(slope, LOWEST, most, xtol=1e-12))
     return Calibration(method="temperature", scale=(scale,) * classes, bias=(0.0,) * classes, note=note)

@@ -23,7 +23,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
-SHOWN = 30  # classes of which the report tells coverage and set size
+SHOWN = 30  # classes whose coverage and set size the report shows
 
 
 class PredictionSets(Stored):
@@ -50,8 +50,8 @@ def fit_sets(validation: Predictions, coverage: float) -> PredictionSets | None:
     """Choose the thresholds; None where validation has too few images for any promise.
 
     By patient where they are known and there are enough of them, coverage / (1 - coverage) or more; else by image, and
-    the note says so. A class with too few of its own takes the threshold of all classes together, and nothing is
-    promised for it alone.
+    the note gives the reason. A class with too few patients of its own takes the threshold of all classes together, and
+    nothing is promised for it alone.
 
     Args:
         validation: calibrated, with labels.

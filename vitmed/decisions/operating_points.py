@@ -240,7 +240,7 @@ def _threshold(
     if key == "youden":  # Youden, Cancer 3 (1950) 32
         best = int(np.argmax(np.round(sensitivity + specificity, 12)))
         if best in (0, last):
-            return None, "no threshold tells the classes apart better than guessing"
+            return None, "no threshold separates the classes better than guessing"
     elif key == "target_sensitivity":
         best = int(np.argmax(sensitivity >= target - 1e-12))
         if best == last:

@@ -15,7 +15,7 @@ from vitmed.metrics.resampling import bootstrap_weights
 from vitmed.metrics.scoring import known_labels
 
 DOUBT = 0.05  # chance that the bound on the risk does not hold
-SHOWN = 30  # classes of which the report tells how many images are answered
+SHOWN = 30  # classes whose share of answered images the report shows
 GRID = 101  # points of the curve
 
 

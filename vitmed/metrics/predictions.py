@@ -203,7 +203,7 @@ class Predictions:
         file = Path(file)
         table = _read(file)
         named = {kind: [name for name in table.header if name.startswith(kind)] for kind in (LOGIT, PROB)}
-        kind = LOGIT if table.says(named[LOGIT]) or not table.says(named[PROB]) else PROB
+        kind = LOGIT if table.has(named[LOGIT]) or not table.has(named[PROB]) else PROB
         classes = tuple(name.removeprefix(kind) for name in named[kind])
         lacking = [LOGIT + name.removeprefix(PROB) for name in named[PROB] if name.removeprefix(PROB) not in classes]
         if lacking or not classes:
@@ -259,8 +259,8 @@ class _Table:
     rows: list[dict[str, str]]
     errors: tuple[tuple[str, str], ...]
 
-    def says(self, columns: Sequence[str]) -> bool:
-        """Whether there are such columns, with anything in them where there are rows."""
+    def has(self, columns: Sequence[str]) -> bool:
+        """Whether there are such columns and, if there are rows, any cell in them is filled."""
         return bool(columns) and (not self.rows or any(row.get(name) for row in self.rows for name in columns))
 
     def cells(self, column: str) -> list[str]:
@@ -275,9 +275,9 @@ class _Table:
     def wrong(self, row: int, column: str, expected: str) -> DataError:
         """The error for a cell that holds something else."""
         cell = self.rows[row].get(column)
-        told = "no cell" if cell is None else f"'{cell}'"
+        shown = "no cell" if cell is None else f"'{cell}'"
         return DataError(
-            f"{self.file}: row {self.numbers[row]} has {told} as {column}, expected {expected}",
+            f"{self.file}: row {self.numbers[row]} has {shown} as {column}, expected {expected}",
             "correct it, or write the table again with vitmed evaluate",
         )
 
@@ -367,7 +367,7 @@ def _is_calibrated(table: _Table, read: Predictions, known: bool) -> bool:
     A row in which somebody edited a cell does not sum to 1 and does not count.
     """
     columns = [PROB + name for name in read.classes]
-    if not set(columns) <= set(table.header) or not table.says(columns):
+    if not set(columns) <= set(table.header) or not table.has(columns):
         return False
     if known:
         return True
@@ -424,27 +424,27 @@ def _decided(table: _Table, classes: tuple[str, ...]) -> np.ndarray:
 
 
 def _notes(table: _Table, found: Predictions, kind: str) -> list[str]:
-    """What the cells that do not count say otherwise than those that do, and what is no number."""
+    """Notes on cells that contradict the logits (without logits: the probabilities), and on scores that are no numbers."""
     source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
     notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities stand for them."]
     first: dict[int, str] = {}  # row -> column that contradicts
     off = {"probability": 0, "prediction": 0, "confidence": 0}
     columns = [PROB + name for name in found.classes if PROB + name in table.header]
-    if kind == LOGIT and table.says(columns):
+    if kind == LOGIT and table.has(columns):
         place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
         wrong = ~(np.abs(table.floats(columns) - found.probabilities[:, place]) <= near)
         off["probability"] = int(wrong.any(axis=1).sum())
         first = {int(row): columns[int(wrong[row].argmax())] for row in np.flatnonzero(wrong.any(axis=1))}
-    said = table.cells("prediction")
-    if table.says(["prediction"]):  # which class it is, a threshold may have decided
-        for row, cell in enumerate(said):
+    predicted = table.cells("prediction")
+    if table.has(["prediction"]):  # which class it is, a threshold may have decided
+        for row, cell in enumerate(predicted):
             if cell not in found.classes:
                 off["prediction"] += 1
                 first.setdefault(row, "prediction")
-    if table.says(["confidence"]):
+    if table.has(["confidence"]):
         for row, value in enumerate(table.floats(["confidence"])[:, 0]):
             chances = found.probabilities[row]
-            own = chances[[found.classes.index(said[row])]] if said[row] in found.classes else chances
+            own = chances[[found.classes.index(predicted[row])]] if predicted[row] in found.classes else chances
             if not (np.abs(own - value) <= near).any():
                 off["confidence"] += 1
                 first.setdefault(row, "confidence")

@@ -49,7 +49,7 @@ class Checkpoint:
         record: the epoch record of these weights.
         training: the training state (last.pt only).
         versions: of vitmed and torch, when written.
-        seen: sha256 of the images that the weights which the run started from had been made with.
+        seen: sha256 of the images that made the weights from which the run started.
         policy: the decision policy; None where there is none.
     """
 
