@@ -13,7 +13,7 @@ import scipy.stats
 from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
 from vitmed.decisions.operating_points import (
-    OperatingPoint,
+    PolicyPoint,
     apply_point,
     asked_point,
     by_fold,
@@ -52,7 +52,7 @@ def table(sensitivity: float, specificity: float, positives: int, negatives: int
     return of(scores, [1] * positives + [0] * negatives)
 
 
-def reached(p: Predictions, point: OperatingPoint) -> tuple[float, float]:
+def reached(p: Predictions, point: PolicyPoint) -> tuple[float, float]:
     called, y = p.probabilities[:, 0] >= point.threshold, p.labels == 0
     return float(called[y].mean()), float((~called[~y]).mean())
 

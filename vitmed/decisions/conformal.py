@@ -26,7 +26,7 @@ from vitmed.metrics.scoring import known_labels
 SHOWN = 30  # classes whose coverage and set size the report shows
 
 
-class PredictionSets(Stored):
+class SetThresholds(Stored):
     """From which probability a class belongs to the set of an image.
 
     Attributes:
@@ -46,7 +46,7 @@ class PredictionSets(Stored):
     without: Names
 
 
-def fit_sets(validation: Predictions, coverage: float) -> PredictionSets | None:
+def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
     """Choose the thresholds; None where validation has too few images for any promise.
 
     By patient where they are known and there are enough of them, coverage / (1 - coverage) or more; else by image, and
@@ -81,7 +81,7 @@ def fit_sets(validation: Predictions, coverage: float) -> PredictionSets | None:
         if own is None:
             without.append(name)
         least.append(pooled if own is None else own)
-    return PredictionSets(
+    return SetThresholds(
         coverage=coverage, by=by, note=note, least=tuple(least), units=tuple(counts), without=tuple(without)
     )
 
@@ -105,7 +105,7 @@ def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> f
     return float(true[order][np.argmax(reached)]) if reached.any() else None
 
 
-def prediction_sets(predictions: Predictions, fitted: PredictionSets) -> np.ndarray:
+def prediction_sets(predictions: Predictions, fitted: SetThresholds) -> np.ndarray:
     """(S, K) bool: the classes in the set of each image; the predicted class is always in it."""
     inside = predictions.probabilities >= np.array(fitted.least)
     inside[np.arange(len(predictions)), predictions.predicted] = True
@@ -113,7 +113,7 @@ def prediction_sets(predictions: Predictions, fitted: PredictionSets) -> np.ndar
 
 
 def report_sets(
-    predictions: Predictions, fitted: PredictionSets | None, config: EvaluateConfig
+    predictions: Predictions, fitted: SetThresholds | None, config: EvaluateConfig
 ) -> dict[str, Any] | None:
     """How often the sets hold the truth, and how large they are, in all and by class. None where nothing was fitted."""
     if fitted is None:

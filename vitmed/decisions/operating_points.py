@@ -31,7 +31,7 @@ MOST_SHOWN = 6  # classes of which an example of a matrix is shown
 NUMBERS = ("sensitivity", "specificity", "ppv", "npv", "f1", "lr_plus", "lr_minus")
 
 
-class Number(Stored):
+class PointNumber(Stored):
     """A number with its interval; None where it is undefined."""
 
     value: float | None
@@ -40,7 +40,7 @@ class Number(Stored):
     method: str = ""
 
 
-class Counts(Stored):
+class PointCounts(Stored):
     """How many images were predicted rightly and wrongly."""
 
     tp: int
@@ -49,20 +49,20 @@ class Counts(Stored):
     tn: int
 
 
-class Rates(Stored):
+class PointRates(Stored):
     """What decisions at a threshold reach."""
 
-    sensitivity: Number
-    specificity: Number
-    ppv: Number
-    npv: Number
-    f1: Number
-    lr_plus: Number
-    lr_minus: Number
-    counts: Counts
+    sensitivity: PointNumber
+    specificity: PointNumber
+    ppv: PointNumber
+    npv: PointNumber
+    f1: PointNumber
+    lr_plus: PointNumber
+    lr_minus: PointNumber
+    counts: PointCounts
 
 
-class OperatingPoint(Stored):
+class PolicyPoint(Stored):
     """A threshold.
 
     Attributes:
@@ -76,10 +76,10 @@ class OperatingPoint(Stored):
     threshold: float | None
     asked: JsonValue
     why: str
-    promised: Rates | None = None
+    promised: PointRates | None = None
 
 
-class OperatingPoints(Stored):
+class PolicyPoints(Stored):
     """Every operating point that validation gives, and the one that decides.
 
     Attributes:
@@ -93,7 +93,7 @@ class OperatingPoints(Stored):
 
     positive: str | None
     chosen: str
-    points: dict[str, OperatingPoint]
+    points: dict[str, PolicyPoint]
     costs: list[Numbers] | None
     notes: Names
     positives: int = 0
@@ -169,7 +169,7 @@ def example(classes: int) -> str:
     return f"[{','.join(rows)}]" if classes <= MOST_SHOWN else "[[0,1,...],...]"
 
 
-def choose_points(validation: Predictions, config: EvaluateConfig) -> OperatingPoints:
+def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoints:
     """Every operating point that validation gives, and which of them decides.
 
     Args:
@@ -179,10 +179,10 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> OperatingP
     asked, positive = asked_point(config, len(classes)), positive_index(validation)
     costs = cost_matrix(config, len(classes), positive)
     stored = None if costs is None else costs.tolist()
-    likeliest = OperatingPoint(threshold=None, asked=None, why="")
+    likeliest = PolicyPoint(threshold=None, asked=None, why="")
     if positive is None:
         points = dict.fromkeys(("default", asked), likeliest)
-        return OperatingPoints(positive=None, chosen=asked, points=points, costs=stored, notes=())
+        return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, notes=())
     truth = labels == positive
     scores = validation.probabilities[:, positive]
     points, units = {"default": likeliest}, Units.of(validation)
@@ -193,10 +193,10 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> OperatingP
         if all(counts.values()):
             tp, fp = threshold_counts(scores, truth)
             threshold, why = _threshold(key, target, scores, tp, fp, costs, positive, config.prevalence)
-        points[key] = OperatingPoint(threshold=threshold, asked=target, why=why)
+        points[key] = PolicyPoint(threshold=threshold, asked=target, why=why)
     for key, point in points.items():
         if point.threshold is not None or not point.why:
-            promised = Rates.model_validate(rates(_is_called(scores, point.threshold), truth, units))
+            promised = PointRates.model_validate(rates(_is_called(scores, point.threshold), truth, units))
             points[key] = point.model_copy(update={"promised": promised})
     chosen, notes = asked, []
     if points[asked].why:
@@ -207,7 +207,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> OperatingP
         )
     if chosen != "default" and all(counts.values()):
         notes += _weak(counts, units, truth, config)
-    return OperatingPoints(
+    return PolicyPoints(
         positive=classes[positive], chosen=chosen, points=points, costs=stored, notes=tuple(notes), **counts
     )
 
@@ -300,7 +300,7 @@ def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> dict[str, Any]
     return {**numbers, "counts": {name: int(cell.sum()) for name, cell in cells.items()}}
 
 
-def apply_point(predictions: Predictions, operating: OperatingPoints) -> Predictions:
+def apply_point(predictions: Predictions, operating: PolicyPoints) -> Predictions:
     """The predictions, decided at the point that `choose_points` chose."""
     if operating.chosen == "default":
         return predictions
@@ -311,7 +311,7 @@ def apply_point(predictions: Predictions, operating: OperatingPoints) -> Predict
 
 
 def report_points(
-    predictions: Predictions, operating: OperatingPoints | None, config: EvaluateConfig
+    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
 ) -> dict[str, Any] | None:
     """What each operating point reaches on the evaluated images, beside what it reaches on validation.
 
@@ -321,10 +321,8 @@ def report_points(
     if positive is None:
         return _report_costs(predictions, operating, config)
     if operating is None or operating.positive != predictions.classes[positive]:
-        likeliest = OperatingPoint(threshold=None, asked=None, why="")
-        operating = OperatingPoints(
-            positive=None, chosen="default", points={"default": likeliest}, costs=None, notes=()
-        )
+        likeliest = PolicyPoint(threshold=None, asked=None, why="")
+        operating = PolicyPoints(positive=None, chosen="default", points={"default": likeliest}, costs=None, notes=())
     units, truth = Units.of(predictions), labels == positive
     points = {}
     for key, point in operating.points.items():
@@ -364,7 +362,7 @@ def report_fold_points(
     """
     asked, positive = folds["asked"], positive_index(predictions)
     if not by_fold(folds) or positive is None:
-        costs = OperatingPoints(positive=None, chosen=asked, points={}, costs=folds["costs"], notes=())
+        costs = PolicyPoints(positive=None, chosen=asked, points={}, costs=folds["costs"], notes=())
         return report_points(predictions, costs, config)
     found = report_points(replace(predictions, decided=None), None, config)
     assert found is not None
@@ -378,7 +376,7 @@ def report_fold_points(
 
 
 def _report_costs(
-    predictions: Predictions, operating: OperatingPoints | None, config: EvaluateConfig
+    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
 ) -> dict[str, Any] | None:
     if operating is None or not operating.costs:
         return None

@@ -18,8 +18,8 @@ from vitmed.core.aliases import POLICY, with_new_names
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.stored import Numbers, Stored
 from vitmed.decisions.calibration import Calibration, fit_calibration
-from vitmed.decisions.conformal import PredictionSets, fit_sets, prediction_sets
-from vitmed.decisions.operating_points import OperatingPoints, apply_point, choose_points
+from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
+from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
@@ -56,8 +56,8 @@ class DecisionPolicy(Stored):
     n: int
     weights_hash: str | None = None
     calibration: Calibration
-    operating: OperatingPoints
-    prediction_sets: PredictionSets | None
+    operating: PolicyPoints
+    prediction_sets: SetThresholds | None
     abstention: Abstention | None
     ood_score: OodScore | None
     other_scores: Numbers = ()

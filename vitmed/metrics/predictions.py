@@ -424,7 +424,7 @@ def _decided(table: _Table, classes: tuple[str, ...]) -> np.ndarray:
 
 
 def _notes(table: _Table, found: Predictions, kind: str) -> list[str]:
-    """Notes on cells that contradict the logits (without logits: the probabilities), and on scores that are no numbers."""
+    """Notes on cells that contradict the logits (or probabilities) that count, and on scores that are no numbers."""
     source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
     notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities stand for them."]
     first: dict[int, str] = {}  # row -> column that contradicts
