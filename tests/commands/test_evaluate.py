@@ -57,7 +57,7 @@ def test_columns_of_predictions_csv(trained: Trained) -> None:
         rows = list(csv.DictReader(stream))
     assert list(rows[0]) == [
         "path", "label", "group", "prediction", "confidence", "prob_amber", "prob_blue", "prob_green", "logit_amber",
-        "logit_blue", "logit_green", "unfamiliarity", "set", "answer",
+        "logit_blue", "logit_green", "ood_score", "set", "answer",
     ]  # fmt: skip
     for row in rows:
         logits = np.array([float(row[f"logit_{name}"]) for name in CLASSES])

@@ -10,7 +10,13 @@ import pytest
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import fit_sets, least_probability, prediction_sets, report_sets
-from vitmed.decisions.selective_prediction import certainty, choose_answers, design_effect, report_answers, upper_bound
+from vitmed.decisions.selective_prediction import (
+    certainty,
+    choose_abstention,
+    design_effect,
+    report_abstention,
+    upper_bound,
+)
 from vitmed.metrics.predictions import Predictions
 
 CONFIG = EvaluateConfig(resamples=50)
@@ -31,7 +37,7 @@ def draw(
 
 def coverage(p: Predictions, fitted: dict) -> np.ndarray:  # type: ignore[type-arg]
     """(K,) share of each class whose set holds the truth."""
-    inside = p.probabilities >= np.array(fitted["least"])  # without the class that is always in it
+    inside = p.probabilities >= np.array(fitted.least)  # without the class that is always in it
     held = inside[np.arange(len(p)), p.labels]
     return np.array([held[p.labels == c].mean() for c in range(len(p.classes))])
 
@@ -65,7 +71,7 @@ class TestSets:
                 few.classes, ("x",) * len(labels), groups, labels, np.concatenate([few.logits, many.logits])
             )
             fitted = fit_sets(both, 0.85)
-            assert fitted is not None and fitted["by"] == "patient"
+            assert fitted is not None and fitted.by == "patient"
             found.append(coverage(fresh, fitted))
         assert (np.mean(found, axis=0) > 0.85 - 0.02).all()
 
@@ -81,13 +87,13 @@ class TestSets:
         assert p.labels is not None
         labels = np.where((p.labels == 2) & (np.arange(300) > 12), 0, p.labels)
         fitted = fit_sets(replace(p, labels=labels), 0.9)
-        assert fitted is not None and fitted["without"] == ["c2"] and fitted["units"][2] < 9
+        assert fitted is not None and fitted.without == ("c2",) and fitted.units[2] < 9
         report = report_sets(p, fitted, CONFIG)
         assert report is not None and not report["per_class"]["c2"]["promised"]
 
     def test_too_few_patients_go_by_image_and_it_is_said(self) -> None:
         fitted = fit_sets(draw(np.random.default_rng(0), 5, 20), 0.9)
-        assert fitted is not None and fitted["by"] == "image" and "5 patients, too few" in fitted["note"]
+        assert fitted is not None and fitted.by == "image" and "5 patients, too few" in fitted.note
         assert fit_sets(draw(np.random.default_rng(0), 5), 0.9) is None
 
     def test_the_report_counts(self) -> None:
@@ -105,11 +111,11 @@ class TestSets:
         rng = np.random.default_rng(0)
         many = draw(rng, 500, classes=1000)
         fitted = fit_sets(many, 0.9)
-        assert fitted is not None and len(fitted["least"]) == 1000
+        assert fitted is not None and len(fitted.least) == 1000
         assert len(json.dumps(report_sets(many, fitted, CONFIG), allow_nan=False)) < 50_000
         none = draw(rng, 0)
         json.dumps(report_sets(none, fit_sets(draw(rng, 100), 0.9), CONFIG), allow_nan=False)
-        json.dumps(report_answers(none, None, CONFIG), allow_nan=False)
+        json.dumps(report_abstention(none, None, CONFIG), allow_nan=False)
 
 
 class TestAnswers:
@@ -120,11 +126,11 @@ class TestAnswers:
         fresh = draw(rng, 20_000 // images, images, signal=2.0, spread=0.7)
         wrong, sure, broken, answered = fresh.predicted != fresh.labels, certainty(fresh), 0, []
         for _ in range(100):
-            chosen = choose_answers(draw(rng, patients, images, signal=2.0, spread=0.7), 0.1)
+            chosen = choose_abstention(draw(rng, patients, images, signal=2.0, spread=0.7), 0.1)
             assert chosen is not None
-            if chosen["least"] is not None:
-                broken += bool(wrong[sure >= chosen["least"]].mean() > 0.1)
-                answered.append((sure >= chosen["least"]).mean())
+            if chosen.least is not None:
+                broken += bool(wrong[sure >= chosen.least].mean() > 0.1)
+                answered.append((sure >= chosen.least).mean())
         assert broken <= 8 and np.mean(answered) > 0.3
 
     def test_the_bound_is_clopper_and_pearsons(self) -> None:
@@ -143,15 +149,15 @@ class TestAnswers:
         assert design_effect(np.zeros(400, bool), np.repeat(np.arange(40), 10)) == 10
 
     def test_a_risk_that_cannot_be_kept(self) -> None:
-        chosen = choose_answers(draw(np.random.default_rng(0), 20), 0.01)
-        assert chosen is not None and chosen["least"] is None and "20 images" in chosen["why"]
-        assert choose_answers(draw(np.random.default_rng(0), 20), None) is None
+        chosen = choose_abstention(draw(np.random.default_rng(0), 20), 0.01)
+        assert chosen is not None and chosen.least is None and "20 images" in chosen.why
+        assert choose_abstention(draw(np.random.default_rng(0), 20), None) is None
 
     def test_the_curve_and_its_area_by_hand(self) -> None:
         """Right, right, wrong, right from the surest on: risks 0, 0, 1/3, 1/4."""
         logits = np.array([[4, 0], [3, 0], [2, 0], [1, 0]], np.float32)
         p = Predictions(("a", "b"), ("x",) * 4, None, np.array([0, 0, 1, 0]), logits)
-        found = report_answers(p, None, CONFIG)
+        found = report_abstention(p, None, CONFIG)
         assert found["area"]["value"] == pytest.approx((1 / 3 + 1 / 4) / 4)
         assert found["curve"]["risk"][49] == 0 and found["curve"]["risk"][-1] == 0.25
         assert found["error_rate"]["value"] == 0.25 and found["reached"] is None
@@ -161,8 +167,8 @@ class TestAnswers:
         labels = np.array([0, 0, 0, 1] * 5)
         p = Predictions(("a", "b"), ("x",) * 20, None, labels, np.tile(np.float32([1, 0]), (20, 1)))
         turned = replace(p, labels=labels[::-1].copy())
-        assert report_answers(p, None, CONFIG)["area"]["value"] == pytest.approx(0.25)
-        assert report_answers(turned, None, CONFIG)["area"]["value"] == pytest.approx(0.25)
+        assert report_abstention(p, None, CONFIG)["area"]["value"] == pytest.approx(0.25)
+        assert report_abstention(turned, None, CONFIG)["area"]["value"] == pytest.approx(0.25)
 
     def test_certainty_is_the_distance_from_the_threshold(self) -> None:
         logits = np.array([[0, 0], [2, 0], [-4, 0]], np.float32)
@@ -171,13 +177,20 @@ class TestAnswers:
         q = replace(p, threshold=1 / (1 + np.exp(-2.0)))
         assert certainty(q) == pytest.approx([1 / (1 + np.exp(-2)), 0.5, 1 / (1 + np.exp(-6))])
 
+    def test_certainty_is_that_of_the_class_that_costs_decide(self) -> None:
+        """Missing class a costs 10: an image with 0.2 for a is predicted a, with a certainty of 0.2 and not 0.8."""
+        logits = np.log(np.array([[0.2, 0.8], [0.05, 0.95], [0.9, 0.1]])).astype(np.float32)
+        p = Predictions(("a", "b"), ("x",) * 3, None, None, logits, costs=((0.0, 10.0), (1.0, 0.0)))
+        assert p.predicted.tolist() == [0, 1, 0]
+        assert certainty(p) == pytest.approx([0.2, 0.95, 0.9], abs=1e-6)
+
     def test_what_is_reached(self) -> None:
         rng = np.random.default_rng(3)
-        chosen = choose_answers(draw(rng, 500, signal=3.0), 0.05)
+        chosen = choose_abstention(draw(rng, 500, signal=3.0), 0.05)
         p = draw(rng, 500, signal=3.0)
-        found = report_answers(p, chosen, CONFIG)
+        found = report_abstention(p, chosen, CONFIG)
         assert chosen is not None
-        answered = certainty(p) >= chosen["least"]
+        answered = certainty(p) >= chosen.least
         assert found["reached"]["coverage"]["value"] == pytest.approx(answered.mean())
         assert found["reached"]["risk"]["value"] == pytest.approx((p.predicted != p.labels)[answered].mean())
         assert set(found["reached"]["per_class"]) == {"c0", "c1"}

@@ -13,6 +13,7 @@ import scipy.stats
 from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
 from vitmed.decisions.operating_points import (
+    PolicyPoint,
     apply_point,
     asked_point,
     by_fold,
@@ -51,8 +52,8 @@ def table(sensitivity: float, specificity: float, positives: int, negatives: int
     return of(scores, [1] * positives + [0] * negatives)
 
 
-def reached(p: Predictions, point: dict[str, Any]) -> tuple[float, float]:
-    called, y = p.probabilities[:, 0] >= point["threshold"], p.labels == 0
+def reached(p: Predictions, point: PolicyPoint) -> tuple[float, float]:
+    called, y = p.probabilities[:, 0] >= point.threshold, p.labels == 0
     return float(called[y].mean()), float((~called[~y]).mean())
 
 
@@ -62,11 +63,11 @@ class TestChoice:
 
         p = draw()
         fpr, tpr, _ = roc_curve(p.labels == 0, p.probabilities[:, 0], drop_intermediate=False)
-        point = choose_points(p, config())["points"]["youden"]
+        point = choose_points(p, config()).points["youden"]
         se, sp = reached(p, point)
         assert se + sp - 1 == pytest.approx((tpr - fpr).max())
-        assert point["promised"]["sensitivity"]["value"] == pytest.approx(se)
-        assert point["promised"]["specificity"]["value"] == pytest.approx(sp)
+        assert point.promised.sensitivity.value == pytest.approx(se)
+        assert point.promised.specificity.value == pytest.approx(sp)
 
     @pytest.mark.parametrize("target", [0.5, 0.8, 0.95, 0.99])
     def test_a_target_is_reached_by_as_little_as_possible(self, target: float) -> None:
@@ -74,9 +75,9 @@ class TestChoice:
 
         p = draw()
         fpr, tpr, _ = roc_curve(p.labels == 0, p.probabilities[:, 0], drop_intermediate=False)
-        se, sp = reached(p, choose_points(p, config(target_sensitivity=target))["points"]["target_sensitivity"])
+        se, sp = reached(p, choose_points(p, config(target_sensitivity=target)).points["target_sensitivity"])
         assert se >= target and 1 - sp == pytest.approx(fpr[tpr >= target].min())
-        se, sp = reached(p, choose_points(p, config(target_specificity=target))["points"]["target_specificity"])
+        se, sp = reached(p, choose_points(p, config(target_specificity=target)).points["target_specificity"])
         assert sp >= target and se == pytest.approx(tpr[1 - fpr >= target].max())
 
     @pytest.mark.parametrize(("missed", "alarm"), [(10, 1), (1, 5), (1, 1)])
@@ -90,32 +91,32 @@ class TestChoice:
             called = p.probabilities[:, 0] >= threshold
             return float(share * missed * (~called[y]).mean() + (1 - share) * alarm * called[~y].mean())
 
-        point = choose_points(p, config(cost=f"{missed}:{alarm}", prevalence=prevalence))["points"]["cost"]
-        assert cost(point["threshold"]) == pytest.approx(min(map(cost, [*p.probabilities[:, 0], 2])))
+        point = choose_points(p, config(cost=f"{missed}:{alarm}", prevalence=prevalence)).points["cost"]
+        assert cost(point.threshold) == pytest.approx(min(map(cost, [*p.probabilities[:, 0], 2])))
         matrix = [[0.0, float(missed)], [float(alarm), 0.0]]  # infected stands first
-        same = choose_points(p, config(cost=matrix, prevalence=prevalence))["points"]["cost"]
-        assert same["threshold"] == point["threshold"]
+        same = choose_points(p, config(cost=matrix, prevalence=prevalence)).points["cost"]
+        assert same.threshold == point.threshold
 
     def test_a_threshold_lies_between_two_images(self) -> None:
         p = of([0.1, 0.2, 0.6, 0.9], [0, 0, 1, 1])
         found = choose_points(p, config(youden=True))
-        assert found["points"]["youden"]["threshold"] == pytest.approx(0.4) and found["chosen"] == "youden"
+        assert found.points["youden"].threshold == pytest.approx(0.4) and found.chosen == "youden"
 
     def test_ties_are_called_alike(self) -> None:
         p = of([0.2, 0.2, 0.2, 0.7, 0.7, 0.7], [0, 0, 1, 0, 1, 1])
-        assert choose_points(p, config())["points"]["youden"]["threshold"] == pytest.approx(0.45)
+        assert choose_points(p, config()).points["youden"].threshold == pytest.approx(0.45)
 
     def test_the_likeliest_class_decides_unless_a_point_is_asked_for(self) -> None:
         p = draw()
         found = choose_points(p, config())
-        assert found["chosen"] == "default" and list(found["points"]) == ["default", "youden"]
+        assert found.chosen == "default" and list(found.points) == ["default", "youden"]
         assert apply_point(p, found) is p
 
     def test_the_chosen_point_decides(self) -> None:
         p = draw()
         found = choose_points(p, config(target_sensitivity=0.97))
         q = apply_point(p, found)
-        assert q.threshold == found["points"]["target_sensitivity"]["threshold"] < 0.5 and q.positive == "infected"
+        assert q.threshold == found.points["target_sensitivity"].threshold < 0.5 and q.positive == "infected"
         assert ((q.predicted == 0) == (p.probabilities[:, 0] >= q.threshold)).all()
         assert (q.predicted[p.labels == 0] == 0).mean() >= 0.97
         taken = q.probabilities[np.arange(len(q)), q.predicted]
@@ -136,18 +137,18 @@ class TestChoice:
         self, p: Predictions, asked: dict[str, Any], why: str
     ) -> None:
         found = choose_points(p, config(**asked))
-        assert found["chosen"] == "default" and why in found["notes"][0]
+        assert found.chosen == "default" and why in found.notes[0]
         assert apply_point(p, found) is p
         json.dumps(report_points(draw(), found, config()), allow_nan=False)
 
     def test_too_few_positives_are_told(self) -> None:
         few = draw(100, share=0.05)
-        assert any("worth little" in note for note in choose_points(few, config(youden=True))["notes"])
+        assert any("worth little" in note for note in choose_points(few, config(youden=True)).notes)
         some = draw(300, share=0.05)
-        notes = choose_points(some, config(target_sensitivity=0.99))["notes"]
+        notes = choose_points(some, config(target_sensitivity=0.99)).notes
         assert any("not one of them may be missed" in note for note in notes)
         patients = draw(600, patients=6)
-        assert any("6 patients" in note for note in choose_points(patients, config(youden=True))["notes"])
+        assert any("6 patients" in note for note in choose_points(patients, config(youden=True)).notes)
 
     def test_what_cannot_be_asked(self) -> None:
         for fields, classes, told in (

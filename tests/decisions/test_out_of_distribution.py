@@ -1,4 +1,4 @@
-"""The measure of unfamiliarity against scikit-learn, its size in a checkpoint, and what it notices."""
+"""The out-of-distribution score against scikit-learn, its size in a checkpoint, and what it notices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.out_of_distribution import Familiarity, fit_familiarity, report_familiarity
-from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+from vitmed.decisions.out_of_distribution import OodScore, fit_ood_score, report_ood_scores
+from vitmed.metrics.predictions import OOD_SCORE, Predictions
 
 CONFIG = EvaluateConfig(resamples=50)
 
@@ -20,9 +20,9 @@ def features(rng: np.random.Generator, size: int, width: int = 8, shift: float =
     return (mixed + 6 * np.eye(3, width)[labels] + shift).astype(np.float32), labels
 
 
-def known(width: int = 8, size: int = 1500) -> Familiarity:
+def known(width: int = 8, size: int = 1500) -> OodScore:
     rng = np.random.default_rng(0)
-    found = fit_familiarity(*features(rng, size, width), features(rng, 1000, width)[0])
+    found = fit_ood_score(*features(rng, size, width), features(rng, 1000, width)[0])
     assert found is not None
     return found
 
@@ -39,7 +39,7 @@ def test_it_is_the_mahalanobis_distance_to_the_nearest_class() -> None:
         return np.sqrt(np.min([spread.mahalanobis(part - mean) for mean in means], axis=0))
 
     edge = np.quantile(distance(v), 0.99)
-    ours = fit_familiarity(x, y, v)
+    ours = fit_ood_score(x, y, v)
     assert ours is not None and ours.score(t) == pytest.approx(distance(t) / edge, rel=5e-3)
     assert (ours.score(v) > 1).mean() <= 0.01
 
@@ -52,31 +52,31 @@ def test_new_images_of_the_same_kind_are_rarely_called_unlike_and_others_are() -
 
 def test_it_is_small_in_a_checkpoint() -> None:
     rng = np.random.default_rng(0)
-    found = fit_familiarity(rng.normal(size=(2000, 768)), rng.integers(10, size=2000), rng.normal(size=(100, 768)))
+    found = fit_ood_score(rng.normal(size=(2000, 768)), rng.integers(10, size=2000), rng.normal(size=(100, 768)))
     assert found is not None and found.means.nbytes + found.precision.nbytes < 1_300_000
 
 
 def test_what_cannot_be_fitted() -> None:
     rng = np.random.default_rng(0)
     x, y = features(rng, 30)
-    assert fit_familiarity(x[:10], y[:10], x) is None
-    assert fit_familiarity(np.ones((30, 4)), y, np.ones((5, 4))) is None
-    assert fit_familiarity(x, y, x[:0]) is None
-    few = fit_familiarity(x, y, x[:5])  # more features than a class has images: the covariance is shrunk
+    assert fit_ood_score(x[:10], y[:10], x) is None
+    assert fit_ood_score(np.ones((30, 4)), y, np.ones((5, 4))) is None
+    assert fit_ood_score(x, y, x[:0]) is None
+    few = fit_ood_score(x, y, x[:5])  # more features than a class has images: the covariance is shrunk
     assert few is not None and np.isfinite(few.score(x)).all()
 
 
 def test_a_thousand_classes_have_one_mean() -> None:
     rng = np.random.default_rng(0)
-    found = fit_familiarity(rng.normal(size=(2000, 4)), rng.integers(1000, size=2000), rng.normal(size=(50, 4)))
+    found = fit_ood_score(rng.normal(size=(2000, 4)), rng.integers(1000, size=2000), rng.normal(size=(50, 4)))
     assert found is not None and found.means.shape == (1, 4)
 
 
-def judged(scores: np.ndarray) -> Predictions:
+def scored(scores: np.ndarray) -> Predictions:
     size = len(scores)
     labels, cells = np.arange(size) % 2, tuple(f"{score:.6g}" for score in scores)
     logits = np.eye(2, dtype=np.float32)[np.where(scores > 1, 1 - labels, labels)]  # every unlike one is wrong
-    return Predictions(("a", "b"), ("x",) * size, None, labels, logits, columns={UNFAMILIARITY: cells})
+    return Predictions(("a", "b"), ("x",) * size, None, labels, logits, columns={OOD_SCORE: cells})
 
 
 def test_the_report_against_scikit_learn() -> None:
@@ -84,8 +84,8 @@ def test_the_report_against_scikit_learn() -> None:
 
     rng = np.random.default_rng(0)
     scores, others = rng.lognormal(-0.6, 0.3, 300), rng.lognormal(0.2, 0.4, 100)
-    p = judged(scores)
-    found = report_familiarity(p, {"n": 50, "unlike": others.tolist()}, CONFIG)
+    p = scored(scores)
+    found = report_ood_scores(p, OodScore(n=50, scale=1.0), others.tolist(), CONFIG)
     assert found is not None
     truth = np.repeat([0, 1], [300, 100])
     assert found["unlike"]["auroc"]["value"] == pytest.approx(
@@ -93,12 +93,12 @@ def test_the_report_against_scikit_learn() -> None:
     )
     assert found["unlike"]["auroc"]["low"] < found["unlike"]["auroc"]["value"] < found["unlike"]["auroc"]["high"]
     assert found["flagged"]["value"] == pytest.approx((scores > 1).mean())
-    assert found["error_rate_unfamiliar"]["value"] == 1 and found["error_rate_familiar"]["value"] == 0
+    assert found["error_rate_above"]["value"] == 1 and found["error_rate_below"]["value"] == 0
 
 
 def test_without_scores_there_is_nothing_to_say() -> None:
-    p = judged(np.ones(4))
-    assert report_familiarity(replace(p, columns={}), {"n": 5}, CONFIG) is None
-    assert report_familiarity(p, None, CONFIG) is None
-    mended = replace(p, columns={UNFAMILIARITY: ("0.5", "a word", "1", "nan")})  # somebody edited the table
-    assert report_familiarity(mended, {"n": 5}, CONFIG) is None
+    p = scored(np.ones(4))
+    assert report_ood_scores(replace(p, columns={}), OodScore(n=5, scale=1.0), (), CONFIG) is None
+    assert report_ood_scores(p, None, (), CONFIG) is None
+    mended = replace(p, columns={OOD_SCORE: ("0.5", "a word", "1", "nan")})  # somebody edited the table
+    assert report_ood_scores(mended, OodScore(n=5, scale=1.0), (), CONFIG) is None

@@ -1,4 +1,4 @@
-"""What is chosen on validation: stored in best.pt, used by evaluate and predict, chosen again and made again."""
+"""The decision policy: stored in best.pt, applied by evaluate and predict, chosen again and made again."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_nothing, draw_splits
+from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point, report_points
-from vitmed.decisions.out_of_distribution import report_familiarity
-from vitmed.decisions.policy import Judgement, make_judgement, notes_of
+from vitmed.decisions.out_of_distribution import report_ood_scores
+from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.analyses import Material
 from vitmed.report.rebuild import note_prevalence
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.fit_policy import judgement_of
 
 
 @pytest.fixture(scope="module")
@@ -53,38 +52,40 @@ def table(file: Path) -> list[dict[str, str]]:
 
 
 def test_best_holds_it_in_plain_types_and_the_others_do_not(run: Trained) -> None:
-    content = torch.load(run.best, weights_only=True)["judgement"]
+    content = torch.load(run.best, weights_only=True)["policy"]
     assert content["calibration"]["method"] == "temperature" and content["n"] == 60
     assert content["asked"]["target_sensitivity"] == 0.9 and content["operating"]["chosen"] == "target_sensitivity"
-    assert isinstance(content["familiarity"]["precision"], torch.Tensor)
-    assert load_checkpoint(run.folder / "last.pt").judgement is None
+    assert isinstance(content["ood_score"]["precision"], torch.Tensor)
+    assert content["weights_hash"] == load_checkpoint(run.best).weights_hash
+    assert load_checkpoint(run.folder / "last.pt").policy is None
     assert any("chosen on 60 validation images: calibration temperature" in text for text in run.ui.said)
 
 
-def test_it_is_what_validation_alone_says(run: Trained) -> None:
-    """From the raw logits of the network and the configuration, without the test images."""
+def test_it_follows_from_validation_alone(run: Trained) -> None:
+    """From the raw logits of the network and the configuration, without the test images; the table holds the logits."""
     saved = load_checkpoint(run.best)
-    stored = judgement_of(saved)
+    stored = saved.policy
     assert stored is not None
     validation = Predictions.from_csv(run.folder / "val" / "predictions.csv")
     with torch.no_grad():
         images = np.stack([saved.preprocessing.read(run.data / path) for path in validation.paths])
         raw = saved.model()(saved.preprocessing.normalise(torch.from_numpy(images))).numpy()
-    again = make_judgement(replace(validation, logits=raw), saved.config.evaluate)
+    again = choose_policy(replace(validation, logits=raw), saved.config.evaluate)
     assert again.calibration.scale == pytest.approx(stored.calibration.scale, rel=1e-3)
-    point = again.operating["points"]["target_sensitivity"]
-    assert point["threshold"] == pytest.approx(stored.operating["points"]["target_sensitivity"]["threshold"], rel=1e-2)
-    assert validation.logits == pytest.approx(stored.calibration.apply(raw), rel=1e-3, abs=1e-3)
+    assert again.operating.chosen == stored.operating.chosen == "target_sensitivity"
+    assert again.operating.threshold == pytest.approx(stored.operating.threshold, rel=1e-2)
+    assert validation.logits == pytest.approx(raw, rel=1e-3, abs=1e-4)
+    scaled = raw.astype(np.float64) / (1 / stored.calibration.scale[0])  # Guo et al. 2017, equation 9
+    assert validation.probabilities == pytest.approx(softmax(scaled, axis=1), abs=1e-4)
 
 
-def test_predict_says_what_evaluate_says(run: Trained) -> None:
+def test_predict_gives_what_evaluate_gives(run: Trained) -> None:
     judged = table(run.folder / "test" / "predictions.csv")
     said = predict(run.data / "test", checkpoint=run.best, ui=Recorder())
-    stored = judgement_of(load_checkpoint(run.best))
-    assert stored is not None
-    assert said.threshold == stored.operating["points"]["target_sensitivity"]["threshold"]
+    stored = load_checkpoint(run.best).policy
+    assert stored is not None and said.threshold == stored.operating.points["target_sensitivity"].threshold
     assert [said.classes[k] for k in said.predicted] == [row["prediction"] for row in judged]
-    for name in ("set", "answer", "unfamiliarity"):
+    for name in ("set", "answer", "ood_score"):
         assert list(said.columns[name]) == [row[name] for row in judged]
     for row in judged:
         assert row["prediction"] == ("amber" if float(row["prob_amber"]) >= said.threshold else "blue") or (
@@ -104,13 +105,13 @@ def test_unlike_images_are_not_answered_and_are_told(run: Trained, tmp_path: Pat
     said = predict(tmp_path / "noise", checkpoint=run.best, ui=Recorder())
     assert sum("unlike the training images" in cell for cell in said.columns["answer"]) >= 3
     found = evaluate(run.best, unlike=tmp_path / "noise", output=tmp_path / "r", resamples=20, ui=Recorder())
-    assert found.metrics["familiarity"]["unlike"]["auroc"]["value"] > 0.8
+    assert found.metrics["out_of_distribution"]["unlike"]["auroc"]["value"] > 0.8
     assert "noise" not in json.dumps(found.metrics) + (tmp_path / "r" / "report.html").read_text()
     again = evaluate(tmp_path / "r" / "predictions.csv", output=tmp_path / "s", ui=Recorder())
-    assert again.metrics["familiarity"] == found.metrics["familiarity"]
+    assert again.metrics["out_of_distribution"] == found.metrics["out_of_distribution"]
     answer = vitmed("predict", tmp_path / "noise", "--checkpoint", run.best, "--json")
     image = json.loads(answer.out)["images"][0]
-    assert {"set", "answer", "unfamiliarity"} <= set(image) and json.loads(answer.out)["threshold"] == said.threshold
+    assert {"set", "answer", "ood_score"} <= set(image) and json.loads(answer.out)["threshold"] == said.threshold
     assert "answer" in vitmed("predict", tmp_path / "noise", "--checkpoint", run.best).out
 
 
@@ -119,10 +120,10 @@ def test_another_point_is_chosen_on_the_same_validation(run: Trained, tmp_path: 
     points = found.metrics["operating_points"]
     assert points["chosen"] == "target_specificity" and "target_sensitivity" not in points["points"]
     before = run.result.test.predictions
-    assert found.predictions.logits == pytest.approx(before.logits, rel=1e-4, abs=1e-4)  # the calibration stays
+    assert found.predictions.logits.tobytes() == before.logits.tobytes()
+    assert found.predictions.probabilities.tobytes() == before.probabilities.tobytes()  # the calibration stays
     raw = evaluate(run.best, calibration="none", output=tmp_path / "b", ui=Recorder())
-    scale = judgement_of(load_checkpoint(run.best)).calibration.scale[0]  # type: ignore[union-attr]
-    assert raw.predictions.logits * scale == pytest.approx(before.logits, rel=1e-4, abs=1e-4)
+    assert raw.predictions.logits.tobytes() == before.logits.tobytes() and raw.predictions.calibrated is None
     assert raw.metrics["calibration"]["method"] == "none" and raw.metrics["calibration"]["before"] is None
 
 
@@ -132,11 +133,19 @@ def test_the_report_is_made_again_from_the_table_as_it_was_or_with_another_point
     again = evaluate(file, output=tmp_path / "a", ui=Recorder())
     assert again.metrics == before and (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
     other = evaluate(file, output=tmp_path / "b", cost="50:1", ui=Recorder())
-    assert other.metrics["report"]["judgement"]["asked"]["cost"] == "50:1"
-    assert other.predictions.logits == pytest.approx(run.result.test.predictions.logits, rel=1e-4, abs=1e-4)
+    assert other.metrics["report"]["policy"]["asked"]["cost"] == "50:1"
+    assert other.predictions.logits.tobytes() == run.result.test.predictions.logits.tobytes()
     direct = evaluate(run.best, output=tmp_path / "c", cost="50:1", ui=Recorder())
     assert other.metrics["operating_points"]["chosen"] == direct.metrics["operating_points"]["chosen"]
     assert (other.predictions.predicted == direct.predictions.predicted).all()
+
+
+def rewrite_weights(file: Path) -> Path:
+    """Other weights in place of those of a checkpoint."""
+    content = torch.load(file, weights_only=True)
+    content["weights"] = {name: tensor + 0.5 for name, tensor in content["weights"].items()}
+    torch.save(content, file)
+    return file
 
 
 def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_path: Path) -> None:
@@ -147,14 +156,15 @@ def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_p
     for file in (tmp_path / "run" / "best.pt", tmp_path / "predictions.csv"):
         with pytest.raises(UsageError, match=r"val.predictions\.csv: is not there"):
             evaluate(file, data=run.data, youden=True, output=tmp_path / "r", ui=Recorder())
-    with pytest.raises(UsageError, match="what it said of the validation images is not known"):
-        evaluate(run.folder / "last.pt", youden=True, ui=Recorder())
+    shutil.copytree(run.folder / "val", tmp_path / "run" / "val")
+    with pytest.raises(UsageError, match=r"val.predictions\.csv: is not there or not of last\.pt"):
+        evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), data=run.data, youden=True, ui=Recorder())
 
 
-def test_a_checkpoint_without_it_is_judged_raw_and_says_so(run: Trained, tmp_path: Path) -> None:
+def test_a_checkpoint_without_it_gives_raw_probabilities_and_a_note(run: Trained, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "run")
     best = tmp_path / "run" / "best.pt"
-    torch.save({k: v for k, v in torch.load(best, weights_only=True).items() if k != "judgement"}, best)
+    torch.save({k: v for k, v in torch.load(best, weights_only=True).items() if k != "policy"}, best)
     for file in (best, tmp_path / "run" / "last.pt"):
         ui = Recorder()
         found = evaluate(file, data=run.data, output=tmp_path / file.stem, resamples=20, ui=ui)
@@ -166,8 +176,13 @@ def test_a_checkpoint_without_it_is_judged_raw_and_says_so(run: Trained, tmp_pat
 
 def test_a_damaged_one_is_a_checkpoint_error(run: Trained, tmp_path: Path) -> None:
     content = torch.load(run.best, weights_only=True)
-    for change in ({"calibration": {"method": "temperature", "scale": [1.0], "bias": [0.0]}}, {"sets": 5}, {"n": "x"}):
-        torch.save(content | {"judgement": content["judgement"] | change}, tmp_path / "best.pt")
+    for change in (
+        {"calibration": {"method": "temperature", "scale": [1.0], "bias": [0.0]}},
+        {"prediction_sets": 5},
+        {"n": "x"},
+        {"weights_hash": "0" * 64},
+    ):
+        torch.save(content | {"policy": content["policy"] | change}, tmp_path / "best.pt")
         with pytest.raises(CheckpointError, match="damaged"):
             predict(run.data / "test", checkpoint=tmp_path / "best.pt", ui=Recorder())
 
@@ -181,9 +196,9 @@ def parts(tree: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained) -> None:
     """Any key that is gone, or holds something else, is a ValueError at once; the rest is not missed later."""
-    stored = load_checkpoint(run.best).judgement
-    assert stored is not None
-    caught = 0
+    whole = load_checkpoint(run.best).policy
+    assert whole is not None
+    stored, caught = whole.model_dump(), 0
     for way in parts(stored):
         for change in ("gone", "other"):
             damaged = copy.deepcopy(stored)
@@ -195,42 +210,41 @@ def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained
             else:
                 inside[way[-1]] = {1}
             try:
-                judgement = Judgement.of(damaged, ("amber", "blue"))
+                policy = DecisionPolicy.of(damaged, ("amber", "blue"))
             except ValueError:
                 caught += 1
                 continue
             p = draw(6)
-            p = replace(p, classes=("amber", "blue"), columns={"unfamiliarity": ("0.5",) * 6})
-            with_it = judgement.apply(p)
-            json.dumps(judgement.to_dict(arrays=False))
+            p = replace(p, classes=("amber", "blue"), columns={"ood_score": ("0.5",) * 6})
+            with_it = policy.apply(p)
+            json.dumps(policy.to_json(), allow_nan=False)
             config = EvaluateConfig(resamples=0)
-            material = Material(with_it, {}, config=config, judgement=judgement)
-            for key in ("operating", "sets", "answers", "familiarity"):
-                material.chosen(key)
-            report_points(with_it, material.chosen("operating"), config)
-            report_sets(with_it, material.chosen("sets"), config)
-            report_familiarity(with_it, material.chosen("familiarity"), config)
-            notes_of(judgement)
+            report_points(with_it, policy.operating, config)
+            report_sets(with_it, policy.prediction_sets, config)
+            report_ood_scores(with_it, policy.ood_score, policy.other_scores, config)
+            notes_of(policy)
     assert caught > 100
 
 
-@pytest.mark.parametrize("way", ["operating.chosen", "sets.by", "familiarity.means", "operating.notes", "sets.units"])
+@pytest.mark.parametrize(
+    "way", ["operating.chosen", "prediction_sets.by", "ood_score.means", "operating.notes", "prediction_sets.units"]
+)
 def test_what_is_missing_inside_is_told(run: Trained, tmp_path: Path, vitmed: Callable[..., Any], way: str) -> None:
     content = torch.load(run.best, weights_only=True)
     part, key = way.split(".")
-    del content["judgement"][part][key]
+    del content["policy"][part][key]
     torch.save(content, tmp_path / "best.pt")
     for args in (("predict", run.data / "test", "--checkpoint"), ("evaluate", "--data", run.data)):
         answer = vitmed(*args, tmp_path / "best.pt")
-        assert answer.code == 4 and "what was chosen on validation is damaged" in answer.err and part in answer.err
-    if part == "familiarity":
+        assert answer.code == 4 and "its decision policy is damaged" in answer.err and part in answer.err
+    if part == "ood_score":
         return
     shutil.copytree(run.folder / "test", tmp_path / "test")
     said = json.loads((tmp_path / "test" / "metrics.json").read_text())
-    del said["report"]["judgement"][part][key]
+    del said["report"]["policy"][part][key]
     (tmp_path / "test" / "metrics.json").write_text(json.dumps(said))
     answer = vitmed("evaluate", tmp_path / "test" / "predictions.csv")
-    assert answer.code == 3 and "metrics.json: what was chosen on validation is damaged" in answer.err
+    assert answer.code == 3 and "metrics.json: its decision policy is damaged" in answer.err
 
 
 def test_rows_that_were_taken_out_are_counted_anew(run: Trained, tmp_path: Path) -> None:
@@ -330,12 +344,12 @@ def test_freezing_and_resuming_end_with_it_too(run: Trained, tmp_path: Path, mon
     for name in ("val", "test"):
         shutil.rmtree(again / name)
     result = train(run.data, resume=again, epochs=4, ui=Recorder())
-    assert load_checkpoint(again / "best.pt").judgement is not None and "set" in result.test.predictions.columns
+    assert load_checkpoint(again / "best.pt").policy is not None and "set" in result.test.predictions.columns
     frozen = train(
         run.data, weights=run.best, freeze=True, output=tmp_path / "runs", name="frozen", ui=Recorder(), resamples=20,
         baseline=False,
     )  # fmt: skip
-    assert load_checkpoint(frozen.folder / "best.pt").judgement is not None
+    assert load_checkpoint(frozen.folder / "best.pt").policy is not None
 
 
 def draw(size: int = 40, columns: dict[str, tuple[str, ...]] | None = None) -> Predictions:
@@ -347,22 +361,22 @@ def draw(size: int = 40, columns: dict[str, tuple[str, ...]] | None = None) -> P
 
 
 def test_a_users_column_of_that_name_stays() -> None:
-    judgement = make_judgement(draw(), EvaluateConfig(resamples=0))
+    policy = choose_policy(draw(), EvaluateConfig(resamples=0))
     own = {"set": ("a",) * 40, "answer": ("perhaps",) * 40}
-    assert judgement.apply(draw(columns=own)).columns == own
-    ours = judgement.apply(draw()).columns
-    assert set(ours) == {"set", "answer"} and judgement.decide(judgement.apply(draw())).columns == ours
+    assert policy.apply(draw(columns=own)).columns == own
+    ours = policy.apply(draw()).columns
+    assert set(ours) == {"set", "answer"} and policy.apply(policy.apply(draw())).columns == ours
 
 
 def test_an_image_is_not_answered_for_each_reason() -> None:
     config = EvaluateConfig(resamples=0, max_risk=0.05, coverage=0.97)
-    judgement = make_judgement(draw(400), config)
-    p = draw(400, {"unfamiliarity": ("0.5",) * 399 + ("1.5",)})
-    cells = judgement.apply(p).columns["answer"]
+    policy = choose_policy(draw(400), config)
+    p = draw(400, {"ood_score": ("0.5",) * 399 + ("1.5",)})
+    cells = policy.apply(p).columns["answer"]
     assert cells[399].startswith("no: unlike the training images")
     assert {"yes", "no: too unsure for the chosen risk"} < set(cells[:399])
     assert any("2 classes are possible" in cell for cell in cells)
-    unanswerable = make_judgement(draw(20), replace_risk(config, 0.001))
+    unanswerable = choose_policy(draw(20), replace_risk(config, 0.001))
     assert all("too unsure" in cell for cell in unanswerable.apply(draw()).columns["answer"])
 
 
@@ -371,18 +385,18 @@ def replace_risk(config: EvaluateConfig, risk: float) -> EvaluateConfig:
 
 
 def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:
-    judgement = make_judgement(draw(100), EvaluateConfig(resamples=10, youden=True))
-    text = json.dumps(judgement.to_dict(arrays=False), allow_nan=False)
-    assert Judgement.of(json.loads(text), ("ill", "normal")).to_dict(arrays=False) == json.loads(text)
+    policy = choose_policy(draw(100), EvaluateConfig(resamples=10, youden=True))
+    text = json.dumps(policy.to_json(), allow_nan=False)
+    assert DecisionPolicy.of(json.loads(text), ("ill", "normal")) == policy
 
 
 @pytest.mark.parametrize("size", [1, 2, 10])
 def test_one_to_ten_validation_images(size: int) -> None:
     p = draw(size)
-    judgement = make_judgement(p, EvaluateConfig(resamples=20, youden=True, max_risk=0.05))
-    assert len(judgement.apply(draw()).columns["answer"]) == 40
+    policy = choose_policy(p, EvaluateConfig(resamples=20, youden=True, max_risk=0.05))
+    assert len(policy.apply(draw()).columns["answer"]) == 40
     none = replace(p, paths=(), labels=np.zeros(0, np.int64), logits=np.zeros((0, 2), np.float32))
-    assert len(judgement.apply(none)) == 0
+    assert len(policy.apply(none)) == 0
 
 
 def test_other_images_lie_in_a_folder(run: Trained, tmp_path: Path, vitmed: Callable[..., Any]) -> None:
@@ -391,4 +405,4 @@ def test_other_images_lie_in_a_folder(run: Trained, tmp_path: Path, vitmed: Call
     answer = vitmed(
         "evaluate", run.folder / "last.pt", "-o", tmp_path / "r", "--unlike", draw_classes(tmp_path / "x", 1)
     )
-    assert answer.code == 2 and "no measure of familiarity" in answer.err
+    assert answer.code == 2 and "no out-of-distribution score" in answer.err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, softmax
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
 
@@ -51,7 +51,7 @@ def test_what_several_models_decided_is_kept(tmp_path: Path) -> None:
     before = replace(draw(), decided=np.arange(50) % len(NASTY))
     file = tmp_path / "predictions.csv"
     file.write_bytes(before.to_csv().encode())
-    after = Predictions.from_csv(file, decided=True)
+    after = Predictions.from_csv(file, as_decided=True)
     assert after.predicted.tolist() == before.predicted.tolist() == [i % len(NASTY) for i in range(50)]
     assert after.to_csv() == before.to_csv()
     assert after.take(np.array([7, 3])).predicted.tolist() == [7 % len(NASTY), 3]
@@ -181,7 +181,7 @@ def test_columns_that_follow_from_others_may_be_missing(tmp_path: Path) -> None:
     bare = put(tmp_path / "p.csv", "logit_a,logit_b,label\n1.0,0.0,a\n0.0,2.0,b\n")
     assert bare.paths == ("1", "2") and bare.groups is None and bare.notes == ()
     assert bare.predicted.tolist() == [0, 1] and bare.labels.tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"p\.csv: nothing can be judged, since it has no column label"):
+    with pytest.raises(DataError, match=r"p\.csv: nothing can be evaluated, since it has no column label"):
         put(tmp_path / "p.csv", "logit_a,logit_b\n1.0,0.0\n") and Predictions.from_csv(tmp_path / "p.csv", True)
     (tmp_path / "p.csv").write_text("logit_a,logit_b,label\n1.0,0.0,\n")
     with pytest.raises(DataError, match="since its column label is empty"):
@@ -227,10 +227,10 @@ def test_what_contradicts_the_logits_is_told_and_they_count(
     assert put(tmp_path / "p.csv", rewritten(decided)).notes == ()
 
 
-def test_an_unfamiliarity_that_is_no_number_is_told(tmp_path: Path) -> None:
-    odd = replace(draw(("a", "b"), size=2), columns={"unfamiliarity": ("0.5", "abc")})
+def test_an_ood_score_that_is_not_a_number_is_reported(tmp_path: Path) -> None:
+    odd = replace(draw(("a", "b"), size=2), columns={"ood_score": ("0.5", "abc")})
     assert (
-        "1 row of the table has an unfamiliarity that is no number, the first is row 2"
+        "1 row of the table has an ood_score that is not a number, the first is row 2"
         in (put(tmp_path / "p.csv", odd.to_csv()).notes[0])
     )
 
@@ -239,3 +239,50 @@ def test_unreadable_images_of_a_prediction_are_errors_again(tmp_path: Path) -> N
     before = replace(draw(("a", "b")), errors=(("broken.png", "broken.png: empty"),))
     after = put(tmp_path / "p.csv", before.to_csv(errors=True))
     assert after.errors == before.errors and len(after) == 50 and "error" not in after.columns
+
+
+def calibrated(size: int = 40) -> Predictions:
+    """Raw logits, and probabilities at temperature 2."""
+    rng = np.random.default_rng(2)
+    logits = rng.normal(scale=3, size=(size, 2)).astype(np.float32)
+    p = Predictions(("a", "b"), tuple(map(str, range(size))), None, rng.integers(2, size=size), logits)
+    return replace(p, calibrated=softmax(logits / 2))
+
+
+def test_raw_logits_and_calibrated_probabilities_are_both_kept(tmp_path: Path) -> None:
+    before = calibrated()
+    after = put(tmp_path / "p.csv", before.to_csv())
+    assert after.logits.tobytes() == before.logits.tobytes() and after.notes == ()
+    assert after.probabilities.tobytes() == before.probabilities.tobytes()
+    assert after.to_csv() == before.to_csv()
+    assert after.take(np.array([5])).probabilities.tolist() == [before.probabilities[5].tolist()]
+    assert softmax(after.calibrated_logits) == pytest.approx(before.probabilities, abs=1e-15)
+
+
+def test_a_table_of_models_with_and_without_calibration_comes_back(tmp_path: Path) -> None:
+    """Pooled folds: each image keeps the calibration and the decision of its own model."""
+    first, second = calibrated(30), replace(calibrated(10), calibrated=None)
+    chances = np.concatenate([first.probabilities, second.probabilities])
+    decided = np.concatenate([first.probabilities[:, 0] < 0.7, second.probabilities[:, 0] < 0.2]).astype(np.int64)
+    logits = np.concatenate([first.logits, second.logits])
+    pooled = Predictions(("a", "b"), tuple(map(str, range(40))), None, None, logits, calibrated=chances)
+    pooled = replace(pooled, decided=decided)
+    (tmp_path / "p.csv").write_text(pooled.to_csv(), newline="")
+    after = Predictions.from_csv(tmp_path / "p.csv", as_decided=True)
+    assert after.to_csv() == pooled.to_csv() and after.predicted.tolist() == decided.tolist()
+    assert after.logits.tobytes() == logits.tobytes() and after.probabilities.tobytes() == chances.tobytes()
+
+
+def test_an_edited_probability_of_a_calibrated_table_is_an_error_without_its_policy(tmp_path: Path) -> None:
+    def change(cells: dict[str, str]) -> None:
+        if cells["path"] == "7":
+            cells["prob_a"] = "1.7"
+
+    text = rewritten(calibrated(), change=change)
+    with pytest.raises(DataError, match=r"row 8 has '1\.7' as prob_a"):
+        put(tmp_path / "p.csv", text)
+    after = Predictions.from_csv(
+        tmp_path / "p.csv", calibrate=lambda read: replace(read, calibrated=softmax(read.logits / 2))
+    )
+    assert after.probabilities.tobytes() == calibrated().probabilities.tobytes()
+    assert "1 row of the table has a probability that does not follow from the logits" in after.notes[0]

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from vitmed import evaluate
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+from vitmed.metrics.predictions import OOD_SCORE, Predictions
 from vitmed.report.external_data import beside_internal
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.external_data import beside_own_test
@@ -22,7 +22,7 @@ def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray
     labels = np.repeat([1, 0], [positives, negatives])
     called = np.concatenate([np.arange(positives) < found, np.arange(negatives) >= kept])
     logits = np.stack([np.zeros(len(labels)), np.where(called, 2.0, -2.0)], axis=1).astype(np.float32)
-    columns = {} if scores is None else {UNFAMILIARITY: tuple(map(str, scores))}
+    columns = {} if scores is None else {OOD_SCORE: tuple(map(str, scores))}
     paths = tuple(f"{i}.png" for i in range(len(labels)))
     return Predictions(("healthy", "ill"), paths, None, labels, logits, columns=columns)
 
@@ -43,7 +43,7 @@ def test_newcombes_example() -> None:
     assert found["prevalence"] == {"internal": 80 / 130, "external": 70 / 120} and found["n"] == 130
 
 
-def test_a_shift_is_told_by_how_unfamiliar_the_images_are() -> None:
+def test_a_shift_is_reported_by_the_out_of_distribution_scores() -> None:
     rng = np.random.default_rng(0)
     own, other = rng.random(40), rng.random(30) + 0.4
     found = compared(of(18, 20, 18, 20, own), of(13, 15, 12, 15, other))["shift"]

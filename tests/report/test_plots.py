@@ -26,7 +26,7 @@ NAMES = {
 }
 
 FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
-NEEDS_MORE = {"familiarity", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
+NEEDS_MORE = {"out_of_distribution", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
 
 
 def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:

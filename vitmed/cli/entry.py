@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
 from vitmed.cli.app import app
+from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import Interrupted, VitmedError
 from vitmed.core.process import tune_process
 
@@ -18,7 +21,22 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; every problem of a user's becomes a message and an exit code."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # albumentations would ask the network at import
     tune_process()
-    sys.exit(_exit_code(lambda: _run(sys.argv[1:] if args is None else args)))
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning(warnings.showwarning)
+        code = _exit_code(lambda: _run(sys.argv[1:] if args is None else args))
+    sys.exit(code)
+
+
+def _show_warning(others: Callable[..., None]) -> Callable[..., None]:
+    """Show an old name in a file as a line without its place in the code."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if category is OldNameWarning:
+            _stderr(f"note: {message}")
+        else:
+            others(message, category, *where)
+
+    return show
 
 
 def _run(args: list[str]) -> None:

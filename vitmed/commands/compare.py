@@ -1,9 +1,8 @@
-"""`vitmed compare`: what several models said of the same images -> which is better, if that can be told."""
+"""`vitmed compare`: predictions of several models for the same images -> which is better, if the data can show it."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +12,9 @@ import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, write_bytes, write_json
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
-from vitmed.decisions.operating_points import by_fold
+from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
@@ -22,8 +22,8 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.table import METRICS
-from vitmed.report.write import BASELINE, NUMBERS, PREDICTIONS, read_baselines
-from vitmed.training.fit_policy import read_judgement
+from vitmed.report.write import BASELINE, PREDICTIONS, read_baselines
+from vitmed.training.checkpoint import load_checkpoint
 
 LEVEL, MANY_CLASSES = 0.95, 50
 SAME = 1e-6  # difference of probabilities that is a matter of rounding
@@ -57,7 +57,7 @@ class Model:
 def compare(
     *results: str | Path, output: str | Path | None = None, resamples: int = 2000, ui: Ui | None = None
 ) -> Comparison:
-    """Compare models by what they said of the same images.
+    """Compare models by their predictions for the same images.
 
     Images are matched by path, and what not all have is left out. The baselines beside a report are compared with the
     models too.
@@ -171,9 +171,16 @@ def _table(path: Path) -> Path:
     """The predictions.csv that a file, a report folder or a run folder stands for."""
     if not path.is_dir():
         return path
-    for file in (path / PREDICTIONS, path / "test" / PREDICTIONS):
-        if file.is_file():
+    run = RunFolder(path)
+    if (path / PREDICTIONS).is_file():
+        return path / PREDICTIONS
+    if run.best.is_file():
+        saved = load_checkpoint(run.best)
+        if file := find_evaluation(run, "test", saved.weights_hash, saved.policy):
             return file
+        raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
+    if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
+        return path / "test" / PREDICTIONS
     raise DataError(f"{path}: has no {PREDICTIONS}, nor test/{PREDICTIONS}", "name a predictions.csv, report or run")
 
 
@@ -192,26 +199,12 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _read(file: Path) -> Predictions:
-    """A table, with the positive class and the operating point that the metrics.json beside it tells."""
-    found = Predictions.from_csv(file, labelled=True)
+    """A table, with the positive class and the decision policy of the metrics.json beside it."""
+    found = read_evaluation(file).predictions
     twice = {path for path in found.paths if found.paths.count(path) > 1} if len(set(found.paths)) < len(found) else ()
     if twice:
         raise DataError(f"{file}: names {min(twice)} more than once", "write it again with vitmed evaluate")
-    beside = file.with_name(NUMBERS)
-    if beside.is_file():
-        try:
-            content = json.loads(beside.read_text(encoding="utf-8"))
-            positive = content["positive_class"]
-            if by_fold(content.get("folds")):
-                found = Predictions.from_csv(file, decided=True)
-        except (OSError, ValueError, KeyError, TypeError):
-            raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
-        if positive in found.classes:
-            found = replace(found, positive=positive)
-    if file.name.startswith(BASELINE):  # the operating point beside it is the model's
-        return found
-    judgement = read_judgement(beside, found.classes)
-    return found if judgement is None else judgement.decide(found)  # at the operating point of its report
+    return found
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
@@ -278,6 +271,7 @@ def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positi
         groups=None if found.groups is None else tuple(found.groups[i] for i in picked),
         labels=place[known_labels(found)[picked]],
         logits=found.logits[picked][:, order],
+        calibrated=None if found.calibrated is None else found.calibrated[picked][:, order],
         decided=None if found.decided is None else place[found.decided[picked]],
         positive=positive,
         errors=(),

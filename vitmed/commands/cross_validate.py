@@ -1,4 +1,4 @@
-"""`vitmed train --folds K`: every fold in turn, and one report of what each model said of the images it never saw."""
+"""`vitmed train --folds K`: every fold in turn, and one report of images that each model never saw."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.operating_points import TITLES, asked_point, by_fold
-from vitmed.decisions.policy import Judgement
+from vitmed.decisions.policy import DecisionPolicy
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.metrics.table import METRICS
 from vitmed.report.headline import Evaluation, finish
 from vitmed.report.participant_flow import folds_flow
-from vitmed.report.write import NUMBERS, PREDICTIONS, read_baselines, write_report
-from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.fit_policy import read_judgement
+from vitmed.report.write import PREDICTIONS, read_baselines, write_report
+from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 
-BY_FOLD = ("auroc", "balanced_accuracy", "accuracy", "log_loss")  # told for each fold, with mean and spread
+BY_FOLD = ("auroc", "balanced_accuracy", "accuracy", "log_loss")  # reported for each fold, with mean and spread
 OF_POSITIVE = ("sensitivity", "specificity")  # and of two classes these
-GONE = ("Images", "Patients of the run", "Splits of the run")  # facts of one fold, told otherwise of all
+GONE = ("Images", "Patients of the run", "Splits of the run")  # facts of one fold, reported otherwise for all
 NOTICEABLE = 0.01  # between the AUROC of the pooled images and the mean of the folds
 
 Train = Callable[..., Any]
@@ -48,7 +48,7 @@ def train_folds(
     gates: dict[str, float],
     ui: Ui,
 ) -> tuple[RunFolder, Evaluation]:
-    """Train and judge each of `data.folds` folds, in a folder each, and pool their tests.
+    """Train and evaluate each of `data.folds` folds, in a folder each, and pool their tests.
 
     Args:
         train: `vitmed.train`.
@@ -57,7 +57,7 @@ def train_folds(
         name: of the folder that holds the folds.
 
     Returns:
-        the folder, and the evaluation of the pooled predictions: every image judged by a model that never saw it.
+        the folder, and the evaluation of the pooled predictions: every image evaluated with a model that never saw it.
     """
     folder = RunFolder.create(output, name)
     write_json(folder.folds, {"folds": config.data.folds, "window": config.data.window})
@@ -82,8 +82,8 @@ def _go_on(
     train: Train, folder: RunFolder, first: Mapping[str, Any] | None, gates: dict[str, float], ui: Ui
 ) -> tuple[RunFolder, Evaluation]:
     try:
-        said = json.loads(folder.folds.read_text(encoding="utf-8"))
-        count, window = int(said["folds"]), said["window"]
+        asked = json.loads(folder.folds.read_text(encoding="utf-8"))
+        count, window = int(asked["folds"]), asked["window"]
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(f"{folder.folds}: cannot be read", "start again with vitmed train --folds") from None
     if (folder.path / "test" / PREDICTIONS).is_file():
@@ -133,26 +133,25 @@ def _one(
 def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     """One report of the tests of all folds."""
     saved = [load_checkpoint(place.best) for place in places]
-    first, tests = saved[0], [place.path / "test" for place in places]
+    first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
     root, config = first.data_root(), first.config.evaluate
-    told = [json.loads((test / NUMBERS).read_text(encoding="utf-8")) for test in tests]
-    folds = _each(told, [read_judgement(test / NUMBERS, first.classes) for test in tests], config)
-    decided = by_fold(folds)
-    parts = [Predictions.from_csv(test / PREDICTIONS, decided=decided) for test in tests]
-    pooled = replace(pool(parts), positive=first.config.data.positive)
-    baselines = [read_baselines(test) for test in tests]
+    evaluated = [read_evaluation(test) for test in tests]
+    results = [one.metrics for one in evaluated]
+    folds = _each(results, [one.policy for one in evaluated], config)
+    pooled = replace(pool([one.predictions for one in evaluated]), positive=first.config.data.positive)
+    baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
     area = metric_values(pooled)["auroc"]
-    folds["auroc"] = {"pooled": area if math.isfinite(area) else None, "mean": _mean(told, "auroc")}
-    mixed = _mixing(folds["auroc"], _spread(told, "auroc"))
-    notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is judged on."]
-    notes += [*_decisions(folds), *mixed, *by_name([one["report"]["notes"] for one in told])]
+    folds["auroc"] = {"pooled": area if math.isfinite(area) else None, "mean": _mean(results, "auroc")}
+    mixed = _mixing(folds["auroc"], _spread(results, "auroc"))
+    notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is evaluated on."]
+    notes += [*_decisions(folds), *mixed, *by_name([one["report"]["notes"] for one in results])]
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test",
             pooled,
             title=f"{len(places)} folds of {data_folder(root).resolve().name}",
-            facts=_facts(told, pooled),
+            facts=_facts(results, pooled),
             read=lambda path: picture(root / path, first.preprocessing),
             config=config,
             notes=notes,
@@ -161,29 +160,39 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
             folds=folds,
         )
     for name in BY_FOLD[:2]:
-        ui.say(f"{METRICS[name].title} by fold: {_spread(told, name)}")
+        ui.say(f"{METRICS[name].title} by fold: {_spread(results, name)}")
     return Evaluation(pooled, metrics, folder.path / "test")
 
 
+def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
+    """The predictions.csv of the test of a fold. Raises CheckpointError where its best.pt was not evaluated."""
+    file = find_evaluation(place, "test", saved.weights_hash, saved.policy)
+    if file is None:
+        raise CheckpointError(
+            f"{place.path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {place.path}"
+        )
+    return file
+
+
 def _each(
-    told: Sequence[Mapping[str, Any]], judgements: Sequence[Judgement | None], config: EvaluateConfig
+    results: Sequence[Mapping[str, Any]], policies: Sequence[DecisionPolicy | None], config: EvaluateConfig
 ) -> dict[str, Any]:
-    """What each fold is, for the pooled report.
+    """The numbers and the policy of each fold, for the pooled report.
 
     Args:
-        told: what metrics.json of the test of each fold holds.
+        results: the metrics.json of the test of each fold.
 
     Returns:
         asked: key of the operating point that was asked for, target: what it is to reach, costs: the matrix; each: by
         fold images, patients, calibration, point (key of the one that decides), threshold, why (it is another than the
         one that was asked for), numbers {name: entry}.
     """
-    classes = told[0]["classes"]
+    classes = results[0]["classes"]
     asked = asked_point(config, len(classes))
     each: list[dict[str, Any]] = []
-    for one, judgement in zip(told, judgements, strict=True):
-        operating: Mapping[str, Any] = {"chosen": "default", "points": {}} if judgement is None else judgement.operating
-        points, chosen = operating["points"], operating["chosen"]
+    for one, policy in zip(results, policies, strict=True):
+        operating = None if policy is None else policy.operating
+        point = None if operating is None else operating.points.get(asked)
         raw = Calibration.none(len(classes), "this model holds no calibration")
         of_class = {} if one["positive_class"] is None else one["per_class"][one["positive_class"]]
         numbers = {name: one["overall"][name] for name in BY_FOLD}
@@ -191,32 +200,32 @@ def _each(
             {
                 "images": one["n"],
                 "patients": one["n_groups"],
-                "calibration": (raw if judgement is None else judgement.calibration).to_dict(),
-                "point": chosen,
-                "threshold": points.get(chosen, {}).get("threshold"),
-                "why": points.get(asked, {}).get("why", ""),
+                "calibration": (raw if policy is None else policy.calibration).model_dump(mode="json"),
+                "point": "default" if operating is None else operating.chosen,
+                "threshold": None if operating is None else operating.threshold,
+                "why": "" if point is None else point.why,
                 "numbers": numbers | {name: of_class[name] for name in OF_POSITIVE if of_class},
             }
         )
-    costs = None if judgements[0] is None else judgements[0].operating.get("costs")
+    costs = None if policies[0] is None else policies[0].operating.model_dump(mode="json")["costs"]
     target = None if asked in ("default", "youden") else getattr(config, asked)
     return {"asked": asked, "target": target, "costs": costs, "each": each}
 
 
-def _facts(told: Sequence[Mapping[str, Any]], pooled: Predictions) -> dict[str, str]:
-    """What the report says of data, model and training: of all folds, or of each by its name."""
-    facts = [one["report"]["facts"] for one in told]
-    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one['n']:,}" for one in told])}
+def _facts(results: Sequence[Mapping[str, Any]], pooled: Predictions) -> dict[str, str]:
+    """Data, model and training for the report: of all folds, or of each by its name."""
+    facts = [one["report"]["facts"] for one in results]
+    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one['n']:,}" for one in results])}
     if pooled.groups is None:
         found["Patients"] = "unknown"
     else:
-        patients = _by_fold([f"{one['n_groups']:,}" for one in told])
+        patients = _by_fold([f"{one['n_groups']:,}" for one in results])
         found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
         if key not in GONE:
             texts = [str(one.get(key, "not known")) for one in facts]
             found[key] = texts[0] if len(set(texts)) == 1 else _by_fold(texts, "; ")
-    return found | {f"{METRICS[name].title} by fold": _spread(told, name) for name in BY_FOLD}
+    return found | {f"{METRICS[name].title} by fold": _spread(results, name) for name in BY_FOLD}
 
 
 def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
@@ -224,7 +233,7 @@ def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
 
 
 def _decisions(folds: Mapping[str, Any]) -> list[str]:
-    """What decides, as a note; none where it is the likeliest class, as was asked for."""
+    """What decides, as a note; none where it is the likeliest class and nothing else was asked for."""
     if folds["asked"] == "default":
         return []
     if folds["costs"] is not None and all(fold["threshold"] is None for fold in folds["each"]) and by_fold(folds):
@@ -244,12 +253,12 @@ def _mixing(auroc: Mapping[str, float | None], each: str) -> list[str]:
     return [
         f"Pooled, the AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images; pooled, "
         "images of different models are ranked against each other, and the same probability need not mean the same "
-        "from two models. The mean of the folds tells how well one model tells the classes apart."
+        "from two models. The mean of the folds shows how well one model separates the classes."
     ]
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """The notes of each fold (1, 2, ...) as those of all: what all say is told once, the rest with the fold's name."""
+    """The notes of each fold (1, 2, ...) as one list: a note of all folds once, the others with their folds."""
     found = []
     for note in dict.fromkeys(note for own in notes for note in own):
         numbers = [str(number) for number, own in enumerate(notes, 1) if note in own]
@@ -259,37 +268,39 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 
 
 def pool(parts: Sequence[Predictions]) -> Predictions:
-    """The predictions of several models on different images as one."""
+    """The predictions of several models on different images as one; each image keeps its probabilities and decision."""
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
     known = all(part.groups is not None for part in parts)
     labels = [part.labels for part in parts if part.labels is not None]
-    decided = [part.decided for part in parts if part.decided is not None]
+    raw = all(part.calibrated is None for part in parts)
+    likeliest = all(part.threshold is None and part.costs is None for part in parts)
     return Predictions(
         classes=first.classes,
         paths=tuple(path for part in parts for path in part.paths),
         groups=tuple(group for part in parts for group in part.groups or ()) if known else None,
         labels=np.concatenate(labels) if len(labels) == len(parts) else None,
         logits=np.concatenate([part.logits for part in parts]),
-        decided=np.concatenate(decided) if len(decided) == len(parts) else None,
+        calibrated=None if raw else np.concatenate([part.probabilities for part in parts]),
+        decided=None if likeliest else np.concatenate([part.predicted for part in parts]),
         positive=first.positive,
         columns={name: tuple(c for p in parts for c in p.columns[name]) for name in shared},
     )
 
 
-def _values(told: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
-    return [one["overall"][name]["value"] for one in told]
+def _values(results: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
+    return [one["overall"][name]["value"] for one in results]
 
 
-def _mean(told: Sequence[Mapping[str, Any]], name: str) -> float | None:
+def _mean(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
     """Mean over the folds; None where it is undefined in one."""
-    known = [value for value in _values(told, name) if value is not None]
-    return statistics.mean(known) if len(known) == len(told) else None
+    known = [value for value in _values(results, name) if value is not None]
+    return statistics.mean(known) if len(known) == len(results) else None
 
 
-def _spread(told: Sequence[Mapping[str, Any]], name: str) -> str:
+def _spread(results: Sequence[Mapping[str, Any]], name: str) -> str:
     """Mean, standard deviation and each value."""
-    values = _values(told, name)
+    values = _values(results, name)
     known = [value for value in values if value is not None]
     each = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
     if len(known) < len(values):

@@ -21,6 +21,7 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
+from vitmed.decisions.evaluation_folder import read_split
 from vitmed.decisions.policy import notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
@@ -33,8 +34,6 @@ from vitmed.report.participant_flow import run_flow
 from vitmed.report.pdf import check_formats
 from vitmed.report.rebuild import (
     found_with_model,
-    known_internal,
-    known_validation,
     new_folder,
     note_prevalence,
     rebuild,
@@ -44,7 +43,7 @@ from vitmed.report.rebuild import (
 from vitmed.report.run_description import describe_images, facts, is_own
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.fit_policy import forward_of, scored, scores_of_folder, settled
+from vitmed.training.fit_policy import forward_with_scores, policy_for, score_other_images, split_scores
 from vitmed.training.prepare import check_readers
 
 
@@ -65,7 +64,7 @@ def evaluate(
     ui: Ui | None = None,
     **flags: Any,
 ) -> Evaluation:
-    """Judge a checkpoint on a labelled split and write the report.
+    """Evaluate a checkpoint on a labelled split and write the report.
 
     Args:
         checkpoint: a best.pt, last.pt or epoch_0010.pt; or a predictions.csv, whose report is then made again
@@ -75,13 +74,14 @@ def evaluate(
         output: folder of the report; default `<run>/<split>`, never one that is there.
         group_regex: finds the patient in the paths of `data`; default the run's own.
         groups: instead of it, "names", "dicom" or a CSV table; as of `train`.
-        labels: a CSV table that says the class of the images in `data`; as of `train`.
+        labels: a CSV table with the class of the images in `data`; as of `train`.
         fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
-        allow_leakage: judge `data` although some of it was trained on.
-        unlike: a folder of other images, to see whether the model tells them from those that it is made for.
-        baselines: gives, when the model has been judged, what baselines say of the same images; see `BASELINES`.
+        allow_leakage: evaluate on `data` although some of it was trained on.
+        unlike: a folder of other images, to see whether the model notices them.
+        baselines: gives the predictions of baselines for the same images; called after the model has predicted; see
+            `BASELINES`.
         ui: where messages and progress go.
-        **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default what the run was made with.
+        **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
     Raises:
         CheckpointError, DataError, UsageError: what cannot be used. GateError: a gate not met.
@@ -96,8 +96,8 @@ def evaluate(
     chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
     check_formats(config)
-    judgement = settled(saved, config)
-    root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(judgement)]
+    policy = policy_for(saved, config)
+    root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy)]
     config = with_columns(config, flags, chosen.columns, notes)
     note_prevalence(config, saved.classes, notes)
     check_readers(config, samples, chosen.columns, saved.classes)
@@ -123,27 +123,27 @@ def evaluate(
             len(samples),
             where,
             progress=advance,
-            forward=forward_of(model, judgement),
+            forward=forward_with_scores(model, policy),
         )
     if problems:
         raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
     check_finite(logits, saved.path)
     if unlike is not None:
-        judgement = scores_of_folder(Path(unlike), saved, model, judgement, ui)
+        policy = score_other_images(Path(unlike), saved, model, policy, ui)
     shown = [samples[i] for i in indices]
-    logits, columns = scored(logits, len(saved.classes))
+    logits, columns = split_scores(logits, len(saved.classes))
     predictions = labelled(saved.classes, shown, logits, saved.config.data.positive, chosen.columns)
     predictions = replace(predictions, columns={**columns, **predictions.columns})
-    predictions = judgement.apply(predictions) if judgement else predictions
+    predictions = policy.apply(predictions) if policy else predictions
     asked = config.map_images
     if asked is None and chosen.part in ("train", "val"):
-        asked = 0  # half a minute each time, for a report that judges nobody
+        asked = 0  # half a minute each time, for a report that nobody relies on
     attention, maps = look(model, saved.preprocessing, read, predictions, asked, ui)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     own = split if is_own(saved, chosen) else None
-    internal = known_internal(run, judgement) if own is None and saved.path.name == run.best.name else None
+    internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
-        ui.say("nothing stands beside these images: best.pt has not been judged on its own test (vitmed evaluate)")
+        ui.say(f"no comparison with the own test: {saved.path.name} is not evaluated on it yet (vitmed evaluate)")
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
@@ -152,14 +152,13 @@ def evaluate(
             facts=facts(saved, what, len(samples), describe(where)),
             read=lambda path: picture(root / path, saved.preprocessing),
             records=read_json_lines(run.metrics) or None,
-            validation=known_validation(run, judgement)
-            if split != "val" and saved.path.name == run.best.name
-            else None,
+            validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
             internal=internal,
             config=config,
             notes=notes,
             baselines=others,
-            judgement=judgement,
+            policy=policy,
+            weights_hash=saved.weights_hash,
             found=found_with_model(attention, known_stress(run.path, saved.weights)),
             maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
@@ -179,7 +178,7 @@ def _write_card(run: RunFolder, card: str, ui: Ui) -> None:
 
 
 def data_notes(run: RunFolder) -> list[str]:
-    """What the check of the data said before the training, for the head of the report; said then, not again."""
+    """The notes of the data check before the training, for the head of the report."""
     try:
         return [str(note) for note in json.loads(run.data_check.read_text(encoding="utf-8"))["notes"]]
     except (OSError, ValueError, KeyError, TypeError):  # a run of before there was such a file
@@ -187,12 +186,12 @@ def data_notes(run: RunFolder) -> list[str]:
 
 
 def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
-    """The baselines that training judged on the very same images, if any."""
+    """The baselines that training evaluated on the very same images, if any."""
     return {key: other for key, other in read_baselines(folder).items() if same_images(other, predictions)}
 
 
 def picture(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
-    """An image for the eye, (H, W, 3) uint8, no side longer than `side`; in the window in which the network sees it."""
+    """An image to look at, (H, W, 3) uint8, no side longer than `side`; in the window in which the network sees it."""
     image = read_image(path, frame=how.frame, window=how.window)
     image.thumbnail((side, side))
     return np.asarray(image)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.batches import read_batches
+from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample
 from vitmed.explanation.maps import TITLES, Maps, joined
@@ -26,6 +26,7 @@ from vitmed.metrics.scoring import known_labels
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
+from vitmed.training.checkpoint import Checkpoint
 
 SHOWN = 8  # images of an evaluation whose maps are drawn: half of them errors, where there are so many
 FOLDER, NUMBERS = "explain", "explain.json"
@@ -101,7 +102,7 @@ def explain(
     maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, targets, ui)
     if methods:
         maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in methods})
-    verdicts = known_verdicts(saved.path.parent)
+    verdicts = known_verdicts(saved)
     known = {name: verdicts[name] for name in maps.grids if name in verdicts}
     found = Explanation(predictions, maps.grids, maps.targets, known, folder)
     make_folder(folder)
@@ -163,14 +164,18 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
     }
 
 
-def known_verdicts(run: Path) -> dict[str, str]:
-    """Method -> what the newest report in a run folder that checked its maps says, test before validation."""
-    files = sorted(run.glob("*/metrics.json"), key=lambda f: (f.parent.name.startswith("test"), f.stat().st_mtime_ns))
+def known_verdicts(saved: Checkpoint) -> dict[str, str]:
+    """Method -> the verdict of the newest report on the maps of these weights, test before validation."""
+    files = sorted(
+        saved.path.parent.glob("*/metrics.json"),
+        key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
+    )
     for file in reversed(files):
         try:
-            methods = json.loads(file.read_text(encoding="utf-8"))["attention"]["methods"]
+            metrics = read_metrics(file)
+            methods = metrics["attention"]["methods"] if is_of(metrics, saved.weights_hash, saved.policy) else {}
             verdicts = {name: f"{part['verdict']}. {part['text']}" for name, part in methods.items()}
-        except (OSError, ValueError, KeyError, TypeError):  # a report without maps
+        except (DataError, KeyError, TypeError):  # a report without maps
             continue
         if verdicts:
             return verdicts

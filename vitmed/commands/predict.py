@@ -17,14 +17,14 @@ from vitmed.core.ui import Silent, Ui
 from vitmed.data.folders import image_files
 from vitmed.imaging.decode import inspect, read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+from vitmed.metrics.predictions import OOD_SCORE, Predictions
 from vitmed.models.inference import check_finite, predict_logits
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.fit_policy import forward_of, judgement_of, scored
+from vitmed.training.fit_policy import forward_with_scores, split_scores
 
 RAW = (
-    "holds nothing that was chosen on validation: the probabilities are raw and the likeliest class is named; predict "
-    "with the best.pt of a run, which has calibration, operating point and prediction sets"
+    "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
+    "best.pt of a run, which has calibration, operating point and prediction sets"
 )
 NOTICE = "Research use only; not a medical device."
 
@@ -53,8 +53,7 @@ def predict(
     """
     ui = ui or Ui()
     saved = find_checkpoint(checkpoint, runs, ui)
-    judgement = judgement_of(saved)
-    if judgement is None:
+    if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
     preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     paths = list_images([images] if isinstance(images, str | Path) else images)
@@ -68,12 +67,18 @@ def predict(
 
     with ui.bar("predicting") as advance:
         indices, logits, problems = predict_logits(
-            model, preprocessing, read, len(paths), where, progress=advance, forward=forward_of(model, judgement)
+            model,
+            preprocessing,
+            read,
+            len(paths),
+            where,
+            progress=advance,
+            forward=forward_with_scores(model, saved.policy),
         )
     check_finite(logits, saved.path)
     logits = logits if len(indices) else np.empty((0, len(saved.classes)), np.float32)
-    logits, columns = scored(logits, len(saved.classes))
-    said = Predictions(
+    logits, columns = split_scores(logits, len(saved.classes))
+    predictions = Predictions(
         classes=saved.classes,
         paths=tuple(paths[i].as_posix() for i in indices),
         groups=None,
@@ -82,11 +87,11 @@ def predict(
         errors=tuple((paths[i].as_posix(), problem) for i, problem in sorted(problems.items())),
         columns=columns,
     )
-    return judgement.apply(said) if judgement else said
+    return saved.policy.apply(predictions) if saved.policy else predictions
 
 
 def _is_flat(path: Path) -> bool:
-    """Whether an image has 8 bits; what cannot be read is told later."""
+    """Whether an image has 8 bits; what cannot be read is reported later."""
     try:
         return not inspect(path).deep
     except DataError:
@@ -94,7 +99,7 @@ def _is_flat(path: Path) -> bool:
 
 
 def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
-    """The named checkpoint, or the newest run's best; says which."""
+    """The named checkpoint, or the newest run's best, which is then named in a message."""
     if checkpoint is not None:
         return load_checkpoint(checkpoint)
     newest = RunFolder.newest(runs)
@@ -138,7 +143,7 @@ def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, f
 
 def _plain(name: str, cell: str) -> str | float | None:
     """A cell for JSON: the score as a number."""
-    return cell if name != UNFAMILIARITY else float(cell) if cell else None
+    return cell if name != OOD_SCORE else float(cell) if cell else None
 
 
 def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
@@ -154,8 +159,13 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
         for row, path in enumerate(predictions.paths)
     ]
     errors = [{"path": path, "error": problem} for path, problem in predictions.errors]
-    said = {"classes": list(predictions.classes), "threshold": predictions.threshold}
-    return {**said, "images": images, "errors": errors, "notice": NOTICE}
+    return {
+        "classes": list(predictions.classes),
+        "threshold": predictions.threshold,
+        "images": images,
+        "errors": errors,
+        "notice": NOTICE,
+    }
 
 
 def preprocessing_of(checkpoint: str | Path | None, runs: str | Path, frame: int | None) -> Preprocessing:

@@ -22,7 +22,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.samples import Sample, labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
-from vitmed.explanation.robustness import FOLDER, NUMBERS, judge, weights_hash
+from vitmed.explanation.robustness import FOLDER, NUMBERS, judge
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
@@ -32,7 +32,6 @@ from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.fit_policy import judgement_of
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 
@@ -107,16 +106,15 @@ def stress(
     samples = [chosen.samples[row] for row in rows]
     names, skipped = _applicable(list(corruptions) or list(CORRUPTIONS), saved.preprocessing.channels, decoded)
     model = saved.model().to(pick_device(device))
-    judgement = judgement_of(saved)  # calibrated and decided as everywhere else
 
-    def judged(read: Callable[[int], np.ndarray], advance: Callable[[int], None]) -> Predictions:
+    def predicted(read: Callable[[int], np.ndarray], advance: Callable[[int], None]) -> Predictions:
         where = next(model.parameters()).device
         _, logits, _ = predict_logits(
             model, saved.preprocessing, read, len(samples), where, progress=lambda done, total: advance(done)
         )
         check_finite(logits, saved.path)
         predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
-        return judgement.apply(predictions) if judgement is not None else predictions
+        return predictions if saved.policy is None else saved.policy.apply(predictions)
 
     what, _ = describe_images(saved, chosen)
     ui.say(
@@ -127,7 +125,7 @@ def stress(
     with ui.bar("judging corrupted images") as advance:
         total, done = (1 + 5 * len(names)) * len(samples), 0
         start = time.perf_counter()
-        clean = judged(lambda i: saved.preprocessing.fit(decoded[i]), lambda n: advance(n, total))
+        clean = predicted(lambda i: saved.preprocessing.fit(decoded[i]), lambda n: advance(n, total))
         if len(samples) and names:
             minutes = (time.perf_counter() - start) * 5 * len(names) / 60
             ui.say(f"about {max(1, round(minutes))} minute{'s' * (round(minutes) > 1)} (--images takes fewer)")
@@ -138,11 +136,11 @@ def stress(
                 def read(i: int, name: str = name, strength: int = strength) -> np.ndarray:
                     return saved.preprocessing.fit(corrupt(decoded[i], name, strength, (seed, rows[i])))
 
-                corrupted[name].append(judged(read, lambda n, before=done: advance(before + n, total)))  # type: ignore[misc]
+                corrupted[name].append(predicted(read, lambda n, before=done: advance(before + n, total)))  # type: ignore[misc]
     content = {
         "what": what,
         "checkpoint": saved.path.name,
-        "weights_sha256": weights_hash(saved.weights),
+        "weights_sha256": saved.weights_hash,
         "images_of": len(chosen.samples),
         "unreadable": len(problems),
         "seed": seed,

@@ -21,6 +21,7 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
+from vitmed.decisions.operating_points import asked_point
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
 from vitmed.report.pdf import check_formats
@@ -28,7 +29,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
 from vitmed.training.checkpoint import load_checkpoint, placed
-from vitmed.training.fit_policy import check_asked, judge_best
+from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import get_ready
 from vitmed.training.run import TrainingRun
@@ -110,7 +111,7 @@ def train(
         baselines = Baselines(session)
         if not session.config.train.freeze:
             _train(session)
-        judge_best(best, session.images, session.device, ui)
+        fit_decision_policy(best, session.images, session.device, ui)
         val = evaluate(best, split="val", device=device, baselines=lambda: baselines.of("val"), ui=ui)
         test = evaluate(best, split="test", device=device, baselines=lambda: baselines.of("test"), ui=ui)
     except KeyboardInterrupt:
@@ -136,7 +137,7 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: 
     check_formats(config.evaluate)
     ready = get_ready(config, plans, offline, ui)
     config, splits = ready.config, ready.splits
-    check_asked(config, len(splits.classes))
+    asked_point(config.evaluate, len(splits.classes))  # before the night, not after it
     session = TrainingRun(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
     if ready.decisions:
         ui.say(f"plan for {ready.situation}; flags go over it, --config replaces it:")

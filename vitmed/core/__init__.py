@@ -11,6 +11,8 @@ cache_folder    where downloads and decoded images are kept
 downloads       fetching a public file: resumed, checked, whole or not at all
 hardware        device and arithmetic
 process         cores, memory allocation and waiting threads of this process
+aliases         names of 0.1.0 in a user's files
+stored          the base of typed parts in files
 environment     what a run depended on, for environment.json
 ui              messages and progress bars
 text            counts and lists in sentences

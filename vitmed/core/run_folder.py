@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import free_name, make_folder
+
+# The names in the folder of an evaluation.
+PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
 
 
 class RunFolder:
@@ -28,13 +32,17 @@ class RunFolder:
         self.folds = self.path / "folds.json"
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
-        self.validation = self.path / "val" / "predictions.csv"  # what best.pt said of the validation images
         self.model_card = self.path / "model_card.md"
         self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:
         """The checkpoint that `--save-every` keeps of an epoch (1-based)."""
         return self.path / f"epoch_{number:04d}.pt"
+
+    def evaluations(self, split: str) -> list[Path]:
+        """The folders of evaluations of a split, in the order of their making: `test`, `test-2`, `test-3` ..."""
+        found = [(re.fullmatch(rf"{split}(?:-(\d+))?", path.name), path) for path in self.path.glob(f"{split}*")]
+        return [path for _, path in sorted((int(match[1] or 1), path) for match, path in found if match)]
 
     @classmethod
     def create(cls, output: str | Path, name: str) -> RunFolder:

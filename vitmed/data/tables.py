@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitmed.core.aliases import COLUMNS
 from vitmed.core.csv_files import read_text
 from vitmed.core.errors import DataError
 from vitmed.data.split_names import SPLIT_NAMES, split_of
-from vitmed.metrics.predictions import FIXED_COLUMNS, UNFAMILIARITY
+from vitmed.metrics.predictions import FIXED_COLUMNS, OOD_SCORE
 
 # The first of these names that a table has is taken; case, spaces and hyphens do not matter.
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
@@ -25,7 +26,7 @@ GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subjec
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx")
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Names that predictions.csv and splits.csv use themselves.
-TAKEN = (*FIXED_COLUMNS, UNFAMILIARITY, "error", "sha256", "class", "split")
+TAKEN = (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS, "error", "sha256", "class", "split")
 FIRST = 5  # how many of many are named
 
 

@@ -1,4 +1,4 @@
-"""Calibration: a change of the logits, fitted on validation, after which a probability of 0.9 is right nine in ten.
+"""Calibration: a change of the logits, fitted on validation, so that a probability of 0.9 is right 9 times in 10.
 
 Temperature scaling divides all logits by one number; vector scaling multiplies each by its own and adds a bias (Guo et
 al., ICML 2017, arXiv 1706.04599, section 4.2). Both are convex in what is fitted, so there is one answer. Fitting may
@@ -8,50 +8,44 @@ take scipy; applying is numpy alone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+from pydantic import model_validator
 
+from vitmed.core.stored import Numbers, Stored
 from vitmed.core.text import counted
+from vitmed.metrics.predictions import softmax
 
 FEWEST = 50  # validation images below which nothing is fitted
 FEWEST_OF_CLASS = 10  # of the rarest class, for vector scaling
 LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """calibrated logits = scale * logits + bias, class by class; it can be undone, since every scale is above 0.
+class Calibration(Stored):
+    """calibrated logits = scale * logits + bias, class by class.
 
     Attributes:
         method: "none", "temperature" (one scale for all, no bias) or "vector".
-        scale, bias: K numbers each.
-        note: what must be known of how it was fitted; "" where there is nothing to say.
+        scale, bias: K numbers each; every scale is above 0.
+        note: what a reader must know about the fit; "" if nothing.
     """
 
     method: str
-    scale: tuple[float, ...]
-    bias: tuple[float, ...]
+    scale: Numbers
+    bias: Numbers
     note: str = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Calibration:
+        if len(self.scale) != len(self.bias) or not all(value > 0 for value in self.scale):
+            raise ValueError(f"scale {self.scale} and bias {self.bias} are not those of a calibration")
+        return self
 
     @classmethod
     def none(cls, classes: int, note: str = "") -> Calibration:
         """The logits as they are."""
-        return cls("none", (1.0,) * classes, (0.0,) * classes, note)
-
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Calibration:
-        """From what `to_dict` gave."""
-        scale, bias = (tuple(float(value) for value in stored[key]) for key in ("scale", "bias"))
-        if len(scale) != len(bias) or not all(0 < value < np.inf for value in scale) or not np.isfinite(bias).all():
-            raise ValueError(f"calibration {stored}")
-        return cls(str(stored["method"]), scale, bias, str(stored.get("note", "")))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types, for a checkpoint and for metrics.json."""
-        return {"method": self.method, "scale": list(self.scale), "bias": list(self.bias), "note": self.note}
+        return cls(method="none", scale=(1.0,) * classes, bias=(0.0,) * classes, note=note)
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
         """(S, K) -> (S, K) float32; the very same bits where the method is none."""
@@ -59,20 +53,14 @@ class Calibration:
             return logits.astype(np.float32, copy=False)
         return (logits.astype(np.float64) * self.scale + self.bias).astype(np.float32)
 
-    def undo(self, logits: np.ndarray) -> np.ndarray:
-        """The logits as the network gave them, (S, K) float32, to rounding."""
-        if self.method == "none":
-            return logits.astype(np.float32, copy=False)
-        return ((logits.astype(np.float64) - self.bias) / self.scale).astype(np.float32)
-
 
 def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Calibration:
     """The calibration with the lowest log loss on validation.
 
-    Where validation cannot tell (fewer than 50 images, one class alone, logits that do not differ), the logits stay as
-    they are and the note says why. Where it holds hardly an error, the loss falls without end as the temperature goes
-    to 0; the temperature then stops where the mean confidence is (n + 1) / (n + 2), Laplace's rule of succession: n
-    images without an error support no more.
+    If validation is too small or uniform (fewer than 50 images, one class alone, logits that do not differ), the logits
+    stay as they are and the note gives the reason. If validation holds hardly an error, the loss falls without end as
+    the temperature goes to 0; the temperature then stops where the mean confidence is (n + 1) / (n + 2), Laplace's rule
+    of succession: n images without an error support no more.
 
     Args:
         logits: (S, K), as the network gives them; labels: (S,) int64.
@@ -81,7 +69,7 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Cali
     size, classes = logits.shape
     counts = np.bincount(labels, minlength=classes)
     if method == "none":
-        return Calibration.none(classes, "it was asked for none")
+        return Calibration.none(classes, "none was asked for")
     if size < FEWEST:
         why = f"{counted(size, 'validation image')} {'is' if size == 1 else 'are'} too few to fit a calibration"
         return Calibration.none(classes, f"{why} (at least {FEWEST})")
@@ -101,20 +89,20 @@ def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:
 
     def slope(scale: float) -> float:
         """Derivative of the log loss by the scale, 1 / temperature; it rises, since the loss is convex."""
-        return float((_softmax(scale * logits) * logits).sum(axis=1).mean()) - true
+        return float((softmax(scale * logits) * logits).sum(axis=1).mean()) - true
 
     def too_sure(scale: float) -> float:
-        return float(_softmax(scale * logits).max(axis=1).mean()) - (size + 1) / (size + 2)
+        return float(softmax(scale * logits).max(axis=1).mean()) - (size + 1) / (size + 2)
 
     most = float(brentq(too_sure, LOWEST, HIGHEST)) if too_sure(LOWEST) < 0 < too_sure(HIGHEST) else HIGHEST
     note = ""
     if slope(LOWEST) >= 0:
         scale, note = LOWEST, "the logits say nothing of the truth, so they were made as flat as is allowed"
     elif slope(most) <= 0:
-        scale, note = most, "validation holds hardly an error, so it cannot tell how sure the model may be; bounded"
+        scale, note = most, "validation holds hardly an error, so it cannot show how sure the model may be; bounded"
     else:
         scale = float(brentq(slope, LOWEST, most, xtol=1e-12))
-    return Calibration("temperature", (scale,) * classes, (0.0,) * classes, note)
+    return Calibration(method="temperature", scale=(scale,) * classes, bias=(0.0,) * classes, note=note)
 
 
 def _vector(logits: np.ndarray, labels: np.ndarray) -> Calibration:
@@ -126,13 +114,13 @@ def _vector(logits: np.ndarray, labels: np.ndarray) -> Calibration:
     rarest = int(np.bincount(labels, minlength=classes).min())
     if rarest < FEWEST_OF_CLASS:
         note = f"a class has {rarest} validation images, too few for vector scaling (at least {FEWEST_OF_CLASS})"
-        return Calibration(start.method, start.scale, start.bias, f"{note}; temperature scaling instead")
+        return start.model_copy(update={"note": f"{note}; temperature scaling instead"})
     truth, rows = np.eye(classes)[labels], np.arange(size)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         scale, bias = x[:classes], x[classes:]
         z = logits * scale + bias
-        chances = _softmax(z)
+        chances = softmax(z)
         off = x - np.append(start.scale, start.bias)
         with np.errstate(divide="ignore"):
             nats = -np.log(np.maximum(chances[rows, labels], np.finfo(np.float64).tiny)).mean()
@@ -147,12 +135,8 @@ def _vector(logits: np.ndarray, labels: np.ndarray) -> Calibration:
             loss, np.append(start.scale, start.bias), jac=True, method="L-BFGS-B", bounds=bounds,
             options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8},
         )  # fmt: skip
-    return Calibration("vector", tuple(found.x[:classes].tolist()), tuple(found.x[classes:].tolist()), start.note)
-
-
-def _softmax(z: np.ndarray) -> np.ndarray:
-    z = np.exp(z - z.max(axis=1, keepdims=True))
-    return z / z.sum(axis=1, keepdims=True)
+    scale, bias = found.x[:classes].tolist(), found.x[classes:].tolist()
+    return Calibration(method="vector", scale=tuple(scale), bias=tuple(bias), note=start.note)
 
 
 METHODS: dict[str, Callable[[np.ndarray, np.ndarray], Calibration]] = {"temperature": _temperature, "vector": _vector}

@@ -1,4 +1,4 @@
-"""Sets of classes that hold the truth with a chosen probability, whatever the model is worth (split conformal).
+"""Sets of classes that hold the truth with a chosen probability, however good the model is (split conformal).
 
 The score of an image is 1 - the probability of its true class (LAC: Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114
 (2019) 223), with a threshold of its own for each class (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). Where
@@ -12,34 +12,50 @@ the epoch and the calibration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.stored import Counts, Names, Numbers, Stored
 from vitmed.metrics.bootstrap import Bootstrap, ratio
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
-SHOWN = 30  # classes of which the report tells coverage and set size
+SHOWN = 30  # classes whose coverage and set size the report shows
 
 
-def fit_sets(validation: Predictions, coverage: float) -> dict[str, Any] | None:
-    """From which probability a class belongs to the set.
+class SetThresholds(Stored):
+    """From which probability a class belongs to the set of an image.
+
+    Attributes:
+        coverage: how often the set is to hold the truth.
+        by: "patient" or "image", the unit of the promise.
+        note: what a reader must know about the promise; "" if nothing.
+        least: K probabilities, one threshold for each class.
+        units: K counts of patients or images behind the thresholds.
+        without: names of the classes for which nothing is promised.
+    """
+
+    coverage: float
+    by: str
+    note: str
+    least: Numbers
+    units: Counts
+    without: Names
+
+
+def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
+    """Choose the thresholds; None where validation has too few images for any promise.
 
     By patient where they are known and there are enough of them, coverage / (1 - coverage) or more; else by image, and
-    the note says so. A class with too few of its own takes the threshold of all classes together, and nothing is
-    promised for it alone.
+    the note gives the reason. A class with too few patients of its own takes the threshold of all classes together, and
+    nothing is promised for it alone.
 
     Args:
         validation: calibrated, with labels.
         coverage: how often the set is to hold the truth.
-
-    Returns:
-        coverage, by ("patient" or "image"), note, least: K probabilities, units: K counts, without: names of the
-        classes for which nothing is promised. None where validation has too few images for any promise.
     """
     labels = known_labels(validation)
     true = validation.probabilities[np.arange(len(labels)), labels]
@@ -56,7 +72,8 @@ def fit_sets(validation: Predictions, coverage: float) -> dict[str, Any] | None:
         pooled = least_probability(true, units, coverage)
     if pooled is None:
         return None
-    least, counts, without = [], [], []
+    least: list[float] = []
+    counts, without = [], []
     for c, name in enumerate(validation.classes):
         chosen = labels == c
         own = least_probability(true[chosen], units[chosen], coverage)
@@ -64,7 +81,9 @@ def fit_sets(validation: Predictions, coverage: float) -> dict[str, Any] | None:
         if own is None:
             without.append(name)
         least.append(pooled if own is None else own)
-    return {"coverage": coverage, "by": by, "note": note, "least": least, "units": counts, "without": without}
+    return SetThresholds(
+        coverage=coverage, by=by, note=note, least=tuple(least), units=tuple(counts), without=tuple(without)
+    )
 
 
 def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:
@@ -86,15 +105,15 @@ def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> f
     return float(true[order][np.argmax(reached)]) if reached.any() else None
 
 
-def prediction_sets(predictions: Predictions, fitted: Mapping[str, Any]) -> np.ndarray:
-    """(S, K) bool: the classes in the set of each image; the class that is taken is always in it."""
-    inside = predictions.probabilities >= np.array(fitted["least"])
+def prediction_sets(predictions: Predictions, fitted: SetThresholds) -> np.ndarray:
+    """(S, K) bool: the classes in the set of each image; the predicted class is always in it."""
+    inside = predictions.probabilities >= np.array(fitted.least)
     inside[np.arange(len(predictions)), predictions.predicted] = True
     return inside
 
 
 def report_sets(
-    predictions: Predictions, fitted: Mapping[str, Any] | None, config: EvaluateConfig
+    predictions: Predictions, fitted: SetThresholds | None, config: EvaluateConfig
 ) -> dict[str, Any] | None:
     """How often the sets hold the truth, and how large they are, in all and by class. None where nothing was fitted."""
     if fitted is None:
@@ -119,18 +138,18 @@ def report_sets(
     per_class = {
         name: {
             **numbers(1 + c),
-            "least": fitted["least"][c],
-            "calibrated_on": fitted["units"][c],
-            "promised": name not in fitted["without"],
+            "least": fitted.least[c],
+            "calibrated_on": fitted.units[c],
+            "promised": name not in fitted.without,
         }
         for c, name in enumerate(shown)
     }
     return {
-        "asked": fitted["coverage"],
-        "by": fitted["by"],
-        "note": fitted["note"],
+        "asked": fitted.coverage,
+        "by": fitted.by,
+        "note": fitted.note,
         "overall": numbers(0),
         "per_class": per_class,
         "sizes": np.bincount(sizes, minlength=1).tolist() if len(sizes) else [],
-        "without": list(fitted["without"]),
+        "without": list(fitted.without),
     }

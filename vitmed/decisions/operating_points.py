@@ -1,8 +1,8 @@
-"""Operating points: from which probability an image is called positive, chosen on validation, judged elsewhere.
+"""Operating points: from which probability an image is predicted positive; chosen on validation, evaluated elsewhere.
 
 Of two classes a point is a threshold. Of more, a matrix of costs decides instead, by the lowest expected cost of the
-calibrated probabilities (Elkan, IJCAI 2001, equation 1). A threshold stands in the middle between two neighbouring
-probabilities of validation, so that it does not hang on the last digit of one.
+calibrated probabilities (Elkan, IJCAI 2001, equation 1). A threshold lies in the middle between two neighbouring
+probabilities of validation, so that it does not depend on the last digit of one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
+from vitmed.core.stored import Names, Numbers, Stored
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap, ratio
 from vitmed.metrics.evaluation import Entry, class_shares, entry, f1_entry, of_share
 from vitmed.metrics.intervals import Units, share_ratio
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import known_labels
@@ -29,8 +31,82 @@ MOST_SHOWN = 6  # classes of which an example of a matrix is shown
 NUMBERS = ("sensitivity", "specificity", "ppv", "npv", "f1", "lr_plus", "lr_minus")
 
 
+class PointNumber(Stored):
+    """A number with its interval; None where it is undefined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    method: str = ""
+
+
+class PointCounts(Stored):
+    """How many images were predicted rightly and wrongly."""
+
+    tp: int
+    fp: int
+    fn: int
+    tn: int
+
+
+class PointRates(Stored):
+    """What decisions at a threshold reach."""
+
+    sensitivity: PointNumber
+    specificity: PointNumber
+    ppv: PointNumber
+    npv: PointNumber
+    f1: PointNumber
+    lr_plus: PointNumber
+    lr_minus: PointNumber
+    counts: PointCounts
+
+
+class PolicyPoint(Stored):
+    """A threshold.
+
+    Attributes:
+        threshold: probability of the positive class from which an image is predicted positive; None: the likeliest
+            class is predicted.
+        asked: what the point is to reach, such as a sensitivity of 0.95; None if nothing.
+        why: why there is no such threshold; "" where there is one.
+        promised: what it reaches on validation.
+    """
+
+    threshold: float | None
+    asked: JsonValue
+    why: str
+    promised: PointRates | None = None
+
+
+class PolicyPoints(Stored):
+    """Every operating point that validation gives, and the one that decides.
+
+    Attributes:
+        positive: name of the positive class; None of more than two classes.
+        chosen: key in `points` of the one that decides.
+        points: by key in `TITLES`.
+        costs: K x K, the cost of predicting the column's class for an image of the row's; None if none were given.
+        notes: what makes the choice doubtful.
+        positives, negatives: validation images of two classes.
+    """
+
+    positive: str | None
+    chosen: str
+    points: dict[str, PolicyPoint]
+    costs: list[Numbers] | None
+    notes: Names
+    positives: int = 0
+    negatives: int = 0
+
+    @property
+    def threshold(self) -> float | None:
+        """That of the point that decides."""
+        return self.points[self.chosen].threshold
+
+
 def asked_point(config: EvaluateConfig, classes: int) -> str:
-    """The key of the point that decides; "default" where none was asked for.
+    """The key of the point that is to decide; "default" if none was asked for.
 
     Raises:
         UsageError: two points at once, or one that so many classes do not have.
@@ -56,7 +132,7 @@ def asked_point(config: EvaluateConfig, classes: int) -> str:
 
 
 def cost_matrix(config: EvaluateConfig, classes: int, positive: int | None) -> np.ndarray | None:
-    """(K, K) float64, what it costs to take an image of the row's class for the column's. None: no costs were given.
+    """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
 
     Raises:
         UsageError: it does not fit the number of classes, or an error costs nothing more than being right.
@@ -82,7 +158,7 @@ def cost_matrix(config: EvaluateConfig, classes: int, positive: int | None) -> n
     if (np.diag(costs) > costs.min(axis=1)).any():
         raise UsageError(
             f"--cost {config.cost}: being right costs more than an error in some row",
-            "the row is the truth, the column what is called; being right costs 0",
+            "the row is the true class, the column the predicted one; being right costs 0",
         )
     return costs
 
@@ -93,53 +169,47 @@ def example(classes: int) -> str:
     return f"[{','.join(rows)}]" if classes <= MOST_SHOWN else "[[0,1,...],...]"
 
 
-def choose_points(validation: Predictions, config: EvaluateConfig) -> dict[str, Any]:
+def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoints:
     """Every operating point that validation gives, and which of them decides.
 
     Args:
         validation: calibrated, with labels.
-
-    Returns:
-        positive: name of the finding, None of more than two classes; points {key: threshold, asked, why, promised};
-        chosen: key of the one that decides; costs: the matrix, or None; notes.
     """
     classes, labels = validation.classes, known_labels(validation)
-    asked, positive = asked_point(config, len(classes)), finding(validation)
+    asked, positive = asked_point(config, len(classes)), positive_index(validation)
     costs = cost_matrix(config, len(classes), positive)
-    found: dict[str, Any] = {"positive": None, "chosen": asked, "notes": []}
-    found["costs"] = None if costs is None else costs.tolist()
+    stored = None if costs is None else costs.tolist()
+    likeliest = PolicyPoint(threshold=None, asked=None, why="")
     if positive is None:
-        found["points"] = {key: {"threshold": None, "asked": None, "why": ""} for key in ("default", asked)}
-        return found
-    found["positive"] = classes[positive]
+        points = dict.fromkeys(("default", asked), likeliest)
+        return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, notes=())
     truth = labels == positive
     scores = validation.probabilities[:, positive]
-    points: dict[str, dict[str, Any]] = {"default": {"threshold": None, "asked": None, "why": ""}}
+    points, units = {"default": likeliest}, Units.of(validation)
     counts = {"positives": int(truth.sum()), "negatives": int((~truth).sum())}
     for key, target in _targets(config, asked).items():
-        threshold, why = (
-            None,
-            f"validation holds no image of class '{classes[positive if not truth.any() else 1 - positive]}'",
-        )
+        absent = classes[positive if not truth.any() else 1 - positive]
+        threshold, why = None, f"validation holds no image of class '{absent}'"
         if all(counts.values()):
             tp, fp = threshold_counts(scores, truth)
             threshold, why = _threshold(key, target, scores, tp, fp, costs, positive, config.prevalence)
-        points[key] = {"threshold": threshold, "asked": target, "why": why}
-    units = Units.of(validation)
-    for point in points.values():
-        called = _called(scores, point["threshold"])
-        if point["threshold"] is not None or not point["why"]:
-            point["promised"] = rates(called, truth, units)
-    if points[asked]["threshold"] is None and points[asked]["why"]:
-        found["chosen"] = "default"
-        found["notes"].append(
-            f"The operating point that was asked for could not be chosen: {points[asked]['why']}. The likeliest class "
+        points[key] = PolicyPoint(threshold=threshold, asked=target, why=why)
+    for key, point in points.items():
+        if point.threshold is not None or not point.why:
+            promised = PointRates.model_validate(rates(_is_called(scores, point.threshold), truth, units))
+            points[key] = point.model_copy(update={"promised": promised})
+    chosen, notes = asked, []
+    if points[asked].why:
+        chosen = "default"
+        notes.append(
+            f"The operating point that was asked for could not be chosen: {points[asked].why}. The likeliest class "
             "decides instead."
         )
-    if found["chosen"] != "default" and all(counts.values()):
-        found["notes"] += _weak(counts, units, truth, config)
-    found |= {"points": points, **counts}
-    return found
+    if chosen != "default" and all(counts.values()):
+        notes += _weak(counts, units, truth, config)
+    return PolicyPoints(
+        positive=classes[positive], chosen=chosen, points=points, costs=stored, notes=tuple(notes), **counts
+    )
 
 
 def _targets(config: EvaluateConfig, asked: str) -> dict[str, Any]:
@@ -170,7 +240,7 @@ def _threshold(
     if key == "youden":  # Youden, Cancer 3 (1950) 32
         best = int(np.argmax(np.round(sensitivity + specificity, 12)))
         if best in (0, last):
-            return None, "no threshold tells the classes apart better than guessing"
+            return None, "no threshold separates the classes better than guessing"
     elif key == "target_sensitivity":
         best = int(np.argmax(sensitivity >= target - 1e-12))
         if best == last:
@@ -213,8 +283,8 @@ def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: Ev
     return notes
 
 
-def _called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
-    """(S,) bool: called positive. Without a threshold the likelier class, so a probability above one half."""
+def _is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
+    """(S,) bool: predicted positive. Without a threshold the likelier class, so a probability above one half."""
     return scores > 0.5 if threshold is None else scores >= threshold
 
 
@@ -230,45 +300,45 @@ def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> dict[str, Any]
     return {**numbers, "counts": {name: int(cell.sum()) for name, cell in cells.items()}}
 
 
-def apply_point(predictions: Predictions, chosen: Mapping[str, Any] | None) -> Predictions:
+def apply_point(predictions: Predictions, operating: PolicyPoints) -> Predictions:
     """The predictions, decided at the point that `choose_points` chose."""
-    if chosen is None or chosen["chosen"] == "default":
+    if operating.chosen == "default":
         return predictions
-    if chosen["positive"] is None:
-        return replace(predictions, costs=tuple(map(tuple, chosen["costs"])))
-    threshold = chosen["points"][chosen["chosen"]]["threshold"]
-    return replace(predictions, positive=chosen["positive"], threshold=threshold)
+    if operating.positive is None:
+        assert operating.costs is not None
+        return replace(predictions, costs=tuple(operating.costs))
+    return replace(predictions, positive=operating.positive, threshold=operating.threshold)
 
 
 def report_points(
-    predictions: Predictions, chosen: Mapping[str, Any] | None, config: EvaluateConfig
+    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
 ) -> dict[str, Any] | None:
-    """What each operating point reaches on the judged images, beside what validation promised.
+    """What each operating point reaches on the evaluated images, beside what it reaches on validation.
 
-    Without a choice (a model of before there was one) only the likeliest class is judged. None of more than two classes
-    without costs.
+    Without operating points, the likeliest class alone is reported. None of more than two classes without costs.
     """
-    positive, labels = finding(predictions), known_labels(predictions)
+    positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None:
-        return _report_costs(predictions, chosen, config)
-    if chosen is None or chosen.get("positive") != predictions.classes[positive]:
-        chosen = {"points": {"default": {"threshold": None, "asked": None, "why": ""}}, "chosen": "default"}
+        return _report_costs(predictions, operating, config)
+    if operating is None or operating.positive != predictions.classes[positive]:
+        likeliest = PolicyPoint(threshold=None, asked=None, why="")
+        operating = PolicyPoints(positive=None, chosen="default", points={"default": likeliest}, costs=None, notes=())
     units, truth = Units.of(predictions), labels == positive
     points = {}
-    for key, point in chosen["points"].items():
-        points[key] = {"title": TITLES[key], "promised": None, **point, "reached": None}
-        if point["threshold"] is not None or not point["why"]:
-            called = _called(predictions.probabilities[:, positive], point["threshold"])
+    for key, point in operating.points.items():
+        points[key] = {"title": TITLES[key], **point.model_dump(mode="json"), "reached": None}
+        if point.threshold is not None or not point.why:
+            called = _is_called(predictions.probabilities[:, positive], point.threshold)
             points[key]["reached"] = rates(called, truth, units)
-            if chosen.get("costs"):
+            if operating.costs:
                 taken = np.where(called, positive, 1 - positive)
-                points[key]["reached"] |= spent(chosen["costs"], predictions, taken, config)
+                points[key]["reached"] |= spent(operating.costs, predictions, taken, config)
     return {
         "positive": predictions.classes[positive],
-        "chosen": chosen["chosen"],
+        "chosen": operating.chosen,
         "threshold": predictions.threshold,
         "points": points,
-        "notes": list(chosen.get("notes", ())),
+        "notes": list(operating.notes),
     }
 
 
@@ -290,9 +360,10 @@ def report_fold_points(
         predictions: as the folds `decided`.
         folds: with `asked`, `target` and, by fold, `threshold`.
     """
-    asked, positive = folds["asked"], finding(predictions)
+    asked, positive = folds["asked"], positive_index(predictions)
     if not by_fold(folds) or positive is None:
-        return report_points(predictions, {"positive": None, "chosen": asked, "costs": folds["costs"]}, config)
+        costs = PolicyPoints(positive=None, chosen=asked, points={}, costs=folds["costs"], notes=())
+        return report_points(predictions, costs, config)
     found = report_points(replace(predictions, decided=None), None, config)
     assert found is not None
     reached = rates(predictions.predicted == positive, known_labels(predictions) == positive, Units.of(predictions))
@@ -305,15 +376,15 @@ def report_fold_points(
 
 
 def _report_costs(
-    predictions: Predictions, chosen: Mapping[str, Any] | None, config: EvaluateConfig
+    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
 ) -> dict[str, Any] | None:
-    if chosen is None or not chosen.get("costs"):
+    if operating is None or not operating.costs:
         return None
     points = {}
-    for key, called in (("default", predictions.logits.argmax(axis=1)), ("cost", predictions.predicted)):
-        numbers = spent(chosen["costs"], predictions, called, config)
+    for key, called in (("default", predictions.likeliest), ("cost", predictions.predicted)):
+        numbers = spent(operating.costs, predictions, called, config)
         points[key] = {"title": TITLES[key], "threshold": None, "asked": None, "why": "", "reached": numbers}
-    return {"positive": None, "chosen": chosen["chosen"], "threshold": None, "points": points, "notes": []}
+    return {"positive": None, "chosen": operating.chosen, "threshold": None, "points": points, "notes": []}
 
 
 def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Any]:
@@ -326,7 +397,11 @@ def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: Eval
         costs: K x K; called: (S,) int64, the class that is taken.
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
-    boot, positive, k = Bootstrap.of(predictions, config.resamples), finding(predictions), len(predictions.classes)
+    boot, positive, k = (
+        Bootstrap.of(predictions, config.resamples),
+        positive_index(predictions),
+        len(predictions.classes),
+    )
     kinds = np.eye(k)[labels]  # (S, K)
     whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
 

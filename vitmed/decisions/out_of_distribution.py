@@ -1,51 +1,64 @@
-"""How unlike the training images an image is: the Mahalanobis distance of its features (Lee et al., NeurIPS 2018,
-arXiv 1807.03888, without the noise and the layers): the least over the classes, one covariance for all.
+"""Out-of-distribution (OOD) score: how unlike the training images an image is.
 
-On malaria cells, CIFAR-10 and MNIST it told other images apart as well as the nearest neighbour in the same features,
-or better, and needs a tenth of the room; see docs/decisions.md. A known image is one like those of training; that is
-not one that the model gets right.
+The score is the Mahalanobis distance of the features, the least over the classes, with one covariance for all (Lee et
+al., NeurIPS 2018, arXiv 1807.03888, without the noise and the layers). On malaria cells, CIFAR-10 and MNIST it detects
+other images as well as the nearest neighbour in the same features, or better, and takes a tenth of the space; see
+docs/decisions.md. A low score says that an image is like those of training, not that the model is right about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.stored import Stored
 from vitmed.metrics.area_intervals import pulled_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.evaluation import Entry, auroc_entry, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+from vitmed.metrics.predictions import OOD_SCORE, Predictions
 from vitmed.metrics.resampling import group_index
 
-QUANTILE = 0.99  # of validation: above it an image is called unlike the training ones
+QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images
 FEWEST = 20  # training images
 MOST_CLASSES = 100  # with a mean of their own; of more there is one mean for all
-MOST_FITTED = 2000  # training images that are looked at
+MOST_FITTED = 2000  # training images that the score is fitted on
 
 
-@dataclass(frozen=True)
-class Familiarity:
+class OodScore(Stored):
     """Where the features of the training images lie.
 
     Attributes:
-        means: (M, D) float32, of each class.
-        precision: (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance.
-        scale: distance (squared) of the validation quantile; a score of 1 lies there.
         n: training images that it was fitted on.
+        scale: distance (squared) of the validation quantile; a score of 1 lies there.
+        means: (M, D) float32, of each class.
+        precision: (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance. A metrics.json holds neither
+            means nor precision, so nothing can be scored with it.
     """
 
-    means: np.ndarray
-    precision: np.ndarray
-    scale: float
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     n: int
+    scale: float = Field(gt=0)
+    means: np.ndarray | None = None
+    precision: np.ndarray | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> OodScore:
+        if self.means is None and self.precision is None:
+            return self
+        width = self.means.shape[1] if self.means is not None and self.means.ndim == 2 else 0
+        if not width or self.precision is None or self.precision.shape != (width * (width + 1) // 2,):
+            raise ValueError("means and precision do not fit each other, or one is missing")
+        return self
 
     def score(self, features: np.ndarray) -> np.ndarray:
         """(S, D) -> (S,) float32: distance / the 99th percentile of validation; above 1 is unlike."""
+        assert self.means is not None and self.precision is not None
         width = self.means.shape[1]
         full = np.zeros((width, width))
         full[np.tril_indices(width)] = self.precision
@@ -59,8 +72,8 @@ class Familiarity:
         return np.sqrt(squared / self.scale).astype(np.float32)
 
 
-def fit_familiarity(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> Familiarity | None:
-    """From features (S, D) of training images with labels (S,), and of validation (V, D). None of too few images.
+def fit_ood_score(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> OodScore | None:
+    """Fit on features (S, D) of training images with labels (S,), and (V, D) of validation. None for too few images.
 
     The covariance is shrunk to a multiple of the identity (Ledoit & Wolf, J. Multivar. Anal. 88 (2004) 365), so that it
     can be inverted whatever the number of images.
@@ -80,59 +93,59 @@ def fit_familiarity(train: np.ndarray, labels: np.ndarray, validation: np.ndarra
         return None  # features that never differ
     precision = np.linalg.inv(covariance + 1e-6 * size * np.eye(len(covariance)))
     packed = precision[np.tril_indices(len(precision))].astype(np.float32)
-    unscaled = Familiarity(means.astype(np.float32), packed, 1.0, len(train))
+    unscaled = OodScore(n=len(train), scale=1.0, means=means.astype(np.float32), precision=packed)
     # (n + 1)-quantile, so that a new image of the same kind is called unlike in at most a hundredth of the cases
     level = min(1.0, QUANTILE * (len(validation) + 1) / len(validation))
     edge = float(np.quantile(unscaled.score(validation).astype(np.float64) ** 2, level, method="higher"))
-    return Familiarity(unscaled.means, packed, edge, len(train)) if edge > 0 else None
+    return unscaled.model_copy(update={"scale": edge}) if edge > 0 else None
 
 
-def report_familiarity(
-    predictions: Predictions, stored: Mapping[str, Any] | None, config: EvaluateConfig
+def report_ood_scores(
+    predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
 ) -> dict[str, Any] | None:
-    """How many of the judged images are unlike the training ones, whether errors are among them, and other images.
+    """How many of the evaluated images are unlike the training images, how often those are wrong, and other images.
 
     Args:
-        stored: n and, where other images were given, unlike: their scores.
+        others: scores of other images, if any are given.
 
     Returns:
-        n: training images behind it, n_unfamiliar: of the judged above 1, flagged: their share, error_rate_familiar,
-        error_rate_unfamiliar, quantiles; unlike: {n, auroc, flagged, scores}, or None. None where the predictions hold
-        no scores.
+        n: training images behind the score, n_above: evaluated images with a score above 1, flagged: their share,
+        error_rate_below, error_rate_above, quantiles; unlike: {n, auroc, flagged, scores}, or None. None where the
+        predictions hold no scores.
     """
     scores = scores_of(predictions)
-    if scores is None or stored is None or not len(scores):
+    if scores is None or fitted is None or not len(scores):
         return None
     boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
     found: dict[str, Any] = {
-        "n": int(stored["n"]),
-        "n_unfamiliar": int(above.sum()),
+        "n": fitted.n,
+        "n_above": int(above.sum()),
         "flagged": boot.proportion(above, np.ones(len(above), bool)),
         "quantiles": np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
         "unlike": None,
     }
     if predictions.labels is not None:
         wrong = predictions.predicted != predictions.labels
-        for name, part in (("familiar", ~above), ("unfamiliar", above)):
+        for name, part in (("below", ~above), ("above", above)):
             found[f"error_rate_{name}"] = boot.proportion(wrong, part)
-    others = np.array(stored.get("unlike") or (), dtype=np.float64)
-    if len(others):
+    other = np.array(others, dtype=np.float64)
+    if len(other):
         found["unlike"] = {
-            "n": len(others),
-            "auroc": told_apart(scores, predictions.groups, others),
-            "flagged": of_share(share(others > 1, np.ones(len(others), bool), Units(np.arange(len(others))))),
-            "scores": [float(f"{score:.5g}") for score in others],
+            "n": len(other),
+            "auroc": detection_auroc(scores, predictions.groups, other),
+            "flagged": of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other))))),
+            "scores": [float(f"{score:.5g}") for score in other],
         }
     return found
 
 
-def told_apart(
+def detection_auroc(
     scores: np.ndarray, groups: Sequence[str] | None, others: np.ndarray, other_groups: Sequence[str] | None = None
 ) -> Entry:
-    """AUROC with which the score tells other images, (T,), from the judged, (S,); no patient has images of both."""
+    """AUROC with which the score separates other images, (T,), from the evaluated, (S,); no patient is in both."""
     names = [
         name and f"{kind} {name}"
-        for kind, part, n in (("judged", groups, len(scores)), ("other", other_groups, len(others)))
+        for kind, part, n in (("evaluated", groups, len(scores)), ("other", other_groups, len(others)))
         for name in (part if part is not None else [""] * n)
     ]
     other = np.arange(len(names)) >= len(scores)
@@ -141,9 +154,9 @@ def told_apart(
 
 
 def scores_of(predictions: Predictions) -> np.ndarray | None:
-    """(S,) float64 from the column of the table; None where it is not there or holds something else."""
+    """(S,) float64 from the column of the table; None where the column is missing or holds something else."""
     try:
-        scores = np.array([float(cell) for cell in predictions.columns[UNFAMILIARITY]])
+        scores = np.array([float(cell) for cell in predictions.columns[OOD_SCORE]])
     except (KeyError, ValueError):
         return None
     return scores if np.isfinite(scores).all() else None

@@ -1,29 +1,30 @@
-"""What validation says of how a model is to be used: calibration, operating point, sets, answers, familiarity.
+"""`DecisionPolicy`: everything that validation chooses about the use of a model.
 
-It is made once, after the training, from what best.pt says of the validation images; it is stored in the checkpoint as
-one plain dict and applied to everything that this checkpoint says. Making it may take scipy and scikit-learn; applying
-it is numpy alone.
+It is chosen once, after the training, on what best.pt predicts for the validation images; the checkpoint stores it, and
+every prediction of the checkpoint goes through it. Choosing takes scipy and scikit-learn; applying takes numpy alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 
+from vitmed.core.aliases import POLICY, with_new_names
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.stored import Numbers, Stored
 from vitmed.decisions.calibration import Calibration, fit_calibration
-from vitmed.decisions.conformal import fit_sets, prediction_sets
-from vitmed.decisions.operating_points import apply_point, choose_points
-from vitmed.decisions.out_of_distribution import Familiarity, scores_of
-from vitmed.decisions.selective_prediction import certainty, choose_answers
+from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
+from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
+from vitmed.decisions.out_of_distribution import OodScore, scores_of
+from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.positive_class import finding
-from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
+from vitmed.metrics.positive_class import positive_index
+from vitmed.metrics.predictions import OOD_SCORE, Predictions, softmax
 from vitmed.metrics.scoring import known_labels
 
 SET, ANSWER = "set", "answer"  # columns of predictions.csv
@@ -36,59 +37,58 @@ CHOOSING = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """All that is chosen on validation.
+class DecisionPolicy(Stored):
+    """What validation chooses.
 
     Attributes:
-        asked: the fields `CHOOSING` of the configuration that it was made for.
+        asked: the fields `CHOOSING` of the configuration that it was chosen for.
         n: validation images.
-        calibration: of the logits.
-        operating: from `operating.choose_points`, of the calibrated.
-        sets: from `conformal.fit_sets`; None where validation has too few images.
-        answers: from `abstention.choose_answers`; None where no risk was chosen.
-        familiarity: None where it could not be fitted.
-        unlike: scores of images that are no such images, with which an evaluation was asked to compare.
+        weights_hash: of the weights that it was chosen for; None: not known (0.1.0 did not store it).
+        calibration: of the raw logits.
+        operating: the operating points, of calibrated probabilities.
+        prediction_sets: None where validation has too few images.
+        abstention: None where no limit of the risk was asked for.
+        ood_score: None where it could not be fitted.
+        other_scores: out-of-distribution scores of other images that an evaluation was given (`--unlike`).
     """
 
-    asked: Mapping[str, Any]
+    asked: dict[str, JsonValue]
     n: int
+    weights_hash: str | None = None
     calibration: Calibration
-    operating: Mapping[str, Any]
-    sets: Mapping[str, Any] | None
-    answers: Mapping[str, Any] | None
-    familiarity: Familiarity | Mapping[str, Any] | None = None
-    unlike: tuple[float, ...] = ()
+    operating: PolicyPoints
+    prediction_sets: SetThresholds | None
+    abstention: Abstention | None
+    ood_score: OodScore | None
+    other_scores: Numbers = ()
 
-    def apply(self, raw: Predictions) -> Predictions:
-        """Calibrate the logits, decide, and add the columns."""
-        return self.decide(replace(raw, logits=self.calibration.apply(raw.logits)))
+    def apply(self, predictions: Predictions) -> Predictions:
+        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
 
-    def decide(self, calibrated: Predictions) -> Predictions:
-        """Decide of calibrated logits, and add the columns `set` and `answer`; a user's column of that name stays."""
-        decided = apply_point(calibrated, self.operating)
-        own = {name: cells for name, cells in decided.columns.items() if name not in _ours(decided)}
+        A user's column of that name stays. Applied again, it gives the same.
+        """
+        decided = apply_point(self.calibrate(predictions), self.operating)
+        own = {name: cells for name, cells in decided.columns.items() if name not in _policy_columns(decided)}
         ours: dict[str, tuple[str, ...]] = {}
-        inside = None if self.sets is None else prediction_sets(decided, self.sets)
+        inside = None if self.prediction_sets is None else prediction_sets(decided, self.prediction_sets)
         if inside is not None:
-            ours[SET] = tuple(self._names(decided.classes, np.flatnonzero(row)) for row in inside)
+            ours[SET] = tuple(_names(decided.classes, np.flatnonzero(row)) for row in inside)
         ours[ANSWER] = tuple(self._answers(decided, inside))
-        score = {UNFAMILIARITY: own.pop(UNFAMILIARITY)} if UNFAMILIARITY in own else {}
+        score = {OOD_SCORE: own.pop(OOD_SCORE)} if OOD_SCORE in own else {}
         return replace(decided, columns={**score, **{name: ours[name] for name in ours if name not in own}, **own})
 
-    @staticmethod
-    def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
-        further = f" | and {len(members) - MOST_NAMES} more" if len(members) > MOST_NAMES else ""
-        return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
+    def calibrate(self, predictions: Predictions) -> Predictions:
+        """The predictions with calibrated probabilities, undecided."""
+        return _calibrated(predictions, self.calibration)
 
     def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
         """ "yes", or "no: " and why, for each image."""
         scores = scores_of(predictions)
         sizes = np.ones(len(predictions), int) if inside is None else inside.sum(axis=1)
-        least = None if self.answers is None else self.answers["least"]
-        unsure = np.zeros(len(predictions), bool) if least is None else certainty(predictions) < least
-        if self.answers is not None and least is None:
-            unsure[:] = True  # no certainty is enough for the risk that was asked for
+        unsure = np.zeros(len(predictions), bool)
+        if self.abstention is not None:  # without a `least`, no certainty is enough for the risk that was asked for
+            least = self.abstention.least
+            unsure = np.ones_like(unsure) if least is None else certainty(predictions) < least
         answers = []
         for row, size in enumerate(sizes):
             reasons = [UNLIKE] if scores is not None and scores[row] > 1 else []
@@ -97,53 +97,54 @@ class Judgement:
             answers.append(NO + ", ".join(reasons) if reasons else YES)
         return answers
 
-    def raw(self, calibrated: Predictions) -> Predictions:
-        """The predictions as the network gave them, undecided."""
-        logits = self.calibration.undo(calibrated.logits)
-        return replace(calibrated, logits=logits, threshold=None, costs=None, decided=None)
-
-    def to_dict(self, arrays: bool = True) -> dict[str, Any]:
-        """Plain types and numpy arrays, for a checkpoint; without the arrays for metrics.json."""
-        known = self.familiarity
-        if isinstance(known, Familiarity):
-            stored: dict[str, Any] | None = {"n": known.n, "scale": known.scale}
-            if arrays and stored is not None:
-                stored |= {"means": known.means, "precision": known.precision}
-        else:
-            stored = None if known is None else dict(known)
-        content: dict[str, Any] = {
-            "asked": dict(self.asked),
-            "n": self.n,
-            "calibration": self.calibration.to_dict(),
-            "operating": dict(self.operating),
-            "sets": None if self.sets is None else dict(self.sets),
-            "answers": None if self.answers is None else dict(self.answers),
-            "familiarity": stored,
-        }
-        return content if arrays or not self.unlike else {**content, "unlike": list(self.unlike)}
+    def to_json(self) -> dict[str, Any]:
+        """Plain types for metrics.json, without the arrays."""
+        return self.model_dump(mode="json", exclude={"ood_score": {"means", "precision"}})
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> Judgement:
-        """From what `to_dict` gave, with the arrays or without, for a model of these classes.
+    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
+        """Read what a checkpoint or a metrics.json holds, for a model of these classes.
 
         Raises:
-            ValueError: it is something else; says which part, and what was expected there.
+            ValueError: it is something else; names the part, and what was expected there.
         """
-        _check(content, classes)
-        known = content["familiarity"]
-        if known is not None and "means" in known:
-            means, precision = (np.asarray(known[key], dtype=np.float32) for key in ("means", "precision"))
-            known = Familiarity(means, precision, float(known["scale"]), int(known["n"]))
-        return cls(
-            asked=dict(content["asked"]),
-            n=int(content["n"]),
-            calibration=Calibration.of(content["calibration"]),
-            operating=dict(content["operating"]),
-            sets=None if content["sets"] is None else dict(content["sets"]),
-            answers=None if content["answers"] is None else dict(content["answers"]),
-            familiarity=known,
-            unlike=tuple(float(score) for score in content.get("unlike", ())),
-        )
+        try:
+            policy = cls.model_validate(with_new_names(content, POLICY))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except AttributeError:
+            raise ValueError(f"expected a decision policy, found {type(content).__name__}") from None
+        policy._check_classes(classes)
+        return policy
+
+    def _check_classes(self, classes: Sequence[str]) -> None:
+        k, operating, sets = len(classes), self.operating, self.prediction_sets
+        point = operating.points.get(operating.chosen)
+        for good, problem in (
+            (len(self.calibration.scale) == k, "calibration: it is of other classes"),
+            (operating.positive in (classes if k == 2 else [None]), "operating.positive: it is of other classes"),
+            (point is not None, f"operating.chosen: there is no point {operating.chosen!r}"),
+            (
+                operating.costs is None or [len(row) for row in operating.costs] == [k] * k,
+                "operating.costs: they are of other classes",
+            ),
+            (
+                operating.chosen == "default"
+                or (operating.costs is not None if k != 2 else point is not None and point.threshold is not None),
+                "operating.points: the point that was chosen has neither a threshold nor costs",
+            ),
+            (
+                sets is None or (len(sets.least), len(sets.units)) == (k, k),
+                "prediction_sets: they are of other classes",
+            ),
+            (
+                self.abstention is None or self.abstention.least is not None or self.abstention.why,
+                "abstention.why: it is empty",
+            ),
+        ):
+            if not good:
+                raise ValueError(problem)
 
 
 def count_answers(predictions: Predictions) -> dict[str, Any] | None:
@@ -152,7 +153,7 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
     Returns:
         n; n_answered; answered: their share; wrong_answered, wrong_unanswered: the share of errors among the answered
         and among the others, each an entry; unanswered {reason: images}, an image with two reasons counted at both.
-        None without images, or where no judgement wrote the column.
+        None without images, or where no policy wrote the column.
     """
     cells = predictions.columns.get(ANSWER, ())
     if not cells or not all(cell == YES or cell.startswith(NO) for cell in cells):
@@ -176,133 +177,26 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
     }
 
 
-class _Plain(BaseModel):
-    """A dict as it was stored: every key that is used later, of its type; further ones may be there."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, arbitrary_types_allowed=True)
-    __pydantic_extra__: dict[str, JsonValue]
-
-
-Numbers = list[float] | tuple[float, ...]
+def _calibrated(predictions: Predictions, calibration: Calibration) -> Predictions:
+    """Undecided predictions; without a calibration their probabilities are the softmax of the logits."""
+    calibrated = None if calibration.method == "none" else softmax(calibration.apply(predictions.logits))
+    return replace(predictions.undecided(), calibrated=calibrated)
 
 
-class _Entry(_Plain):
-    value: float | None
-    low: float | None
-    high: float | None
+def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
+    further = f" | and {len(members) - MOST_NAMES} more" if len(members) > MOST_NAMES else ""
+    return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
 
 
-class _Counts(_Plain):
-    tp: int
-    fp: int
-
-
-class _Promised(_Plain):
-    counts: _Counts
-    sensitivity: _Entry
-    specificity: _Entry
-    ppv: _Entry
-    npv: _Entry
-    f1: _Entry
-    lr_plus: _Entry
-    lr_minus: _Entry
-
-
-class _Point(_Plain):
-    threshold: float | None
-    asked: JsonValue
-    why: str
-    promised: _Promised | None = None
-
-
-class _Operating(_Plain):
-    positive: str | None
-    chosen: str
-    notes: list[str]
-    costs: list[Numbers] | None
-    points: dict[str, _Point]
-
-
-class _Calibration(_Plain):
-    method: str
-    scale: Numbers
-    bias: Numbers
-
-
-class _Sets(_Plain):
-    coverage: float
-    by: str
-    note: str
-    least: Numbers
-    units: list[int]
-    without: list[str]
-
-
-class _Answers(_Plain):
-    max_risk: float
-    least: float | None
-    why: str
-
-
-class _Familiarity(_Plain):
-    n: int
-    scale: float = Field(gt=0)
-    means: np.ndarray | None = None
-    precision: np.ndarray | None = None
-
-
-class _Stored(_Plain):
-    asked: dict[str, JsonValue]
-    n: int
-    calibration: _Calibration
-    operating: _Operating
-    sets: _Sets | None
-    answers: _Answers | None
-    familiarity: _Familiarity | None
-    unlike: Numbers = ()
-
-
-def _check(content: Any, classes: Sequence[str]) -> None:
-    """Raises ValueError where a stored judgement lacks anything that is used later, or does not fit the classes."""
-    try:
-        _Stored.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    k, operating, sets, known = len(classes), content["operating"], content["sets"], content["familiarity"]
-    point = operating["points"].get(operating["chosen"])
-    costs, answers = operating["costs"], content["answers"]
-    for good, problem in (
-        (len(content["calibration"]["scale"]) == k, "calibration: it is of other classes"),
-        (operating["positive"] in (classes if k == 2 else [None]), "operating.positive: it is of other classes"),
-        (point is not None, f"operating.chosen: there is no point {operating['chosen']!r}"),
-        (costs is None or np.shape(costs) == (k, k), "operating.costs: they are of other classes"),
-        (
-            operating["chosen"] == "default"
-            or (costs is not None if k != 2 else point is not None and point["threshold"] is not None),
-            "operating.points: the point that was chosen has neither a threshold nor costs",
-        ),
-        (sets is None or {len(sets["least"]), len(sets["units"])} == {k}, "sets: they are of other classes"),
-        (answers is None or answers["least"] is not None or answers["why"], "answers.why: it is empty"),
-    ):
-        if not good:
-            raise ValueError(problem)
-    if known is not None and {"means", "precision"} & set(known):
-        means, precision = (np.asarray(known.get(name, ())) for name in ("means", "precision"))
-        width = means.shape[1] if means.ndim == 2 else 0
-        if not width or precision.shape != (width * (width + 1) // 2,):
-            raise ValueError("familiarity: means and precision do not fit each other, or one is missing")
-
-
-def _ours(predictions: Predictions) -> set[str]:
-    """Which of the columns an earlier judgement wrote, told by what stands in them."""
+def _policy_columns(predictions: Predictions) -> set[str]:
+    """Which of the columns a policy wrote: the column `answer` holds nothing but its answers."""
     cells = predictions.columns.get(ANSWER, ("",))
     return {SET, ANSWER} if all(cell == YES or cell.startswith(NO) for cell in cells) else set()
 
 
 def own_columns(predictions: Predictions) -> tuple[str, ...]:
     """The columns that a user's table brought, in its order."""
-    return tuple(name for name in predictions.columns if name not in {UNFAMILIARITY, *_ours(predictions)})
+    return tuple(name for name in predictions.columns if name not in {OOD_SCORE, *_policy_columns(predictions)})
 
 
 def asked_of(config: EvaluateConfig) -> dict[str, Any]:
@@ -311,45 +205,48 @@ def asked_of(config: EvaluateConfig) -> dict[str, Any]:
     return asked if config.cost is not None else asked | {"prevalence": None}  # which then changes no choice
 
 
-def make_judgement(
-    raw: Predictions, config: EvaluateConfig, familiarity: Familiarity | Mapping[str, Any] | None = None
-) -> Judgement:
-    """Choose everything on what a model said of its validation images.
+def choose_policy(
+    validation: Predictions,
+    config: EvaluateConfig,
+    ood_score: OodScore | None = None,
+    weights_hash: str | None = None,
+) -> DecisionPolicy:
+    """Choose everything on what a model predicts for its validation images.
 
     Args:
-        raw: its logits, with labels; `positive` as in the configuration of the run.
-        familiarity: fitted before, since it needs features.
+        validation: with labels; `positive` as in the configuration of the run.
+        ood_score: fitted before, since it needs features.
+        weights_hash: of the model.
 
     Raises:
         UsageError: an operating point that these classes do not have, or two of them.
     """
-    labels = known_labels(raw)
-    calibration = fit_calibration(raw.logits, labels, config.calibration)
-    calibrated = replace(raw, logits=calibration.apply(raw.logits), threshold=None, costs=None)
-    positive = finding(calibrated)
+    calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration)
+    plain = _calibrated(validation, calibration)
+    positive = positive_index(plain)
     if positive is not None:
-        calibrated = replace(calibrated, positive=calibrated.classes[positive])
-    operating = choose_points(calibrated, config)
-    decided = apply_point(calibrated, operating)
-    return Judgement(
+        plain = replace(plain, positive=plain.classes[positive])
+    operating = choose_points(plain, config)
+    return DecisionPolicy(
         asked=asked_of(config),
-        n=len(raw),
+        n=len(validation),
+        weights_hash=weights_hash,
         calibration=calibration,
         operating=operating,
-        sets=fit_sets(calibrated, config.coverage),
-        answers=choose_answers(decided, config.max_risk),
-        familiarity=familiarity,
+        prediction_sets=fit_sets(plain, config.coverage),
+        abstention=choose_abstention(apply_point(plain, operating), config.max_risk),
+        ood_score=ood_score,
     )
 
 
-def notes_of(judgement: Judgement | None) -> list[str]:
-    """What must be known before the numbers are believed."""
-    if judgement is None:
+def notes_of(policy: DecisionPolicy | None) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    if policy is None:
         return [
-            "This checkpoint holds nothing that was chosen on validation: its probabilities are raw, and there are no "
-            "operating point and no prediction sets. (best.pt of a run of this version has them.)"
+            "This checkpoint holds no decision policy: its probabilities are raw, and there are no operating point and "
+            "no prediction sets. (best.pt of a run of this version has them.)"
         ]
-    notes = [str(note) for note in judgement.operating["notes"]]
-    if judgement.answers is not None and judgement.answers["least"] is None:
-        notes.append(f"No image is answered: {judgement.answers['why']}.")
+    notes = list(policy.operating.notes)
+    if policy.abstention is not None and policy.abstention.least is None:
+        notes.append(f"No image is answered: {policy.abstention.why}.")
     return notes

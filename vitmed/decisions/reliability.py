@@ -16,7 +16,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration
 from vitmed.metrics.bootstrap import Bootstrap, Z, ratio
 from vitmed.metrics.evaluation import Entry
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 
@@ -41,13 +41,13 @@ def report_calibration(
         before (else None): see `_measures`.
     """
     known = calibration or Calibration.none(len(predictions.classes), "this model holds no calibration")
-    positive = finding(predictions)
+    positive = positive_index(predictions)
     what = "confidence in the likeliest class"
     about = what if positive is None else f"probability of {predictions.classes[positive]}"
     before = None
     if known.method != "none":
-        before = _measures(replace(predictions, logits=known.undo(predictions.logits)), config)
-    return {**known.to_dict(), "about": about, "before": before, "after": _measures(predictions, config)}
+        before = _measures(replace(predictions, calibrated=None), config)
+    return {**known.model_dump(mode="json"), "about": about, "before": before, "after": _measures(predictions, config)}
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
     """
     labels, chances = known_labels(predictions), predictions.probabilities
     size, classes = chances.shape
-    boot, positive, rows = Bootstrap.of(predictions, config.resamples), finding(predictions), np.arange(size)
+    boot, positive, rows = Bootstrap.of(predictions, config.resamples), positive_index(predictions), np.arange(size)
     tiny = np.finfo(np.float64).eps
     true = np.clip(chances[rows, labels], tiny, 1 - tiny)
     if positive is None:
@@ -175,7 +175,7 @@ def _against_the_rest(
     (Liang & Zeger, Biometrika 73 (1986) 13).
     """
     labels, chances = known_labels(predictions), predictions.probabilities
-    odds = log_odds(predictions.logits)[:, judged]  # (S, J)
+    odds = log_odds(predictions.calibrated_logits)[:, judged]  # (S, J)
     events = labels[:, None] == np.array(judged)
     whole, drawn = boot.sums(np.concatenate([events, chances[:, judged]], axis=1))
     seen, said = np.split(whole, 2), np.split(drawn, 2, axis=1)

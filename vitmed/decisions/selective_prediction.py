@@ -1,40 +1,57 @@
-"""Giving no answer where the model is unsure: which risk is left for how large a share of the images."""
+"""Selective prediction: the model abstains where it is unsure; the risk that is left, by the share answered."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.stored import Stored
 from vitmed.metrics.bootstrap import Bootstrap, ratio
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import bootstrap_weights
 from vitmed.metrics.scoring import known_labels
 
 DOUBT = 0.05  # chance that the bound on the risk does not hold
-SHOWN = 30  # classes of which the report tells how many images are answered
+SHOWN = 30  # classes whose share of answered images the report shows
 GRID = 101  # points of the curve
 
 
-def certainty(predictions: Predictions) -> np.ndarray:
-    """(S,) float64 in 0..1: how far an image is from being decided otherwise.
+class Abstention(Stored):
+    """From which certainty the model answers.
 
-    The probability of the class that is taken; of two classes with a threshold t of another size than one half, its
-    distance from t in log odds, written as a probability.
+    Attributes:
+        max_risk: the share of errors that the answers are to stay below.
+        least: the certainty; None: the model never answers, and `why` gives the reason.
+        coverage, risk, bound: on validation the share answered, its share of errors, and the upper bound of that.
+    """
+
+    max_risk: float
+    least: float | None
+    why: str
+    coverage: float | None = None
+    risk: float | None = None
+    bound: float | None = None
+
+
+def certainty(predictions: Predictions) -> np.ndarray:
+    """(S,) float64 in 0..1: how far an image is from another prediction.
+
+    The probability of the predicted class; of two classes with a threshold t other than one half, the distance from t
+    in log odds, written as a probability.
     """
     if predictions.threshold is None or predictions.positive is None:
-        return predictions.probabilities.max(axis=1) if len(predictions) else np.empty(0)
+        return predictions.confidence
     c = predictions.classes.index(predictions.positive)
-    z = predictions.logits.astype(np.float64)
+    z = predictions.calibrated_logits
     t = min(max(predictions.threshold, 1e-12), 1 - 1e-12)
     return 1 / (1 + np.exp(-np.abs(z[:, c] - z[:, 1 - c] - math.log(t / (1 - t)))))
 
 
-def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str, Any] | None:
-    """From which certainty the model answers so that its share of errors stays below `max_risk`.
+def choose_abstention(validation: Predictions, max_risk: float | None) -> Abstention | None:
+    """From which certainty the model answers so that its share of errors stays below `max_risk`; None without a limit.
 
     Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, algorithm 1): a search by halves over the
     certainties of validation, each step tested at 0.05 / number of steps by the upper end of an exact binomial
@@ -43,10 +60,6 @@ def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str,
 
     Args:
         validation: calibrated and decided, with labels.
-
-    Returns:
-        max_risk, least: the certainty, or None; why; and on validation, of those answered: coverage, risk, bound.
-        None where no risk was chosen.
     """
     if max_risk is None:
         return None
@@ -55,9 +68,8 @@ def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str,
     wrong = validation.predicted != labels
     order = np.argsort(-sure, kind="stable")
     distinct = np.unique(sure)[::-1]  # from the surest down
-    found: dict[str, Any] = {"max_risk": max_risk, "least": None, "why": "there are no validation images"}
     if not len(distinct):
-        return found
+        return Abstention(max_risk=max_risk, least=None, why="there are no validation images")
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
     steps = len(distinct).bit_length()  # of a search by halves
     effect = design_effect(wrong, boot.units)
@@ -71,16 +83,16 @@ def choose_answers(validation: Predictions, max_risk: float | None) -> dict[str,
             high = middle - 1
     if best < 0:
         why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {len(labels):,} images"
-        return {**found, "why": why}
+        return Abstention(max_risk=max_risk, least=None, why=why)
     chosen = order[: answered[best]]
-    return {
-        "max_risk": max_risk,
-        "least": float(distinct[best]),
-        "why": "",
-        "coverage": len(chosen) / len(labels),
-        "risk": float(wrong[chosen].mean()),
-        "bound": upper_bound(wrong[chosen], effect, DOUBT / steps),
-    }
+    return Abstention(
+        max_risk=max_risk,
+        least=float(distinct[best]),
+        why="",
+        coverage=len(chosen) / len(labels),
+        risk=float(wrong[chosen].mean()),
+        bound=upper_bound(wrong[chosen], effect, DOUBT / steps),
+    )
 
 
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
@@ -110,15 +122,13 @@ def upper_bound(wrong: np.ndarray, effect: float, doubt: float) -> float:
     return 1.0 if errors >= trials else float(beta.ppf(1 - doubt, errors + 1, trials - errors))
 
 
-def report_answers(
-    predictions: Predictions, chosen: Mapping[str, Any] | None, config: EvaluateConfig
-) -> dict[str, Any]:
+def report_abstention(predictions: Predictions, chosen: Abstention | None, config: EvaluateConfig) -> dict[str, Any]:
     """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what is
     reached at the chosen certainty.
 
     Returns:
         error_rate: with every image answered; area: the mean risk over all shares answered, of images that are equally
-        sure in the mean order; curve {coverage, risk, low, high}; chosen: what `choose_answers` gave, or None;
+        sure in the mean order; curve {coverage, risk, low, high}; chosen: what `choose_abstention` gave, or None;
         reached: {coverage, risk, per_class {name: coverage}} there, or None.
     """
     labels, sure = known_labels(predictions), certainty(predictions)
@@ -128,13 +138,13 @@ def report_answers(
         "error_rate": boot.proportion(wrong, np.ones(size, bool)),
         "area": boot.entry(float("nan"), np.empty(0)),
         "curve": {"coverage": [], "risk": [], "low": [], "high": []},
-        "chosen": None if chosen is None else dict(chosen),
+        "chosen": None if chosen is None else chosen.model_dump(exclude_none=chosen.least is not None),
         "reached": None,
     }
     if size:
         found |= _curve(sure, wrong, boot)
-    if chosen is not None and chosen["least"] is not None and size:
-        found["reached"] = _reached(predictions, labels, wrong, sure >= chosen["least"], boot)
+    if chosen is not None and chosen.least is not None and size:
+        found["reached"] = _reached(predictions, labels, wrong, sure >= chosen.least, boot)
     return found
 
 

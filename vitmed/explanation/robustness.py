@@ -10,7 +10,6 @@ Letters: S images, K classes, R resamples.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +21,12 @@ import torch
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 from vitmed.metrics.scoring import known_labels
+from vitmed.training.checkpoint import hash_weights
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
@@ -59,7 +59,7 @@ def judge(
     weights = _weights(clean, resamples, seed)
     whole = _draw(clean, labels, weights)
     drawn = {key: [_draw(p, labels, weights) for p in part] for key, part in corrupted.items()}
-    positive = finding(clean)
+    positive = positive_index(clean)
     found: dict[str, Any] = {
         "n": len(labels),
         "n_groups": None if clean.groups is None else int(group_index(clean.groups, len(labels)).max(initial=-1)) + 1,
@@ -204,17 +204,8 @@ def known_stress(run: Path, weights: Mapping[str, torch.Tensor]) -> dict[str, An
     for file in reversed(files):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            if content["weights_sha256"] == weights_hash(weights) and content["corruptions"] is not None:
+            if content["weights_sha256"] == hash_weights(weights) and content["corruptions"] is not None:
                 return dict(content)
         except (OSError, ValueError, KeyError, TypeError):  # somebody else's file
             continue
     return None
-
-
-def weights_hash(weights: Mapping[str, torch.Tensor]) -> str:
-    """The sha256 of a state dict: names and bytes. What else a checkpoint holds changes no stress test."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -10,7 +10,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.evaluation import Entry, entry, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 
@@ -29,7 +29,7 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[s
         npv}], curve: the same for more prevalences, sentence: the row of 1 % or of the intended in words; why: where
         there is nothing, the reason.
     """
-    positive, labels = finding(predictions), known_labels(predictions)
+    positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None:
         return None
     truth, called = labels == positive, predictions.predicted == positive
@@ -114,7 +114,7 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> dict[str
         fewer than `FEW_GROUPS` patients, or images, of either kind cannot tell); why: where there is nothing, the
         reason.
     """
-    positive, labels = finding(predictions), known_labels(predictions)
+    positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None:
         return None
     truth, scores = labels == positive, predictions.probabilities[:, positive]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc, threshold_counts
 from vitmed.metrics.resampling import group_index
@@ -56,7 +56,7 @@ def known_patients(predictions: Predictions) -> Patients:
     lowest = np.minimum.reduceat(labels[order], starts) if len(starts) else labels[:0]
     highest = np.maximum.reduceat(labels[order], starts) if len(starts) else labels[:0]
     mixed = lowest != highest
-    positive = finding(predictions)
+    positive = positive_index(predictions)
     return Patients(units, np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum()))
 
 
@@ -75,7 +75,7 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     order, starts = _sorted(group_index(predictions.groups, len(predictions)))
     if not len(starts):
         return np.zeros((0, p.shape[1]))
-    positive = finding(predictions)
+    positive = positive_index(predictions)
     if way == "mean" or (way == "max" and positive is None):
         joined = (np.add if way == "mean" else np.maximum).reduceat(p[order], starts, axis=0)
         return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
@@ -114,7 +114,7 @@ def patient_level(
     """
     if predictions.groups is None or not len(predictions):
         return None
-    patients, two = known_patients(predictions), finding(predictions) is not None
+    patients, two = known_patients(predictions), positive_index(predictions) is not None
     known = patients.labels[patients.labels >= 0]
     result: dict[str, Any] = {
         "n": len(patients.labels),
@@ -145,7 +145,7 @@ def patient_level(
         result[way] = {"text": text, **{key: value for key, value in numbers.items() if key in kept}}
         result["notes"] += [note for note in numbers["notes"] if note not in result["notes"]]
         if two:
-            saturated = int(np.sum(judged.probabilities[:, finding(judged)] > 1 - TINY))
+            saturated = int(np.sum(judged.probabilities[:, positive_index(judged)] > 1 - TINY))
             if saturated > 1:
                 result["notes"].append(
                     f"{TITLES[way]}: {saturated} of {len(judged)} patients have a probability that cannot be told from "
@@ -179,7 +179,7 @@ def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
 
 def _at_threshold(judged: Predictions, before: Predictions, resamples: int) -> dict[str, Any]:
     """The counting numbers at the threshold that was best on validation; log-odds, where nothing is level with 1."""
-    positive = finding(judged)
+    positive = positive_index(judged)
     assert positive is not None
     cut = youden_threshold(_odds(before, positive), known_labels(before) == positive)
     moved = np.zeros_like(judged.logits)
@@ -212,7 +212,7 @@ def _undefined(predictions: Predictions, patients: Patients, known: np.ndarray) 
     if len(np.unique(known)) == 1:
         told = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
         why = f"{told} as '{predictions.classes[known[0]]}'"
-        mixed = patients.mixed and finding(predictions) is not None
+        mixed = patients.mixed and positive_index(predictions) is not None
         both = "with" if len(known) == 1 else f"{patients.mixed} of them have"
         return why + (f" ({both} images of both classes)" if mixed else "")
     return None

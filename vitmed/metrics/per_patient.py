@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
@@ -28,7 +28,7 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
     labels, units = known_labels(predictions), group_index(predictions.groups, len(predictions))
     size = int(units.max()) + 1 if len(units) else 0
     right = predictions.predicted == labels
-    positive = finding(predictions)
+    positive = positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}
     if positive is not None:
         kinds |= {"sensitivity": labels == positive, "specificity": labels != positive}

@@ -1,4 +1,4 @@
-"""Which of two classes is the finding, by the names of the classes."""
+"""Which of two classes is the positive class, by the names of the classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEGATIVES = {
 
 
 def positive_class(classes: Sequence[str]) -> int:
-    """Which of two classes is the finding: the one that is not named like its absence, else the last.
+    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last.
 
     `normal`, `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not.
     """
@@ -24,8 +24,8 @@ def positive_class(classes: Sequence[str]) -> int:
     return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
 
 
-def finding(predictions: Predictions) -> int | None:
-    """Index of the positive class of two: as was said, else by its name. None for more classes."""
+def positive_index(predictions: Predictions) -> int | None:
+    """Index of the positive class of two: the one in `positive`, else by the names. None for more classes."""
     classes = predictions.classes
     if len(classes) != 2:
         return None

@@ -1,4 +1,4 @@
-"""`Predictions`: what a model said of a set of images. Everything after the network starts from it.
+"""`Predictions`: what a model predicts for a set of images. Everything after the network starts from it.
 
 Validation, evaluation and prediction all end in one of these, and every metric, figure and report is a
 pure function of it. `predictions.csv` holds it completely, so a report can be rebuilt without a model.
@@ -10,44 +10,54 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.aliases import COLUMNS, report_alias
 from vitmed.core.csv_files import found_in, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
-UNFAMILIARITY = "unfamiliarity"  # a further column, which a model with a measure of it writes
+OOD_SCORE = "ood_score"  # a further column, which a model with an out-of-distribution score writes
 PROB, LOGIT = "prob_", "logit_"  # with the name of a class, the columns of its numbers
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
-LEAST = float(np.finfo(np.float32).tiny)  # a probability of 0 is taken to be this
+LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
+NEAR = 1e-4  # a probability that differs by more than this does not follow from the logits
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """(S, K) -> (S, K) float64 probabilities; rows sum to 1."""
+    z = logits.astype(np.float64)
+    z = np.exp(z - z.max(axis=1, keepdims=True)) if len(z) else z
+    return z / z.sum(axis=1, keepdims=True) if len(z) else z
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model said of S images, in one class order.
+    """What a model predicts for S images, in one class order.
 
     Attributes:
         classes: the K class names, in the model's order.
         paths: S image paths, relative to the data root, with forward slashes.
         groups: S group (patient) names, or None where patients are unknown.
         labels: (S,) int64 indices into `classes`, or None where the truth is unknown.
-        logits: (S, K) float32, before the softmax.
-        positive: of two classes the finding, where somebody said which; else its name decides.
-        columns: what else is said of the images: name of the column -> S cells.
-        threshold: of two classes, the probability of `positive` from which an image is called positive; None: the
-            likeliest class is taken.
-        costs: of more classes, K x K: what it costs to take an image of the row's class for the column's; the class
-            with the lowest expected cost is taken.
-        decided: (S,) int64, the class that was taken of each image, where several models decided, each in its own way;
+        logits: (S, K) float32, the raw output of the network.
+        calibrated: (S, K) float64, the probabilities after calibration; None: the softmax of the logits.
+        positive: of two classes the name of the positive one; None: the names of the classes decide.
+        columns: further columns of the table: name -> S cells.
+        threshold: of two classes, the probability of `positive` from which an image is predicted positive; None: the
+            likeliest class is predicted.
+        costs: of more classes, K x K: the cost of predicting the column's class for an image of the row's; the class
+            with the lowest expected cost is predicted.
+        decided: (S,) int64, the predicted classes, where each of several models decided by a policy of its own;
             None: `threshold`, `costs` or the likeliest class decides.
         errors: per unreadable image, path -> what is wrong with it; such images have no row here.
-        notes: what must be known of the table that they were read from; not kept in the table.
-        named: whether figures and tables may tell paths; not kept in the table.
+        notes: what a reader must know about the table that they come from; not kept in the table.
+        named: whether figures and tables may show paths; not kept in the table.
     """
 
     classes: tuple[str, ...]
@@ -63,10 +73,12 @@ class Predictions:
     notes: tuple[str, ...] = ()
     decided: np.ndarray | None = None
     named: bool = False
+    calibrated: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         size = len(self.paths)
         assert self.logits.shape == (size, len(self.classes)), self.logits.shape
+        assert self.calibrated is None or self.calibrated.shape == self.logits.shape
         assert self.labels is None or self.labels.shape == (size,)
         assert self.groups is None or len(self.groups) == size
         assert all(len(cells) == size for cells in self.columns.values())
@@ -85,6 +97,7 @@ class Predictions:
             groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             labels=None if self.labels is None else self.labels[rows],
             logits=self.logits[rows],
+            calibrated=None if self.calibrated is None else self.calibrated[rows],
             decided=None if self.decided is None else self.decided[rows],
             columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
             errors=(),
@@ -92,30 +105,44 @@ class Predictions:
 
     @cached_property
     def probabilities(self) -> np.ndarray:
-        """(S, K) float64, rows sum to 1: the softmax of the logits."""
-        z = self.logits.astype(np.float64)
-        z = np.exp(z - z.max(axis=1, keepdims=True)) if len(self) else z
-        return z / z.sum(axis=1, keepdims=True) if len(self) else z
+        """(S, K) float64, rows sum to 1: calibrated where there is a calibration, else the softmax of the logits."""
+        return softmax(self.logits) if self.calibrated is None else self.calibrated
+
+    @cached_property
+    def calibrated_logits(self) -> np.ndarray:
+        """(S, K) float64: their softmax is `probabilities`."""
+        if self.calibrated is None:
+            return self.logits.astype(np.float64)
+        return np.log(np.maximum(self.calibrated, np.finfo(np.float64).tiny))
+
+    @cached_property
+    def likeliest(self) -> np.ndarray:
+        """(S,) int64: the class with the largest probability."""
+        return self.calibrated_logits.argmax(axis=1).astype(np.int64)
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """(S,) int64: the class that is taken: as `decided`, by `threshold` or `costs`, else the largest logit."""
+        """(S,) int64: the predicted class: as `decided`, by `threshold` or `costs`, else the likeliest."""
         if self.decided is not None:
             return self.decided
         if self.threshold is not None and self.positive is not None:
-            finding = self.classes.index(self.positive)
-            return np.where(self.probabilities[:, finding] >= self.threshold, finding, 1 - finding).astype(np.int64)
+            positive = self.classes.index(self.positive)
+            return np.where(self.probabilities[:, positive] >= self.threshold, positive, 1 - positive).astype(np.int64)
         if self.costs is not None:
             return (self.probabilities @ np.array(self.costs, dtype=np.float64)).argmin(axis=1).astype(np.int64)
-        return self.logits.argmax(axis=1).astype(np.int64)
+        return self.likeliest
 
     @cached_property
     def confidence(self) -> np.ndarray:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
+    def undecided(self) -> Predictions:
+        """The raw logits alone: without calibration and decisions."""
+        return replace(self, calibrated=None, threshold=None, costs=None, decided=None)
+
     def name(self, row: int) -> str:
-        """What an image is called in a report: "row 7" for the seventh; its path where the user wants it so."""
+        """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
         return self.paths[row] if self.named else f"row {row + 1}"
 
     def header(self) -> list[str]:
@@ -152,15 +179,23 @@ class Predictions:
         return stream.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
 
     @classmethod
-    def from_csv(cls, file: str | Path, labelled: bool = False, decided: bool = False) -> Predictions:
-        """Read a `predictions.csv` back; labels, groups and logits come out with the same bits.
+    def from_csv(
+        cls,
+        file: str | Path,
+        labelled: bool = False,
+        as_decided: bool = False,
+        calibrate: Callable[[Predictions], Predictions] | None = None,
+    ) -> Predictions:
+        """Read a `predictions.csv` back; labels, groups, logits and probabilities come out with the same bits.
 
-        The logits count. Without any, the logarithms of the probabilities stand for them. A row with an `error` is an
-        image that could not be read. What else is contradictory or left out stands in `notes`.
+        Without `calibrate` the probabilities of the table count where they differ from the softmax of its logits. In a
+        table without logits, the logarithms of the probabilities stand for them. A row with an `error` is an
+        image that could not be read. `notes` names contradictions and missing parts.
 
         Args:
-            labelled: whether every image must have a label, since it is to be judged.
-            decided: take the classes of the column `prediction` as they stand, not by the logits.
+            labelled: whether every image must have a label, since it is to be evaluated.
+            as_decided: take predicted classes and probabilities as they stand: several models made them.
+            calibrate: adds the probabilities of the decision policy that made the table.
 
         Raises:
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
@@ -168,7 +203,7 @@ class Predictions:
         file = Path(file)
         table = _read(file)
         named = {kind: [name for name in table.header if name.startswith(kind)] for kind in (LOGIT, PROB)}
-        kind = LOGIT if table.says(named[LOGIT]) or not table.says(named[PROB]) else PROB
+        kind = LOGIT if table.has(named[LOGIT]) or not table.has(named[PROB]) else PROB
         classes = tuple(name.removeprefix(kind) for name in named[kind])
         lacking = [LOGIT + name.removeprefix(PROB) for name in named[PROB] if name.removeprefix(PROB) not in classes]
         if lacking or not classes:
@@ -177,7 +212,7 @@ class Predictions:
                 "give a predictions.csv, with commas, semicolons or tabs between the cells, and a logit_ column for "
                 "every class",
             )
-        chances = _probabilities(table) if kind == PROB else None
+        chances = _probabilities(table, classes) if kind == PROB else None
         logits = _logits(table, named[LOGIT]) if chances is None else np.log(np.maximum(chances, LEAST))
         labels, groups = _labels(table, classes), tuple(table.cells("group"))
         if labelled and labels is None:
@@ -187,7 +222,7 @@ class Predictions:
                 found = f"none of its {len(table.errors):,} images could be read" if table.errors else found
             elif "label" in table.header:
                 found = "its column label is empty"
-            raise DataError(f"{file}: nothing can be judged, since {found}", fix)
+            raise DataError(f"{file}: nothing can be evaluated, since {found}", fix)
         taken = {*FIXED_COLUMNS, "error", "", *named[LOGIT], *named[PROB]}
         read = cls(
             classes=classes,
@@ -198,8 +233,12 @@ class Predictions:
             errors=table.errors,
             columns={name: tuple(table.cells(name)) for name in table.header if name not in taken},
         )
-        taken_as = _decided(table, classes) if decided else None
-        return replace(read, notes=tuple(_notes(table, read, kind)), decided=taken_as)
+        if calibrate is not None and not as_decided:
+            read = calibrate(read)
+        elif kind == LOGIT and _is_calibrated(table, read, as_decided):
+            read = replace(read, calibrated=_probabilities(table, classes))
+        decided = _decided(table, classes) if as_decided else None
+        return replace(read, notes=tuple(_notes(table, read, kind)), decided=decided)
 
 
 @dataclass(frozen=True)
@@ -220,8 +259,8 @@ class _Table:
     rows: list[dict[str, str]]
     errors: tuple[tuple[str, str], ...]
 
-    def says(self, columns: Sequence[str]) -> bool:
-        """Whether there are such columns, with anything in them where there are rows."""
+    def has(self, columns: Sequence[str]) -> bool:
+        """Whether there are such columns and, if there are rows, any cell in them is filled."""
         return bool(columns) and (not self.rows or any(row.get(name) for row in self.rows for name in columns))
 
     def cells(self, column: str) -> list[str]:
@@ -236,9 +275,9 @@ class _Table:
     def wrong(self, row: int, column: str, expected: str) -> DataError:
         """The error for a cell that holds something else."""
         cell = self.rows[row].get(column)
-        told = "no cell" if cell is None else f"'{cell}'"
+        shown = "no cell" if cell is None else f"'{cell}'"
         return DataError(
-            f"{self.file}: row {self.numbers[row]} has {told} as {column}, expected {expected}",
+            f"{self.file}: row {self.numbers[row]} has {shown} as {column}, expected {expected}",
             "correct it, or write the table again with vitmed evaluate",
         )
 
@@ -275,7 +314,7 @@ def _read(file: Path) -> _Table:
 
 
 def _is_ours(name: str) -> bool:
-    return name.lower() in (*FIXED_COLUMNS, UNFAMILIARITY) or name.lower().startswith((PROB, LOGIT))
+    return name.lower() in (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS) or name.lower().startswith((PROB, LOGIT))
 
 
 def _usual(header: Sequence[str]) -> list[str]:
@@ -283,8 +322,10 @@ def _usual(header: Sequence[str]) -> list[str]:
     names = []
     for name in header:
         low = name.strip().lower()
-        if low in (*FIXED_COLUMNS, UNFAMILIARITY, "error") and low not in header:
+        if low in (*FIXED_COLUMNS, OOD_SCORE, "error") and low not in header:
             name = low
+        if low in COLUMNS and COLUMNS[low] not in header:
+            report_alias(low, name := COLUMNS[low])
         for kind in (PROB, LOGIT):
             if low.startswith(kind) and not any(other.startswith(kind) for other in header):
                 name = kind + name.lstrip()[len(kind) :]
@@ -320,9 +361,24 @@ def _logits(table: _Table, columns: Sequence[str]) -> np.ndarray:
     return logits
 
 
-def _probabilities(table: _Table) -> np.ndarray:
-    """(S, K) float64 of a table without logits."""
-    columns = [name for name in table.header if name.startswith(PROB)]
+def _is_calibrated(table: _Table, read: Predictions, known: bool) -> bool:
+    """Whether the probabilities of a table are others than the softmax of its logits; if `known`, whether it has any.
+
+    A row in which somebody edited a cell does not sum to 1 and does not count.
+    """
+    columns = [PROB + name for name in read.classes]
+    if not set(columns) <= set(table.header) or not table.has(columns):
+        return False
+    if known:
+        return True
+    chances = table.floats(columns)
+    whole = np.abs(chances.sum(axis=1) - 1) < 1e-6
+    return bool((np.abs(chances - read.probabilities) > NEAR)[whole].any())
+
+
+def _probabilities(table: _Table, classes: Sequence[str]) -> np.ndarray:
+    """(S, K) float64, the `prob_` columns."""
+    columns = [PROB + name for name in classes]
     chances = table.floats(columns)
     wrong = np.argwhere(~((chances >= 0) & (chances <= 1)))
     if len(wrong):
@@ -368,27 +424,27 @@ def _decided(table: _Table, classes: tuple[str, ...]) -> np.ndarray:
 
 
 def _notes(table: _Table, found: Predictions, kind: str) -> list[str]:
-    """What the cells that do not count say otherwise than those that do, and what is no number."""
-    source, near = ("logits", 1e-4) if kind == LOGIT else ("probabilities", 1e-3)
+    """Notes on cells that contradict the logits (or probabilities) that count, and on scores that are no numbers."""
+    source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
     notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities stand for them."]
     first: dict[int, str] = {}  # row -> column that contradicts
     off = {"probability": 0, "prediction": 0, "confidence": 0}
     columns = [PROB + name for name in found.classes if PROB + name in table.header]
-    if kind == LOGIT and table.says(columns):
+    if kind == LOGIT and table.has(columns):
         place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
         wrong = ~(np.abs(table.floats(columns) - found.probabilities[:, place]) <= near)
         off["probability"] = int(wrong.any(axis=1).sum())
         first = {int(row): columns[int(wrong[row].argmax())] for row in np.flatnonzero(wrong.any(axis=1))}
-    said = table.cells("prediction")
-    if table.says(["prediction"]):  # which class it is, a threshold may have decided
-        for row, cell in enumerate(said):
+    predicted = table.cells("prediction")
+    if table.has(["prediction"]):  # which class it is, a threshold may have decided
+        for row, cell in enumerate(predicted):
             if cell not in found.classes:
                 off["prediction"] += 1
                 first.setdefault(row, "prediction")
-    if table.says(["confidence"]):
+    if table.has(["confidence"]):
         for row, value in enumerate(table.floats(["confidence"])[:, 0]):
             chances = found.probabilities[row]
-            own = chances[[found.classes.index(said[row])]] if said[row] in found.classes else chances
+            own = chances[[found.classes.index(predicted[row])]] if predicted[row] in found.classes else chances
             if not (np.abs(own - value) <= near).any():
                 off["confidence"] += 1
                 first.setdefault(row, "confidence")
@@ -399,11 +455,11 @@ def _notes(table: _Table, found: Predictions, kind: str) -> list[str]:
             f"{source}, the first is row {table.numbers[row]} ({first[row]}); the {source} count. Edit those"
             f"{', or remove the logit_ columns' if kind == LOGIT else ''}."
         )
-    strange = np.flatnonzero(~np.isfinite(table.floats([UNFAMILIARITY])[:, 0]))
-    if len(strange) and UNFAMILIARITY in table.header:
+    strange = np.flatnonzero(~np.isfinite(table.floats([OOD_SCORE])[:, 0]))
+    if len(strange) and OOD_SCORE in table.header:
         notes.append(
-            f"{_rows(len(strange))} an unfamiliarity that is no number, the first is row {table.numbers[strange[0]]}; "
-            "so nothing is told of how familiar the images are."
+            f"{_rows(len(strange))} an {OOD_SCORE} that is not a number, the first is row {table.numbers[strange[0]]}; "
+            "so the report leaves the out-of-distribution scores out."
         )
     return notes
 

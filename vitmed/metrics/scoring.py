@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import Ranking, ratio
 from vitmed.metrics.table import METRICS, PER_CLASS
@@ -47,7 +47,7 @@ class Scorer:
     def __init__(self, labels: np.ndarray, predictions: Predictions):
         self.labels, self.predicted, self.probabilities = labels, predictions.predicted, predictions.probabilities
         self.size = k = len(predictions.classes)
-        self.positive = finding(predictions)
+        self.positive = positive_index(predictions)
         # Images by cell of the confusion matrix, of which only those that hold an image are kept (C).
         cells = labels * k + self.predicted
         self.order = np.argsort(cells, kind="stable")

@@ -21,7 +21,7 @@ import numpy as np
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
@@ -177,7 +177,7 @@ def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, 
 
 def _judged(part: Predictions, resamples: int) -> dict[str, Any]:
     """The headline numbers of one stratum."""
-    positive = finding(part)
+    positive = positive_index(part)
     told = {"n": len(part), "n_groups": None if part.groups is None else len(set(group_index(part.groups, len(part))))}
     if positive is not None:
         told["n_positive"] = int(np.sum(known_labels(part) == positive))
@@ -274,7 +274,7 @@ class _Numbers:
 
     def __init__(self, predictions: Predictions, atoms: np.ndarray):
         self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms
-        self.classes, self.positive = predictions.classes, finding(predictions)
+        self.classes, self.positive = predictions.classes, positive_index(predictions)
         size, k = int(atoms.max()) + 1, len(self.classes)
         self.images = len(atoms)
         hits = predictions.predicted == self.labels

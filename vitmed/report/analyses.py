@@ -13,10 +13,10 @@ from typing import Any
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import by_fold, report_fold_points, report_points
-from vitmed.decisions.out_of_distribution import report_familiarity
-from vitmed.decisions.policy import Judgement, count_answers
+from vitmed.decisions.out_of_distribution import report_ood_scores
+from vitmed.decisions.policy import DecisionPolicy, count_answers
 from vitmed.decisions.reliability import report_calibration
-from vitmed.decisions.selective_prediction import report_answers
+from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import mistakes
 from vitmed.metrics.label_errors import label_errors
@@ -33,14 +33,14 @@ class Material:
     """What an analysis is made from.
 
     Attributes:
-        predictions: what is judged, with labels.
+        predictions: what is evaluated, with labels.
         metrics: `evaluate_predictions` of them, and what the analyses before this one have found.
-        validation: what the same model said of the validation images: whatever is chosen, is chosen on them. None
-            where they are not known, or are the ones that are judged.
-        internal: what the same model said of its own test, where other images are judged; else None.
+        validation: what the same model predicts for the validation images: everything is chosen on them. None where
+            they are not known, or are the ones that are evaluated.
+        internal: what the same model predicts for its own test, where other images are evaluated; else None.
         config: what was asked for.
-        judgement: what was chosen on validation, with which `predictions` were made; None where nothing was.
-        others: what else was said of the same images: key in `BASELINES` -> predictions.
+        policy: the decision policy of `predictions`; None where there is none.
+        others: other predictions of the same images: key in `BASELINES` -> predictions.
     """
 
     predictions: Predictions
@@ -49,20 +49,12 @@ class Material:
     internal: Predictions | None = None
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     others: Mapping[str, Predictions] = field(default_factory=dict)
-    judgement: Judgement | None = None
+    policy: DecisionPolicy | None = None
 
     @property
     def folds(self) -> Mapping[str, Any] | None:
         """Of pooled folds what each has; see `commands.folds`."""
         return self.metrics.get("folds")
-
-    def chosen(self, part: str) -> Mapping[str, Any] | None:
-        """A part of the judgement as a plain dict: operating, sets, answers or familiarity."""
-        if self.judgement is None:
-            return None
-        content = self.judgement.to_dict(arrays=False)
-        found = content[part]
-        return {**found, "unlike": content.get("unlike")} if part == "familiarity" and found else found
 
 
 Analysis = Callable[[Material], dict[str, Any] | None]
@@ -70,7 +62,7 @@ Analysis = Callable[[Material], dict[str, Any] | None]
 
 def _calibration(m: Material) -> dict[str, Any] | None:
     """`report_calibration`, with the intervals that the headline gives the same numbers."""
-    found = report_calibration(m.predictions, m.judgement.calibration if m.judgement else None, m.config)
+    found = report_calibration(m.predictions, m.policy.calibration if m.policy else None, m.config)
     if m.folds is not None:
         own = [fold["calibration"] for fold in m.folds["each"]]
         found |= {"method": "by fold", "scale": None, "bias": None, "note": "", "folds": own}
@@ -91,18 +83,20 @@ ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None 
     "label_errors": lambda m: label_errors(m.predictions),
     "calibration": _calibration,
     "operating_points": lambda m: (
-        report_points(m.predictions, m.chosen("operating"), m.config)
+        report_points(m.predictions, m.policy.operating if m.policy else None, m.config)
         if m.folds is None
         else report_fold_points(m.predictions, m.folds, m.config)
     ),
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
-    "conformal": lambda m: report_sets(m.predictions, m.chosen("sets"), m.config),
+    "conformal": lambda m: report_sets(m.predictions, m.policy.prediction_sets if m.policy else None, m.config),
     "abstention": lambda m: (
         None
         if m.folds is not None and (by_fold(m.folds) or m.config.max_risk is not None)
-        else report_answers(m.predictions, m.chosen("answers"), m.config)
+        else report_abstention(m.predictions, m.policy.abstention if m.policy else None, m.config)
     ),
     "answers": lambda m: count_answers(m.predictions),
-    "familiarity": lambda m: report_familiarity(m.predictions, m.chosen("familiarity"), m.config),
+    "out_of_distribution": lambda m: (
+        report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
+    ),
 }

@@ -204,7 +204,7 @@ TRIPOD = Guideline(
         Item(
             "27a",
             "poor or missing input in use",
-            ("familiarity",),
+            ("out_of_distribution",),
             "what a user should do with an image that is poor or cannot be read",
         ),
         Item("27b", "what users must do and know", (), "who would use it, with what expertise"),

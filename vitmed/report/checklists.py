@@ -190,7 +190,7 @@ TOPICS: dict[str, Topic] = {
     "patient_level": Topic("patients", "results by patient", _told("patient_level", "mean")),
     "subgroups": Topic("subgroups", "results by subgroup", _compared),
     "uncertainty": Topic("uncertainty", "when not to answer", lambda m: m.get("conformal") or m.get("abstention")),
-    "familiarity": Topic("uncertainty", "images unlike those of training", _key("familiarity")),
+    "out_of_distribution": Topic("uncertainty", "images unlike those of training", _key("out_of_distribution")),
     "label_errors": Topic("errors", "labels that may be wrong", lambda m: "n" in (m.get("label_errors") or {})),
     "agreement": Topic("agreement", "agreement between readers, reference and model", _readers),
     "errors": Topic("errors", "the most confident errors", always),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.decisions.out_of_distribution import scores_of, told_apart
+from vitmed.decisions.out_of_distribution import detection_auroc, scores_of
 from vitmed.metrics.evaluation import Entry, entry, evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
@@ -34,7 +34,7 @@ def beside_internal(
         None without `internal`, or where an image of it is among the judged by its path and patient; else n, n_groups
         (of the own test), prevalence {internal, external} of the finding, numbers {name: {internal, external,
         difference: entry}}, absent: classes that only one of the two has (then only sensitivity and specificity have a
-        difference), patients_in_both by name, and shift: {auroc: how well the unfamiliarity score tells the
+        difference), patients_in_both by name, and shift: {auroc: how well the out-of-distribution score separates the
         images from those of the own test, flagged: {internal, external}}, None where there are no scores.
     """
     if internal is None or not len(internal) or internal.classes != predictions.classes:
@@ -79,4 +79,4 @@ def _shift(internal: Predictions, external: Predictions) -> dict[str, Any] | Non
     if own is None or other is None:
         return None
     flagged = {"internal": float((own > 1).mean()), "external": float((other > 1).mean())}
-    return {"auroc": told_apart(own, internal.groups, other, external.groups), "flagged": flagged}
+    return {"auroc": detection_auroc(own, internal.groups, other, external.groups), "flagged": flagged}

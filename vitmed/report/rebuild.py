@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,110 +13,134 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
-from vitmed.decisions.operating_points import by_fold
-from vitmed.decisions.policy import Judgement, asked_of, make_judgement, notes_of, own_columns
+from vitmed.decisions.evaluation_folder import read_evaluation, read_split, validation_of
+from vitmed.decisions.policy import asked_of, choose_policy, notes_of, own_columns
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, finish
 from vitmed.report.participant_flow import judged
-from vitmed.report.write import BASELINE, NUMBERS, PREDICTIONS, read_baselines, write_report
-from vitmed.training.fit_policy import raw_validation, read_judgement
+from vitmed.report.write import read_baselines, write_report
 
 
 def rebuild(
     file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], ui: Ui
 ) -> Evaluation:
-    """The report of a table; title, facts, notes and the positive class come from the metrics.json beside it.
+    """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it.
 
-    Of a baseline's table the positive class alone: all else that stands there is about the model.
+    The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
-    predictions, folder = Predictions.from_csv(file, labelled=True), new_folder(output, file.parent / "report")
-    notes = ["Made from a table alone: the split and what the model was made with are unknown."]
-    said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
-    beside, told = file.with_name(NUMBERS), list(predictions.notes)
-    asked, judgement, of_model = EvaluateConfig(), None, not file.name.startswith(BASELINE)
-    before: dict[str, Any] = {}
-    if beside.is_file():
-        judgement = read_judgement(beside, predictions.classes) if of_model else None
+    evaluated, folder = read_evaluation(file), new_folder(output, file.parent / "report")
+    predictions, policy, before = evaluated.predictions, evaluated.policy, evaluated.metrics
+    of_model = not file.name.startswith(BASELINE)
+    asked, own = EvaluateConfig(), Kept.without(file)
+    changes = list(predictions.notes)
+    if before and of_model:
         try:
-            before = json.loads(beside.read_text(encoding="utf-8"))
-            predictions = replace(predictions, positive=before["positive_class"])
-            if predictions.positive not in (None, *predictions.classes):
-                raise ValueError(predictions.positive)
-            if of_model:
-                said = {key: before["report"][key] for key in said}
-                said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
-                said |= {key: before.get(key) for key in ("flow", "folds")}
-                if by_fold(said["folds"]):
-                    predictions = replace(Predictions.from_csv(file, decided=True), positive=predictions.positive)
-                asked = EvaluateConfig(**before["report"].get("evaluate", {}))
-                if before["n"] != len(predictions):
-                    told.append(_other_rows(said, before["n"], predictions))
-                elif changed := _relabelled(before, predictions):
-                    told.append(changed)
+            own, asked = Kept.of(before), EvaluateConfig(**before["report"].get("evaluate", {}))
+            if before["n"] != len(predictions):
+                changes.append(own.count_again(before["n"], predictions))
+            elif changed := _relabelled(before, predictions):
+                changes.append(changed)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
+            raise DataError(
+                f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
+            ) from None
     run = RunFolder(file.parent.parent)
-    baselines = _fitting_baselines(file, predictions, told)
-    said["notes"] += [note for note in told if note not in said["notes"]]
-    as_before = of_model and not told
-    for note in told:
+    baselines = _fitting_baselines(file, predictions, changes)
+    own.notes += [note for note in changes if note not in own.notes]
+    for note in changes:
         ui.warn(f"{file.name}: {note}")
-    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), said["notes"])
-    note_prevalence(config, predictions.classes, said["notes"])
-    as_before = as_before and asked_of(config) == asked_of(asked)
-    if asked_of(config) != asked_of(asked):
-        if not of_model:
-            raise UsageError(f"{file}: nothing can be chosen for a baseline", "leave out the flags that choose")
-        if said.get("folds"):
-            fold = file.parent.parent / "fold-1"
-            raise UsageError(
-                f"{file}: is of folds, each of which chose on its own validation, so "
-                f"{', '.join(f'--{name}'.replace('_', '-') for name, value in flags.items() if value is not None)} "
-                "cannot choose for all",
-                f"vitmed evaluate {fold} with the flag judges one fold; vitmed train --folds with it all",
-            )
-        raw = judgement.raw(predictions) if judgement else predictions
-        validation = replace(raw_validation(run), positive=predictions.positive)
-        before_notes = notes_of(judgement)
-        judgement = make_judgement(validation, config, judgement.familiarity if judgement else None)
-        predictions = judgement.apply(raw)
-        said["notes"] = [*(note for note in said["notes"] if note not in before_notes), *notes_of(judgement)]
-        for note in notes_of(judgement):
+    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), own.notes)
+    note_prevalence(config, predictions.classes, own.notes)
+    weights_hash = evaluated.weights_hash if of_model else None
+    same = asked_of(config) == asked_of(asked)
+    if not same:
+        _check_choosable(file, of_model, own, flags)
+        validation = validation_of(run.best, weights_hash, policy, predictions.positive)
+        former = notes_of(policy)
+        policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
+        predictions = policy.apply(predictions)
+        own.notes = [*(note for note in own.notes if note not in former), *notes_of(policy)]
+        for note in notes_of(policy):
             ui.warn(note)
-    elif judgement is not None:
-        predictions = judgement.decide(predictions)
-    internal = known_internal(run, judgement) if is_other(said.get("flow")) else None
-    if internal is None and as_before and "external" in before:  # the report was written elsewhere
-        said["found"] = {**said["found"], "external": before["external"]}
+    internal = read_split(run, "test", weights_hash, policy) if is_other(own.flow) else None
+    found = own.found
+    if internal is None and of_model and not changes and same and "external" in before:  # written elsewhere
+        found = {**found, "external": before["external"]}
+    on_validation = file.parent in run.evaluations("val")
     metrics = write_report(
         folder,
         predictions,
+        title=own.title,
+        facts=own.facts,
+        notes=own.notes,
         records=(read_json_lines(run.metrics) or None) if of_model else None,
-        validation=known_validation(run, judgement) if of_model and file.parent.name != "val" else None,
+        validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal,
         config=config,
         baselines=baselines,
-        judgement=judgement,
-        **said,
+        policy=policy,
+        weights_hash=weights_hash,
+        found=found,
+        flow=own.flow,
+        folds=own.folds,
     )
     return finish(Evaluation(predictions, metrics, folder), gates, ui)
 
 
-def _other_rows(said: dict[str, Any], before: int, predictions: Predictions) -> str:
-    """Count anew in what a report says where its table has other rows than when it was made; and a note on it."""
-    rows = len(predictions)
-    if said["flow"] and said["flow"].get("judged"):
-        who = said["flow"]["judged"]
-        said["flow"] = {**said["flow"], "judged": judged(predictions, who["split"], who.get("seen"))}
-    facts = {key: text.replace(f": {before:,} judged", f": {rows:,} judged") for key, text in said["facts"].items()}
-    said["facts"] = facts
-    of = f"{rows:,} of the {before:,}" if rows < before else f"{rows:,} instead of the {before:,}"
-    return f"The table has {of} rows that the report was made of."
+@dataclass
+class Kept:
+    """What a report made again takes over from the metrics.json beside its table."""
+
+    title: str
+    facts: dict[str, str]
+    notes: list[str]
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    flow: dict[str, Any] | None = None
+    folds: dict[str, Any] | None = None
+
+    @classmethod
+    def without(cls, file: Path) -> Kept:
+        """Of a table alone."""
+        note = "Made from a table alone: the split and the model are unknown."
+        return cls(f"report of {file.name}", {"Made from": file.name}, [note])
+
+    @classmethod
+    def of(cls, before: Mapping[str, Any]) -> Kept:
+        """Of a table with its metrics.json."""
+        title, facts, notes = (before["report"][key] for key in ("title", "facts", "notes"))
+        found = found_with_model(before.get("attention"), before.get("robustness"))
+        return cls(title, facts, list(notes), found, before.get("flow"), before.get("folds"))
+
+    def count_again(self, before: int, predictions: Predictions) -> str:
+        """Correct the counts where the table has other rows than when the report was made; gives a note on it."""
+        rows = len(predictions)
+        if self.flow and self.flow.get("judged"):
+            who = self.flow["judged"]
+            self.flow = {**self.flow, "judged": judged(predictions, who["split"], who.get("seen"))}
+        self.facts = {
+            key: text.replace(f": {before:,} judged", f": {rows:,} judged") for key, text in self.facts.items()
+        }
+        of = f"{rows:,} of the {before:,}" if rows < before else f"{rows:,} instead of the {before:,}"
+        return f"The table has {of} rows that the report was made of."
+
+
+def _check_choosable(file: Path, of_model: bool, own: Kept, flags: Mapping[str, Any]) -> None:
+    """Raise UsageError where no policy can be chosen for a table."""
+    if not of_model:
+        raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
+    if own.folds:
+        fold = file.parent.parent / "fold-1"
+        raise UsageError(
+            f"{file}: is of folds, each of which chose on its own validation, so "
+            f"{', '.join(f'--{name}'.replace('_', '-') for name, value in flags.items() if value is not None)} "
+            "cannot choose for all",
+            f"vitmed evaluate {fold} with the flag evaluates one fold; vitmed train --folds with it all",
+        )
 
 
 def _relabelled(before: Mapping[str, Any], predictions: Predictions) -> str:
@@ -129,7 +152,7 @@ def _relabelled(before: Mapping[str, Any], predictions: Predictions) -> str:
     if not other:
         return ""
     return (
-        f"The table has other {' and '.join(other)} than the report was made of; 'Images and patients' tells those of "
+        f"The table has other {' and '.join(other)} than the report was made of; 'Images and patients' shows those of "
         "then."
     )
 
@@ -166,26 +189,6 @@ def found_with_model(attention: dict[str, Any] | None, robustness: dict[str, Any
     return {key: part for key, part in (("attention", attention), ("robustness", robustness)) if part}
 
 
-def known_validation(run: RunFolder, judgement: Judgement | None) -> Predictions | None:
-    """What the run's best.pt said of its validation images, judged alike; None where it is not there."""
-    if not run.validation.is_file():
-        return None
-    raw = raw_validation(run)
-    return judgement.apply(raw) if judgement else raw
-
-
-def known_internal(run: RunFolder, judgement: Judgement | None) -> Predictions | None:
-    """What the run's best.pt said of its own test, judged alike; None where it was not judged yet."""
-    file = run.path / "test" / PREDICTIONS
-    if not file.is_file():
-        return None
-    predictions = Predictions.from_csv(file, labelled=True)
-    stored = read_judgement(file.with_name(NUMBERS), predictions.classes)
-    raw = predictions if stored is None else stored.raw(predictions)
-    positive = None if judgement is None else judgement.operating["positive"]
-    return judgement.apply(replace(raw, positive=positive)) if judgement else raw
-
-
 def is_other(flow: Mapping[str, Any] | None) -> bool:
     """Whether a report is about images that are not of the run."""
     judged = (flow or {}).get("judged")
@@ -212,13 +215,13 @@ def with_columns(
         UsageError: it is not.
     """
     left = {}
-    for flag, field, what in (("subgroup", "subgroups", "subgroups by"), ("rater", "raters", "agreement with")):
-        asked = getattr(config, field)
+    for flag, name, what in (("subgroup", "subgroups", "subgroups by"), ("rater", "raters", "agreement with")):
+        asked = getattr(config, name)
         if flags.get(flag):
             check_columns(asked, columns, f"--{flag}")
-        if missing := [name for name in asked if name not in columns]:
+        if missing := [column for column in asked if column not in columns]:
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
-        left[field] = [name for name in asked if name in columns]
+        left[name] = [column for column in asked if column in columns]
     return config.model_copy(update=left)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.text import chance
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 from vitmed.report.plots.drawing import plain
@@ -34,7 +34,7 @@ def slider_data(predictions: Predictions, metrics: Mapping[str, Any]) -> dict[st
         how many classes are left out; `decided`: whether `start` is what the model does (of more than two classes the
         likeliest wins, which is no threshold; pooled folds have one each: `by_fold`).
     """
-    labels, two = known_labels(predictions), finding(predictions)
+    labels, two = known_labels(predictions), positive_index(predictions)
     counts = np.bincount(labels, minlength=len(predictions.classes))
     fit = [k for k in range(len(counts)) if 0 < counts[k] < len(labels)]
     chosen = fit if two is None else [k for k in fit if k == two]

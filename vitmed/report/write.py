@@ -14,8 +14,9 @@ from typing import Any
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import make_folder, write_bytes, write_json, write_text
+from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted
-from vitmed.decisions.policy import Judgement
+from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.maps import Maps
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.label_errors import issues_csv
@@ -32,7 +33,6 @@ from vitmed.report.plots.table import PLOTS
 from vitmed.report.plots.training import training_curves
 from vitmed.report.slider import slider_data
 
-PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
 ISSUES = "label_issues.csv"
 MARKDOWN, PDF = "report.md", "report.pdf"
 BASELINES = {
@@ -58,7 +58,8 @@ def write_report(
     config: EvaluateConfig | None = None,
     notes: Sequence[str] = (),
     baselines: Mapping[str, Predictions] | None = None,
-    judgement: Judgement | None = None,
+    policy: DecisionPolicy | None = None,
+    weights_hash: str | None = None,
     found: Mapping[str, Mapping[str, Any]] | None = None,
     maps: Maps | None = None,
     flow: Mapping[str, Any] | None = None,
@@ -77,12 +78,13 @@ def write_report(
         facts: name -> value, about data, model and training, as a table.
         read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
         records: of metrics.jsonl, for the training curves; None or empty leaves them out.
-        validation: what the same model said of the validation images, on which everything is chosen.
-        internal: where other images are judged, what the same model, judged alike, said of its own test.
+        validation: what the same model predicts for the validation images, on which everything is chosen.
+        internal: where other images are evaluated, what the same model and policy predict for its own test.
         config: what to find; the defaults otherwise.
         notes: what must be known before the numbers are believed; shown above them.
         baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
-        judgement: what was chosen on validation, as it was applied to `predictions`; None where nothing was.
+        policy: the decision policy, as it was applied to `predictions`; None where there is none.
+        weights_hash: of the weights that are evaluated; None where there are none, or several.
         found: key in `FOUND` -> what was found with the model itself, which predictions alone do not tell.
         maps: of attention, of some of the images; None leaves their figure out.
         flow: where the images come from, as `flow.flow_of` tells it, and `judged`; None where it is not known.
@@ -107,7 +109,8 @@ def write_report(
     }
     metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}
     metrics["report"]["evaluate"] = config.model_dump()  # so that it can be made again
-    metrics["report"]["judgement"] = None if judgement is None else judgement.to_dict(arrays=False)
+    metrics["report"]["policy"] = None if policy is None else policy.to_json()
+    metrics["weights_hash"] = weights_hash
     metrics["notes"] = [*one_answer(metrics), *notes, *metrics["notes"], *lacking(metrics)]
     if predictions.errors:
         unread = counted(len(predictions.errors), "image")
@@ -118,7 +121,7 @@ def write_report(
     if folds is not None:
         metrics["folds"] = dict(folds)
     for key, analyse in ANALYSES.items():
-        result = analyse(Material(predictions, metrics, validation, internal, config, baselines or {}, judgement))
+        result = analyse(Material(predictions, metrics, validation, internal, config, baselines or {}, policy))
         if result is not None:
             metrics[key] = result
     metrics |= {key: (found or {})[key] for key in FOUND if key in (found or {})}

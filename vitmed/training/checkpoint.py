@@ -1,26 +1,30 @@
 """The checkpoint: all that evaluation and prediction need, in plain types, written whole, read safely.
 
-`best.pt` holds the weights that are judged (the moving average where there is one); `last.pt` also holds the
+`best.pt` holds the weights that are evaluated (the moving average where there is one); `last.pt` also holds the
 training state, from which `--resume` goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from vitmed.core.aliases import HOLDER, with_new_names
 from vitmed.core.config import PATHS, Config, ModelConfig
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import AnyConfig, build_config, is_word
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.samples import Sample, Splits
+from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.pretrained import ENCODER, FORMAT
@@ -41,14 +45,14 @@ class Checkpoint:
         config: the whole configuration of the run, with the model's sizes resolved.
         classes: names, in the order of the logits.
         preprocessing: how an image becomes the input.
-        weights: the state dict that is judged.
+        weights: the state dict that is evaluated.
         splits: membership; its root is found relative to the file's folder, and may not exist here.
         hashes: split -> sha256 of its files, in the order of the samples.
         record: the epoch record of these weights.
         training: the training state (last.pt only).
         versions: of vitmed and torch, when written.
-        seen: sha256 of the images that the weights which the run started from had been made with.
-        judgement: what was chosen on validation (`Judgement.to_dict`), its arrays as numpy; None where nothing was.
+        seen: sha256 of the images that made the weights from which the run started.
+        policy: the decision policy; None where there is none.
     """
 
     path: Path
@@ -62,10 +66,15 @@ class Checkpoint:
     versions: dict[str, str]
     training: dict[str, Any] | None = field(default=None, repr=False)
     seen: tuple[str, ...] = field(default=(), repr=False)
-    judgement: dict[str, Any] | None = field(default=None, repr=False)
+    policy: DecisionPolicy | None = field(default=None, repr=False)
+
+    @cached_property
+    def weights_hash(self) -> str:
+        """The sha256 of names and bytes of the weights, which an evaluation of them states."""
+        return hash_weights(self.weights)
 
     def model(self) -> ViT:
-        """The network with its weights, on the CPU, ready to judge. Raises CheckpointError where they do not fit."""
+        """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
         try:
             model = build_vit(self.config.model, len(self.classes))
             model.load_state_dict(self.weights)
@@ -109,10 +118,19 @@ def save_checkpoint(
         torch.save(content, stream)
 
 
-def add_judgement(path: Path, judgement: dict[str, Any]) -> None:
-    """Write into a checkpoint what was chosen for it on validation; the file is written anew, whole or not at all."""
-    content = _load(path, FORMAT, "a vitmed checkpoint", "copy it again")
-    content["judgement"] = _tensors(judgement)
+def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
+    """The sha256 of a state dict: names and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def add_policy(path: Path, policy: DecisionPolicy) -> None:
+    """Write the decision policy into a checkpoint; the file is written anew, whole or not at all."""
+    content = with_new_names(_load(path, FORMAT, "a vitmed checkpoint", "copy it again"), HOLDER)
+    content["policy"] = _tensors(policy.model_dump())
     with whole_file(path) as stream:
         torch.save(content, stream)
 
@@ -319,8 +337,24 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         versions=dict(content["versions"]),
         training=content["training"],
         seen=tuple(content["data"].get("seen", ())),
-        judgement=_arrays(content.get("judgement")),
+        policy=_read_policy(path, content),
     )
+
+
+def _read_policy(path: Path, content: dict[str, Any]) -> DecisionPolicy | None:
+    """The decision policy of these very weights."""
+    stored = with_new_names(content, HOLDER).get("policy")
+    if stored is None:
+        return None
+    try:
+        policy = DecisionPolicy.of(_arrays(stored), content["classes"])
+        if policy.ood_score is not None and policy.ood_score.means is None:
+            raise ValueError("ood_score: means and precision are missing")
+        if policy.weights_hash not in (None, hash_weights(content["weights"])):
+            raise ValueError("weights_hash: it was chosen for other weights")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: its decision policy is damaged ({error})", "copy it again") from None
+    return policy
 
 
 def relative(path: str | Path, folder: Path) -> str:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREY, interval, short
 
@@ -84,5 +84,5 @@ def _points(axes: Axes, curve: list[dict[str, Any]], colour: str, marker: str, l
 
 def _scores(predictions: Predictions) -> np.ndarray:
     """(S,) what was said: of two classes the probability of the finding, of more the largest."""
-    positive = finding(predictions)
+    positive = positive_index(predictions)
     return predictions.probabilities.max(axis=1) if positive is None else predictions.probabilities[:, positive]

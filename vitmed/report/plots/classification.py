@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
-from vitmed.metrics.positive_class import finding
+from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import known_labels
@@ -101,10 +101,10 @@ def precision_recall(predictions: Predictions, metrics: Mapping[str, Any] | None
             curves[c] = recall, np.append(precision[:1], precision)
             areas[c] = float(np.sum(np.diff(recall) * precision))
     figure, axes = square("recall (sensitivity)", "precision (PPV)")
-    found = finding(predictions)
+    found = positive_index(predictions)
     _nothing(axes, predictions, not curves if found is None else found not in curves)
     if k == 2 and len(predictions):
-        prevalence = float(np.mean(known_labels(predictions) == finding(predictions)))
+        prevalence = float(np.mean(known_labels(predictions) == positive_index(predictions)))
         axes.axhline(
             prevalence, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {prevalence:.2f}"
         )
@@ -132,7 +132,7 @@ def _lines(
 ) -> None:
     """Draw the curves: of two classes the positive one; of many, only the worst four in colour."""
     if len(predictions.classes) == 2:
-        curves = {c: curve for c, curve in curves.items() if c == finding(predictions)}
+        curves = {c: curve for c, curve in curves.items() if c == positive_index(predictions)}
     worst = sorted(curves, key=lambda c: areas[c])[:4]
     named = list(curves) if len(curves) <= LEGEND else worst
     style = "steps-pre" if steps else "default"

@@ -103,13 +103,13 @@ def risk_coverage(predictions: Predictions, metrics: Mapping[str, Any] | None = 
     return figure
 
 
-def familiarity(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
-    """How unlike the training images the judged ones are, and other images where they were given."""
-    found, scores = (metrics or {}).get("familiarity"), scores_of(predictions)
+def out_of_distribution(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
+    """How unlike the training images the evaluated images are, and other images if any are given."""
+    found, scores = (metrics or {}).get("out_of_distribution"), scores_of(predictions)
     if not found or scores is None or not len(scores):
         return None
-    figure, axes = _wide("unfamiliarity (log scale; above 1 unlike the training images)", "share of the images")
-    parts = [(scores, BLUE, "/", f"judged, n = {len(scores):,}: {_percent(found['flagged']['value'])} above 1")]
+    figure, axes = _wide("out-of-distribution score (log scale; above 1: unlike training)", "share of the images")
+    parts = [(scores, BLUE, "/", f"evaluated, n = {len(scores):,}: {_percent(found['flagged']['value'])} above 1")]
     if found["unlike"] is not None:
         others = np.array(found["unlike"]["scores"])
         told = f"other images, n = {len(others):,}: {_percent(found['unlike']['flagged']['value'])} above 1"
@@ -131,7 +131,7 @@ def familiarity(predictions: Predictions, metrics: Mapping[str, Any] | None = No
     told = ""
     if found["unlike"] is not None:
         area = found["unlike"]["auroc"]
-        told = f"; told apart with AUROC {area['value']:.3f}{interval(area)}"
+        told = f"; detected with AUROC {area['value']:.3f}{interval(area)}"
     axes.set_title(f"features of {found['n']:,} training images{told}", fontsize=11)
     axes.legend(fontsize=9, loc="upper right")
     return figure

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from vitmed.report.plots.attention import attention_maps
 from vitmed.report.plots.calibration import reliability
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.report.plots.decisions import decision_curve, familiarity, prevalence, risk_coverage
+from vitmed.report.plots.decisions import decision_curve, out_of_distribution, prevalence, risk_coverage
 from vitmed.report.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, Drawn, drawn, png
 from vitmed.report.plots.external_data import beside_own_test
 from vitmed.report.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
@@ -43,11 +43,11 @@ __all__ = [
     "errors",
     "errors_by_pair",
     "errors_by_patient",
-    "familiarity",
     "flow",
     "forest",
     "grid",
     "lr_range",
+    "out_of_distribution",
     "patient_spread",
     "png",
     "precision_recall",
@@ -159,11 +159,11 @@ PLOTS: dict[str, Plot] = {
         risk_coverage,
         section="uncertainty",
     ),
-    "familiarity": Plot(
+    "out_of_distribution": Plot(
         "Unlike the training images",
         "How far the features of an image lie from those of the training images. Known images lie below 1, but for one "
         "in a hundred.",
-        familiarity,
+        out_of_distribution,
         section="uncertainty",
     ),
     "errors": Plot(

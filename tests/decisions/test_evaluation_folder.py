@@ -1,0 +1,97 @@
+"""Nothing is read from an evaluation of other weights; later commands find the one that fits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_nothing, draw_splits
+
+from vitmed import compare, evaluate, train
+from vitmed.core.errors import DataError
+from vitmed.core.run_folder import RunFolder
+from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.metrics.predictions import Predictions
+from vitmed.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A finished run that was resumed for longer, so that val/ and test/ are of former weights."""
+    place, ui = tmp_path_factory.mktemp("longer"), Recorder()
+    data = draw_splits(place / "data", train=16, val=30, test=8)
+    settings = TINY | {"epochs": 1, "resamples": 10, "baseline": False}
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        train(data, output=place / "runs", name="run", sets=TINY_SETS, ui=ui, **settings)
+        result = train(resume=place / "runs" / "run", epochs=5, ui=ui)
+    assert result.test.folder.name == "test-2"
+    return Trained(data, result.folder, result, ui, [], [])
+
+
+def stated(folder: Path) -> str:
+    return json.loads((folder / "metrics.json").read_text())["weights_hash"]
+
+
+def test_every_evaluation_states_its_weights(longer: Trained) -> None:
+    now = load_checkpoint(longer.folder).weights_hash
+    assert [stated(longer.folder / name) == now for name in ("val", "test", "val-2", "test-2")] == [
+        False, False, True, True,
+    ]  # fmt: skip
+
+
+def test_a_point_is_chosen_on_the_validation_of_these_weights(longer: Trained, tmp_path: Path) -> None:
+    """The same as in a run folder that never had other weights."""
+    asked = {"target_specificity": 0.8, "resamples": 10, "map_images": 0, "data": longer.data}
+    found = evaluate(longer.folder, output=tmp_path / "a", ui=Recorder(), **asked)
+    clean = tmp_path / "clean"
+    shutil.copytree(longer.folder, clean)
+    for name in ("val", "test"):
+        shutil.rmtree(clean / name)
+        (clean / f"{name}-2").rename(clean / name)
+    expected = evaluate(clean, output=tmp_path / "b", ui=Recorder(), **asked)
+    assert found.predictions.threshold == expected.predictions.threshold is not None
+    assert found.metrics["report"]["policy"] == expected.metrics["report"]["policy"]
+    former, present = (Predictions.from_csv(longer.folder / name / "predictions.csv") for name in ("val", "val-2"))
+    assert not np.allclose(former.logits, present.logits)
+
+
+def test_other_images_stand_beside_the_own_test_of_these_weights(longer: Trained, tmp_path: Path) -> None:
+    draw_classes(tmp_path / "other", 5, seed=9)
+    found = evaluate(longer.folder, data=tmp_path / "other", output=tmp_path / "r", resamples=10, ui=Recorder())
+    own = found.metrics["external"]["numbers"]["auroc"]["internal"]["value"]
+    assert own == longer.result.test.metrics["overall"]["auroc"]["value"]
+
+
+def test_compare_takes_the_test_of_best_pt(longer: Trained, tmp_path: Path) -> None:
+    baseline = tmp_path / "b" / "predictions.csv"
+    baseline.parent.mkdir()
+    shutil.copy(longer.folder / "test" / "predictions.csv", baseline)
+    content = compare(longer.folder, baseline, resamples=10, ui=Recorder()).content
+    name = next(name for name in content["models"] if name != "b")
+    expected = longer.result.test.metrics["overall"]["log_loss"]["value"]
+    assert content["models"][name]["overall"]["log_loss"]["value"] == pytest.approx(expected)
+    shutil.copytree(longer.folder, tmp_path / "run")
+    for folder in ("val-2", "test-2"):
+        shutil.rmtree(tmp_path / "run" / folder)
+    with pytest.raises(DataError, match=r"has no evaluation of its best\.pt") as error:
+        compare(tmp_path / "run", baseline, ui=Recorder())
+    assert "vitmed evaluate" in error.value.fix
+
+
+def test_folders_of_somebody_else_are_passed_over(longer: Trained, tmp_path: Path) -> None:
+    run, saved = RunFolder(tmp_path / "run"), load_checkpoint(longer.folder)
+    shutil.copytree(longer.folder, run.path)
+    (run.path / "test" / "metrics.json").write_text("{")
+    (run.path / "test-x").mkdir()
+    (run.path / "testing").mkdir()
+    for number in (3, 10):
+        shutil.copytree(run.path / "test-2", run.path / f"test-{number}")
+    assert [path.name for path in run.evaluations("test")] == ["test", "test-2", "test-3", "test-10"]
+    assert find_evaluation(run, "test", saved.weights_hash, saved.policy) == run.path / "test-2" / "predictions.csv"
+    assert find_evaluation(run, "test", "0" * 64, saved.policy) is None

@@ -1,0 +1,184 @@
+"""Files of version 0.1.0 open: its run folder, checkpoints and predictions.csv, with the numbers that it printed.
+
+`runs_of_0.1.0` was made with that version: the run, its images, and `printed.json`, its answers to other commands.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Recorder, python
+
+from vitmed import compare, evaluate, explain, predict, train
+from vitmed.core.aliases import OldNameWarning
+from vitmed.metrics.predictions import Predictions
+from vitmed.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+OLD = Path(__file__).parent / "runs_of_0.1.0"
+PRINTED = json.loads((OLD / "printed.json").read_text())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the run folder, beside its images; old names are reported elsewhere."""
+    shutil.copytree(OLD, tmp_path / "old")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OldNameWarning)
+        yield tmp_path / "old" / "run"
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
+    """The same tree, numbers to the tolerance."""
+    if isinstance(expected, dict):
+        assert set(found) == set(expected)
+        for key in expected:
+            close(found[key], expected[key], tolerance)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            close(one, other, tolerance)
+    else:
+        number = isinstance(expected, float)
+        assert found == (pytest.approx(expected, abs=tolerance, rel=tolerance) if number else expected)
+
+
+def same_numbers(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-12) -> None:
+    """What both versions report: the numbers, the policy's results, and the images that are answered."""
+    for part in ("n", "overall", "per_class", "confusion_matrix", "patient_level", "operating_points", "answers"):
+        close(found[part], expected[part], tolerance)
+    close(found["calibration"]["after"], expected["calibration"]["after"], tolerance)
+    for part in ("conformal", "abstention"):
+        close(found[part], expected[part], tolerance)
+
+
+def test_the_logits_of_its_table_are_calibrated() -> None:
+    """What this test folder is for: softmax(logit_) is prob_, and not the output of the network."""
+    content = metrics(OLD / "run" / "test")
+    scale = content["report"]["judgement"]["calibration"]["scale"]
+    assert scale[0] > 1 and "weights_hash" not in content
+    with (OLD / "run" / "test" / "predictions.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:
+        z = np.array([float(row["logit_healthy"]), float(row["logit_ill"])])
+        assert float(row["prob_ill"]) == pytest.approx((np.exp(z) / np.exp(z).sum())[1], abs=1e-9)
+
+
+def test_a_checkpoint_holds_its_policy(run: Path) -> None:
+    policy = load_checkpoint(run).policy
+    assert policy is not None and policy.weights_hash is None and policy.n == 54
+    stored = torch.load(run / "best.pt", weights_only=True)["judgement"]
+    assert policy.calibration.scale == tuple(stored["calibration"]["scale"])
+    assert policy.operating.threshold == stored["operating"]["points"]["target_sensitivity"]["threshold"]
+    assert policy.prediction_sets.least == tuple(stored["sets"]["least"])
+    assert policy.abstention.least == stored["answers"]["least"]
+    assert policy.ood_score.scale == stored["familiarity"]["scale"]
+
+
+def test_evaluate(run: Path, tmp_path: Path) -> None:
+    """To 1e-5: another machine and version of torch computes the logits."""
+    for split in ("val", "test"):
+        found = evaluate(run, split=split, output=tmp_path / split, ui=Recorder(), map_images=0)
+        before = metrics(run / split)
+        same_numbers(found.metrics, before, 1e-4)
+        assert found.metrics["weights_hash"] == load_checkpoint(run).weights_hash
+
+
+def test_another_point_is_chosen_on_the_validation_of_the_old_run(run: Path, tmp_path: Path) -> None:
+    for subject in (run, run / "test" / "predictions.csv"):
+        found = evaluate(
+            subject, target_specificity=0.8, output=tmp_path / f"{subject.name}_", ui=Recorder(), map_images=0
+        )
+        expected = PRINTED["target_specificity"]
+        close(found.metrics["overall"], expected["overall"], 1e-4)
+        assert found.predictions.threshold == pytest.approx(expected["threshold"], rel=1e-4)
+        assert found.predictions.predicted.tolist() == expected["predicted"]
+
+
+def test_predict(run: Path) -> None:
+    found, expected = predict(run.parent / "data" / "test", checkpoint=run, ui=Recorder()), PRINTED["predict"]
+    assert [Path(path).name for path in found.paths] == expected["paths"]
+    assert found.probabilities == pytest.approx(np.array(expected["probabilities"]), abs=1e-5)
+    assert found.predicted.tolist() == expected["predicted"] and found.threshold == expected["threshold"]
+    for name in ("set", "answer"):
+        assert list(found.columns[name]) == expected["columns"][name]
+    scores = [float(cell) for cell in expected["columns"]["unfamiliarity"]]
+    assert [float(cell) for cell in found.columns["ood_score"]] == pytest.approx(scores, rel=1e-4)
+
+
+def test_the_report_of_a_table_is_made_again(run: Path, tmp_path: Path) -> None:
+    """With the metrics.json beside it every number is the old one; the new table holds the raw logits."""
+    for split in ("val", "test"):
+        file, before = run / split / "predictions.csv", metrics(run / split)
+        found = evaluate(file, output=tmp_path / split, ui=Recorder())
+        same_numbers(found.metrics, before)
+        old, new = Predictions.from_csv(file), Predictions.from_csv(tmp_path / split / "predictions.csv")
+        assert new.probabilities == pytest.approx(old.probabilities, abs=1e-12)
+        scale = before["report"]["judgement"]["calibration"]["scale"][0]
+        assert new.logits * scale == pytest.approx(old.logits, rel=1e-6, abs=1e-6)
+        again = evaluate(tmp_path / split / "predictions.csv", output=tmp_path / f"{split}_again", ui=Recorder())
+        same_numbers(again.metrics, before, 1e-6)
+
+
+def test_a_table_alone_keeps_its_probabilities(run: Path, tmp_path: Path) -> None:
+    shutil.copy(run / "test" / "predictions.csv", tmp_path / "p.csv")
+    found, before = evaluate(tmp_path / "p.csv", ui=Recorder(), resamples=20).metrics, metrics(run / "test")
+    for name in ("auroc", "log_loss", "brier"):  # which no threshold changes
+        assert found["overall"][name]["value"] == pytest.approx(before["overall"][name]["value"], abs=1e-12)
+
+
+def test_compare(run: Path) -> None:
+    found = compare(run, resamples=20, ui=Recorder())
+    assert found.verdict == PRINTED["compare"]["verdict"]
+    expected = PRINTED["compare"]["models"]
+    close({name: model["overall"] for name, model in found.content["models"].items()}, expected)
+
+
+def test_explain(run: Path, tmp_path: Path) -> None:
+    image = next((run.parent / "data" / "test" / "ill").iterdir())
+    found = explain(image, checkpoint=run, output=tmp_path / "maps", ui=Recorder())
+    old = metrics(run / "test")["attention"]["methods"]
+    assert {name: text.startswith(old[name]["verdict"]) for name, text in found.verdicts.items()} == dict.fromkeys(
+        old, True
+    )
+
+
+def test_resume(run: Path) -> None:
+    """Longer, with the policy chosen anew; the old evaluations stay, and are not taken for those of the new weights."""
+    result = train(resume=run, epochs=6, ui=Recorder(), data=run.parent / "data")
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 6
+    saved = load_checkpoint(run)
+    assert saved.policy is not None and saved.policy.weights_hash == saved.weights_hash
+    assert result.test.metrics["weights_hash"] == saved.weights_hash
+    assert (result.test.folder.name, "weights_hash" in metrics(run / "test")) == ("test-2", False)
+
+
+def test_the_command_line_reports_an_old_name_in_a_line(run: Path) -> None:
+    answer = python("-m", "vitmed", "predict", str(run.parent / "data" / "test"), "--checkpoint", str(run))
+    assert answer.returncode == 0 and "FutureWarning" not in answer.stderr
+    assert answer.stderr.count("note: the name 'judgement' of vitmed 0.1.0 is read as 'policy'") == 1
+
+
+def test_old_names_are_reported_once(run: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            load_checkpoint(run)
+            Predictions.from_csv(run / "test" / "predictions.csv")
+    told = [str(one.message) for one in caught if one.category is OldNameWarning]
+    assert len(set(told)) == len(told)
+    assert any("'judgement'" in text and "'policy'" in text for text in told)
+    assert any("'unfamiliarity'" in text and "'ood_score'" in text for text in told)

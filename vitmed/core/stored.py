@@ -1,0 +1,18 @@
+"""The base of the typed parts that a checkpoint or a metrics.json holds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Stored(BaseModel):
+    """A frozen part of a file: every field has its type, numbers are finite, and unknown keys are left out."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+
+Numbers = Annotated[tuple[float, ...], Field(strict=False)]  # a list in the file
+Counts = Annotated[tuple[int, ...], Field(strict=False)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]

@@ -1,0 +1,169 @@
+"""The folder of an evaluation read back: predictions.csv as its decision policy decided, and metrics.json beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitmed.core.aliases import HOLDER, with_new_names
+from vitmed.core.errors import DataError, UsageError
+from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
+from vitmed.decisions.operating_points import by_fold
+from vitmed.decisions.policy import DecisionPolicy
+from vitmed.metrics.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation left behind.
+
+    Attributes:
+        predictions: calibrated and decided as in its report.
+        policy: the decision policy of the report; None where there was none.
+        metrics: the content of metrics.json; {} where there is no such file.
+    """
+
+    predictions: Predictions
+    policy: DecisionPolicy | None
+    metrics: Mapping[str, Any]
+
+    @property
+    def weights_hash(self) -> str | None:
+        """The hash of the weights that were evaluated; None where it is not known."""
+        return self.metrics.get("weights_hash")
+
+
+def read_evaluation(file: Path) -> Evaluated:
+    """A predictions.csv with the positive class and the decision policy of the metrics.json beside it.
+
+    The table of a baseline takes the positive class alone: the policy is that of the model.
+
+    Raises:
+        DataError: a file cannot be used, or the two do not belong together.
+    """
+    metrics = read_metrics(file.with_name(NUMBERS))
+    if not metrics:
+        return Evaluated(Predictions.from_csv(file, labelled=True), None, metrics)
+    of_model = not file.name.startswith(BASELINE)
+    policy = _policy_of(file.with_name(NUMBERS), metrics) if of_model else None
+
+    def calibrate(read: Predictions) -> Predictions:
+        if policy is None or read.classes == tuple(metrics["classes"]):
+            return read if policy is None else policy.calibrate(read)
+        raise DataError(
+            f"{file.with_name(NUMBERS)}: has the classes {metrics['classes']}, the table beside it "
+            f"{list(read.classes)}",
+            "bring the columns of the table into that order, or move metrics.json away to go without it",
+        )
+
+    old = "judgement" in metrics["report"]  # the logits of 0.1.0 are calibrated
+    pooled = of_model and bool(metrics.get("folds"))
+    predictions = Predictions.from_csv(
+        file, labelled=True, as_decided=pooled, calibrate=None if old or policy is None else calibrate
+    )
+    if old and policy is not None:
+        calibrate(predictions)
+        predictions = replace(predictions, logits=_raw_logits(predictions, policy))
+    if pooled and not by_fold(metrics["folds"]):
+        predictions = replace(predictions, decided=None)
+    if metrics["positive_class"] not in (None, *predictions.classes):
+        raise _no_report(file.with_name(NUMBERS))
+    predictions = replace(predictions, positive=metrics["positive_class"])
+    return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
+
+
+def _raw_logits(predictions: Predictions, policy: DecisionPolicy) -> Any:
+    """(S, K) float64, the output of the network from the calibrated logits that 0.1.0 stored."""
+    known = policy.calibration
+    return (predictions.logits.astype("float64") - known.bias) / known.scale
+
+
+def read_metrics(file: Path) -> dict[str, Any]:
+    """The content of a metrics.json; {} where there is no such file. Raises DataError for anything else."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if {"report", "classes", "positive_class"} <= set(content) and isinstance(content["report"], dict):
+            return dict(content)
+    except (OSError, ValueError, TypeError):
+        pass
+    raise _no_report(file)
+
+
+def _no_report(file: Path) -> DataError:
+    return DataError(f"{file}: not the metrics.json of a report", "move it away to go without it")
+
+
+def _policy_of(file: Path, metrics: Mapping[str, Any]) -> DecisionPolicy | None:
+    stored = with_new_names(metrics["report"], HOLDER).get("policy")
+    try:
+        return None if stored is None else DecisionPolicy.of(stored, metrics["classes"])
+    except ValueError as error:
+        raise DataError(f"{file}: its decision policy is damaged ({error})", "move it away to go without it") from None
+
+
+def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None) -> Path | None:
+    """The predictions.csv of an evaluation of these very weights on a split of the run; None where there is none.
+
+    Args:
+        split: "val" or "test": the folders `test`, `test-2`, ... are looked at.
+        weights_hash: of the weights; None: not known.
+        policy: of the weights; what 0.1.0 evaluated is recognised by it.
+    """
+    for folder in run.evaluations(split):
+        try:
+            metrics = read_metrics(folder / NUMBERS)
+            who = (metrics.get("flow") or {}).get("judged") or {"split": split}
+            found = who["split"] == split and is_of(metrics, weights_hash, policy)
+        except (DataError, KeyError, TypeError):  # a folder of somebody else
+            continue
+        if found and (folder / PREDICTIONS).is_file():
+            return folder / PREDICTIONS
+    return None
+
+
+def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:
+    """Whether a metrics.json is of these weights.
+
+    A file of 0.1.0 states no hash; its out-of-distribution score, else its calibration, must be that of the policy.
+    """
+    if not metrics or metrics.get("weights_hash") is not None:
+        return bool(metrics) and metrics["weights_hash"] == weights_hash
+    theirs = _policy_of(Path(NUMBERS), metrics)
+    if theirs is None or policy is None:
+        return theirs is policy
+    if theirs.ood_score is None or policy.ood_score is None:
+        return theirs.calibration == policy.calibration
+    return (theirs.ood_score.n, theirs.ood_score.scale) == (policy.ood_score.n, policy.ood_score.scale)
+
+
+def read_split(
+    run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None
+) -> Predictions | None:
+    """What these weights predict for a split of the run, decided by this policy; None where that is not known."""
+    file = find_evaluation(run, split, weights_hash, policy)
+    if file is None:
+        return None
+    predictions = read_evaluation(file).predictions
+    if policy is None:
+        return predictions.undecided()
+    return policy.apply(replace(predictions.undecided(), positive=policy.operating.positive))
+
+
+def validation_of(
+    checkpoint: Path, weights_hash: str | None, policy: DecisionPolicy | None, positive: str | None
+) -> Predictions:
+    """What these weights predict for the validation images of the run. Raises UsageError where that is not known."""
+    run = RunFolder(checkpoint.parent)
+    file = find_evaluation(run, "val", weights_hash, policy)
+    if file is None:
+        raise UsageError(
+            f"{run.path / 'val' / PREDICTIONS}: is not there or not of {checkpoint.name}, and thresholds and "
+            "calibration are chosen on it",
+            f"vitmed evaluate {checkpoint} --split val writes it",
+        )
+    return replace(read_evaluation(file).predictions.undecided(), positive=positive)
