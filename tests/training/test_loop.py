@@ -111,6 +111,23 @@ def test_the_training_loss_is_the_mean_over_the_epochs_images(folder: Path) -> N
     )
 
 
+def test_the_running_loss_is_a_mean_over_the_batches_it_knows(folder: Path) -> None:
+    """At a learning rate of 0: after batch 1 the loss of batch 1, then the mean of those before the current one."""
+    asked = config(train__lr=1e-30, train__min_lr=0.0, train__epochs=2, train__ema=False)
+    state, events = begin(folder, asked)
+    shown = [event.loss for event in events if isinstance(event, Step)]
+    data, order = images(folder), EpochBatches(np.zeros(32), 8, asked.train.seed, False)
+    expected = []
+    for epoch in (0, 1):
+        losses = []
+        for part in order.order(epoch).reshape(4, 8):
+            x = data.preprocessing.normalise(torch.from_numpy(np.stack([data.read(int(i)) for i in part])))
+            y = torch.from_numpy(data.labels[part])
+            losses.append(float(F.cross_entropy(state.model(x), y, label_smoothing=asked.train.smoothing)))
+        expected += [losses[0], losses[0], np.mean(losses[:2]), np.mean(losses[:3])]
+    assert shown == pytest.approx(expected, abs=1e-5)
+
+
 def test_the_learning_rate_follows_the_schedule(folder: Path) -> None:
     asked = config(train__warmup_epochs=0.5, train__epochs=3, train__lr=0.001, train__min_lr=1e-5)
     state, events = begin(folder, asked)

@@ -84,7 +84,10 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Step:
-    """Told after every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data."""
+    """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data.
+
+    The loss covers all batches but the current one (`LossWatch`); after the first batch, that one.
+    """
 
     epoch: int
     batch: int
@@ -104,12 +107,18 @@ class Epoch:
 
 
 class LossWatch:
-    """Sums the loss and looks whether it is finite; one batch late, so that a GPU is never waited for."""
+    """Sums the loss and checks that it is finite; one batch late, so that training does not wait for the GPU."""
 
     def __init__(self, state: TrainState, loader: DataLoader, config: Config | PretrainConfig):
         self.state, self.config = state, config
         self.images: Images = loader.dataset.images  # type: ignore[attr-defined]
         self.pending: tuple[Tensor, Tensor, Tensor] | None = None
+        self.counted = state.running["images"]  # images whose loss is in the sum
+
+    @property
+    def mean(self) -> float:
+        """Mean loss over the images of the epoch that are in the sum."""
+        return self.state.running["loss"] / max(1, self.counted)
 
     def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
         """Take the loss and gradient norm of a batch of sample indices. Raises as `flush`, of the batch before."""
@@ -128,6 +137,7 @@ class LossWatch:
             files = [self.images.samples[i].path for i in indices.tolist()]
             raise VitmedError(*not_finite(what, files, self.state.epoch + 1, self.config))
         self.state.running["loss"] += value * len(indices)
+        self.counted += len(indices)
 
 
 def new_state(model: ViT, config: Config, batches: int, device: torch.device, precision: Precision) -> TrainState:
@@ -233,10 +243,12 @@ def rest_of_epoch(
         if complete:
             norm = optimiser_step(state, rate(state.step), train.clip_norm)
         watch.add(loss.detach(), norm, indices)
+        if not watch.counted:
+            watch.flush()  # so that there is a loss to show from the first batch on
         state.running["images"] += len(labels)
         state.running["seconds"] += time.perf_counter() - clock
         clock = time.perf_counter()
-        yield step_event(state, batches.batches)
+        yield step_event(state, batches.batches, watch.mean)
         if complete and stop():
             watch.flush()
             return False
@@ -349,14 +361,14 @@ def out_of_patience(state: TrainState, config: Config) -> bool:
     return patience is not None and state.best is not None and state.epoch - state.best_epoch >= patience
 
 
-def step_event(state: TrainState, batches: int) -> Step:
+def step_event(state: TrainState, batches: int, loss: float) -> Step:
     """How the epoch stands."""
     run = state.running
     return Step(
         epoch=state.epoch + 1,
         batch=state.batch,
         batches=batches,
-        loss=run["loss"] / max(1, run["images"]),
+        loss=loss,
         images_per_second=run["images"] / max(1e-9, run["seconds"]),
         wait_share=run["waited"] / max(1e-9, run["seconds"]),
     )
