@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -287,16 +288,22 @@ class Run:
             )
             for epoch in epochs_of(events, config, advance):
                 self._end_of_epoch(epoch.record)
-            if state.history:
-                write_bytes(folder.training_curves, png(loss_curves(state.history)))
-                pictures = reconstructions(self.model, self.images["val"], config.train.seed, self.device)
-                write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
             if stop():
                 self._save()
+                with contextlib.suppress(Exception):  # a figure that fails must not hide how to resume
+                    self._draw()
                 raise Interrupted(
                     f"interrupted in epoch {state.epoch + 1}; {folder.last} is saved",
                     f"vitmed pretrain --resume {folder.path}",
                 )
+        self._draw()
+
+    def _draw(self) -> None:
+        history, folder = self.state.history, self.folder
+        if history:
+            write_bytes(folder.training_curves, png(loss_curves(history)))
+            pictures = reconstructions(self.model, self.images["val"], self.config.train.seed, self.device)
+            write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 
     def _end_of_epoch(self, record: dict[str, Any]) -> None:
         weights = {k: v for k, v in cast(MAE, self.state.model).encoder.state_dict().items() if k not in HEAD}
