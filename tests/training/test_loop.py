@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
+from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config, load_config
@@ -218,16 +218,29 @@ def test_patience_stops_and_best_is_the_best(folder: Path) -> None:
     epochs = [event for event in events if isinstance(event, Epoch)]
     assert len(epochs) <= 50 and state.epoch - state.best_epoch == 3
     assert epochs[-1].stop and not any(event.stop for event in epochs[:-1])
-    assert [event.record["epoch"] for event in epochs if event.best][-1] == state.best_epoch
+    assert [event.record["epoch"] for event in epochs if event.kept][-1] == state.best_epoch
 
 
 def test_the_last_epoch_on_request(folder: Path) -> None:
-    """`choose: last`: every epoch takes the place of the one before, and patience stops nothing."""
+    """`choose: last`: every epoch takes the place of the one before, and patience stops nothing; only the first of
+    four alike is the best."""
     still = {"train__lr": 1e-30, "train__min_lr": 0.0, "train__patience": 1, "train__epochs": 4}
     state, events = trained_state(folder, config(train__choose="last", **still))
-    assert [event.best for event in events if isinstance(event, Epoch)] == [True] * 4 and state.best_epoch == 4
+    assert [event.kept for event in events if isinstance(event, Epoch)] == [True] * 4 and state.best_epoch == 4
+    assert [(record["best"], record["kept"]) for record in state.history] == [(True, True), *[(False, True)] * 3]
     state, _ = trained_state(folder, config(**still, train__ema=False))
     assert (state.best_epoch, state.epoch) == (1, 2)
+
+
+def test_only_the_best_epoch_has_a_star(tmp_path: Path) -> None:
+    """With `choose: last` too: best.pt is every epoch's in turn, the star says which did best on validation."""
+    ui = Recorder()
+    sets = (*TINY_NETWORK, "train.choose=last", "train.min_lr=0")
+    run = train(draw_splits(tmp_path / "d"), output=tmp_path, ui=ui, sets=sets, **TINY | {"lr": 1e-30, "epochs": 3})
+    lines = [text for text in ui.said if text.startswith("epoch ")]
+    assert [" *" in line for line in lines] == [True, False, False]
+    assert any(text.startswith("last epoch: 3, validation auroc") for text in ui.said)
+    assert torch.load(run.folder / "best.pt", weights_only=True)["record"]["epoch"] == 3
 
 
 def test_of_epochs_that_are_alike_the_lower_loss_is_the_best(folder: Path) -> None:

@@ -44,7 +44,8 @@ class TrainState:
 
     Attributes:
         epoch: epochs done; batch: batches done of the next; step: optimiser steps done.
-        best_epoch: the epoch that best.pt holds, 1-based; best, best_loss: its monitor and validation loss.
+        best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
+        best_epoch: the epoch that best.pt holds, 1-based; with `choose: last` not always the best.
         history: one record per finished epoch.
         running: sums of the epoch under way: loss, images, seconds, waited.
     """
@@ -99,10 +100,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Told after every epoch: its record, whether it is the best so far, and whether patience has run out."""
+    """After every epoch: its record, whether best.pt takes its weights, and whether patience has run out."""
 
     record: dict[str, Any]
-    best: bool
+    kept: bool
     stop: bool
 
 
@@ -180,7 +181,7 @@ def fit(
         predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
         record = epoch_record(state, batches.batches, predictions, config)
         end_epoch(state, record)
-        yield Epoch(record, record["best"], out_of_patience(state, config))
+        yield Epoch(record, record["kept"], out_of_patience(state, config))
 
 
 def classification_loss(
@@ -334,8 +335,11 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
     loss = values.get("log_loss", math.inf)
     # Of epochs with the same value (an AUROC of 1 on a small split) the one with the lower loss.
     best = state.best is None or (sign * value, -loss) > (sign * state.best, -state.best_loss)
-    if best or config.train.choose == "last":
-        state.best, state.best_loss, state.best_epoch = value, loss, state.epoch + 1
+    kept = best or config.train.choose == "last"
+    if best:
+        state.best, state.best_loss = value, loss
+    if kept:
+        state.best_epoch = state.epoch + 1
     share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
     run = state.running
     return {
@@ -346,7 +350,8 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
         "val_loss": loss,
         **{f"val_{name}": v for name, v in values.items()},
         "monitor": monitor,
-        "best": state.best_epoch == state.epoch + 1,
+        "best": best,
+        "kept": kept,
         "top_class": predictions.classes[int(share.argmax())],
         "top_share": float(share.max()),
         "images_per_second": run["images"] / max(1e-9, run["seconds"]),

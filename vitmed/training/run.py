@@ -173,12 +173,13 @@ class TrainingRun:
                 )
         if not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is gone", "start a new run")
-        which = f"{config.train.choose} epoch"
-        self.ui.say(f"{which}: {state.best_epoch}, validation {config.train.monitor} {state.best:.4f}")
+        monitor = config.train.monitor
+        value = state.history[state.best_epoch - 1][f"val_{monitor}"]
+        self.ui.say(f"{config.train.choose} epoch: {state.best_epoch}, validation {monitor} {value:.4f}")
 
     def _end_of_epoch(self, event: Epoch) -> None:
         record, state, monitor = event.record, self.state, self.config.train.monitor
-        if event.best:
+        if event.kept:
             self._save(self.folder.best, training=False)
         if self.config.train.save_every and state.epoch % self.config.train.save_every == 0:
             self._save(self.folder.epoch(state.epoch), training=False)
@@ -187,7 +188,7 @@ class TrainingRun:
         self.ui.say(
             f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
             f"val loss {record['val_loss']:.4f}  {monitor} {record[f'val_{monitor}']:.4f}"
-            f"{' *' if event.best else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
+            f"{' *' if record['best'] else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
             f"{record['wait_share']:.0%} waiting"
         )
         problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config)
