@@ -20,9 +20,7 @@ from vitmed.training.run import TrainingRun
 RUN = Callable[..., Answer]
 
 
-def test_a_figure_that_fails_does_not_hide_why_training_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk ends the training, and then the curves cannot be written either."""
     from vitmed.commands import train as command
 

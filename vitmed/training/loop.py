@@ -323,18 +323,22 @@ def validate(
 
 
 def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> dict[str, Any]:
-    """The line of metrics.jsonl; also moves `best`. Undefined metrics are left out."""
+    """The line of metrics.jsonl, without metrics that are undefined; also moves `best`.
+
+    An epoch in which the monitor is undefined (`ppv` where a class is never predicted) is worse than any other.
+
+    Raises:
+        VitmedError: a logit is NaN or infinite.
+    """
+    if not np.isfinite(predictions.logits).all():
+        raise VitmedError(
+            f"the outputs of the network are NaN or infinite for validation images in epoch {state.epoch + 1}",
+            f"--lr {config.train.lr / 10:g}",
+        )
     values = {name: v for name, v in metric_values(predictions).items() if math.isfinite(v)}
     monitor = config.train.monitor
-    value = values.get(monitor)
-    if value is None:
-        raise VitmedError(
-            f"validation {monitor} is undefined in epoch {state.epoch + 1} (are the logits finite?)", "lower --lr"
-        )
-    sign = 1 if METRICS[monitor].higher_is_better else -1
-    loss = values.get("log_loss", math.inf)
-    # Of epochs with the same value (an AUROC of 1 on a small split) the one with the lower loss.
-    best = state.best is None or (sign * value, -loss) > (sign * state.best, -state.best_loss)
+    value, loss = values.get(monitor), values["log_loss"]
+    best = state.epoch == 0 or _rank(monitor, value, loss) > _rank(monitor, state.best, state.best_loss)
     kept = best or config.train.choose == "last"
     if best:
         state.best, state.best_loss = value, loss
@@ -360,10 +364,16 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
     }
 
 
+def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, float]:
+    """What the better of two epochs has more of; the lower loss decides where their monitors are alike."""
+    sign = 1 if METRICS[monitor].higher_is_better else -1
+    return value is not None, sign * (value or 0.0), -loss
+
+
 def out_of_patience(state: TrainState, config: Config) -> bool:
     """Whether the monitor has not risen for `patience` epochs."""
     patience = config.train.patience if config.train.choose == "best" else None
-    return patience is not None and state.best is not None and state.epoch - state.best_epoch >= patience
+    return patience is not None and state.epoch > 0 and state.epoch - state.best_epoch >= patience
 
 
 def step_event(state: TrainState, batches: int, loss: float) -> Step:

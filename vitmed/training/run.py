@@ -174,8 +174,8 @@ class TrainingRun:
         if not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is gone", "start a new run")
         monitor = config.train.monitor
-        value = state.history[state.best_epoch - 1][f"val_{monitor}"]
-        self.ui.say(f"{config.train.choose} epoch: {state.best_epoch}, validation {monitor} {value:.4f}")
+        value = _monitored(state.history[state.best_epoch - 1], monitor)
+        self.ui.say(f"{config.train.choose} epoch: {state.best_epoch}, validation {value}")
 
     def _end_of_epoch(self, event: Epoch) -> None:
         record, state, monitor = event.record, self.state, self.config.train.monitor
@@ -187,10 +187,16 @@ class TrainingRun:
         write_text(self.folder.metrics, "".join(json_line(r) for r in state.history))
         self.ui.say(
             f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}  {monitor} {record[f'val_{monitor}']:.4f}"
+            f"val loss {record['val_loss']:.4f}  {_monitored(record, monitor)}"
             f"{' *' if record['best'] else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
             f"{record['wait_share']:.0%} waiting"
         )
+        undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
+        if undefined == [record]:  # for the first time
+            self.ui.warn(
+                f"validation {monitor} is undefined in epoch {state.epoch}, as it is where a class is never predicted; "
+                "such an epoch counts as worse than any in which it is defined"
+            )
         problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config)
         if problem and not self.warned:
             self.ui.warn(problem)
@@ -249,6 +255,12 @@ class TrainingRun:
             preprocessing = images.preprocessing
             shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
         return shown
+
+
+def _monitored(record: dict[str, Any], monitor: str) -> str:
+    """`auroc 0.9123`, or `ppv undefined`."""
+    value = record.get(f"val_{monitor}")
+    return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
 
 
 def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:
