@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from vitmed.commands.train import default_name
 from vitmed.core.config import Config, ModelConfig, PretrainConfig, PretrainDataConfig, build_config, load_config
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.flags import read_overrides
-from vitmed.core.hardware import describe, pick_device, pick_precision
+from vitmed.core.hardware import describe, pick_device, pick_precision, seeded
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
@@ -233,10 +231,10 @@ class Run:
         self.config, self.splits, self.ui = config, splits, ui
         self.device = pick_device(config.train.device)
         self.precision = pick_precision(config.train.precision, self.device)
-        torch.manual_seed(config.train.seed)
-        # Built with `norm` over every token, as the decoder needs it; a head over the mean moves it behind the mean.
-        encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
-        self.model = build_mae(encoder, config).to(self.device)
+        with seeded(config.train.seed):
+            # With `norm` over every token, as the decoder needs it; a head over the mean moves it behind the mean.
+            encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
+            self.model = build_mae(encoder, config).to(self.device)
         preprocessing = Preprocessing.of(config)
         self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
         self.hashes: dict[str, list[str]] = {}

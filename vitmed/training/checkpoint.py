@@ -18,6 +18,7 @@ import torch
 from vitmed.core.config import PATHS, AnyConfig, Config, ModelConfig, PretrainConfig, build_config, is_word
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
+from vitmed.core.hardware import seeded
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
@@ -65,7 +66,8 @@ class Checkpoint:
     def model(self) -> ViT:
         """The network with its weights, on the CPU, ready to judge. Raises CheckpointError where they do not fit."""
         try:
-            model = build_vit(self.config.model, len(self.classes))
+            with seeded(0):  # so that the user's random state stays; these numbers are replaced at once
+                model = build_vit(self.config.model, len(self.classes))
             model.load_state_dict(self.weights)
         except (RuntimeError, VitmedError) as error:
             raise CheckpointError(

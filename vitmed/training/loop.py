@@ -21,9 +21,10 @@ from torch.utils.data import DataLoader
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.hardware import Precision
+from vitmed.core.hardware import Precision, seeded
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
+from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
@@ -223,8 +224,8 @@ def rest_of_epoch(
     """Train on the batches of the epoch that are still to come; False where `stop()` ended it before the last.
 
     Args:
-        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). The global random
-            generator is seeded for the batch before each call.
+        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). torch's generators are
+            seeded for the batch during each call.
         rate: optimiser step -> learning rate; default the schedule of the configuration.
     """
     train, watch = config.train, LossWatch(state, loader, config)
@@ -232,27 +233,29 @@ def rest_of_epoch(
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
     clock = time.perf_counter()
-    for images, labels, indices in loader:
-        state.running["waited"] += time.perf_counter() - clock
-        torch.manual_seed(seed_of(train.seed, state.epoch, state.batch))  # dropout, drop path, mixing, masks
-        loss = loss_of(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
-        first = state.batch - state.batch % train.accumulate
-        state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
-        state.batch += 1
-        norm = loss.detach()
-        complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
-        if complete:
-            norm = optimiser_step(state, rate(state.step), train.clip_norm)
-        watch.add(loss.detach(), norm, indices)
-        if not watch.counted:
-            watch.flush()  # so that there is a loss to show from the first batch on
-        state.running["images"] += len(labels)
-        state.running["seconds"] += time.perf_counter() - clock
-        clock = time.perf_counter()
-        yield step_event(state, batches.batches, watch.mean)
-        if complete and stop():
-            watch.flush()
-            return False
+    with without_opencv_threads():
+        for images, labels, indices in loader:
+            state.running["waited"] += time.perf_counter() - clock
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
+                loss = loss_of(images, labels)
+            first = state.batch - state.batch % train.accumulate
+            state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
+            state.batch += 1
+            norm = loss.detach()
+            complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
+            if complete:
+                norm = optimiser_step(state, rate(state.step), train.clip_norm)
+            watch.add(loss.detach(), norm, indices)
+            if not watch.counted:
+                watch.flush()  # so that there is a loss to show from the first batch on
+            state.running["images"] += len(labels)
+            state.running["seconds"] += time.perf_counter() - clock
+            clock = time.perf_counter()
+            yield step_event(state, batches.batches, watch.mean)
+            if complete and stop():
+                watch.flush()
+                return False
     watch.flush()
     return True
 

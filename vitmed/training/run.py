@@ -19,7 +19,7 @@ from vitmed.core.config import Config, DataConfig, PretrainConfig
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.hardware import describe, pick_precision
+from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
@@ -53,13 +53,13 @@ class TrainingRun:
     ):
         self.config, self.splits, self.device, self.ui = config, splits, device, ui
         self.precision = pick_precision(config.train.precision, device)
-        torch.manual_seed(config.train.seed)
-        model = build_vit(config.model, len(splits.classes))
         preprocessing = Preprocessing.of(config)
-        self.report = load_pretrained(model, weights, preprocessing) if weights is not None else None
-        if config.train.lora is not None:
-            add_low_rank(model, config.train.lora)
-        elif config.train.freeze_blocks is not None:
+        with seeded(config.train.seed):
+            model = build_vit(config.model, len(splits.classes))
+            self.report = load_pretrained(model, weights, preprocessing) if weights is not None else None
+            if config.train.lora is not None:
+                add_low_rank(model, config.train.lora)
+        if config.train.lora is None and config.train.freeze_blocks is not None:
             model.freeze(config.train.freeze_blocks)
         self.seen = weights.seen if weights is not None else ()
         self.model = model.to(device)
