@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.places import find
 
 
 def read_window(value: Any) -> str | list[float] | None:
@@ -486,7 +487,7 @@ def load_config(
             fields = fields if isinstance(fields, dict) else {}
             value = fields.get(field)
             if isinstance(value, str) and not is_word(field, value, path.parent):
-                fields[field] = str(Path(path.parent, value))
+                fields[field] = str(find(value, path.parent))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:

@@ -6,7 +6,6 @@ training state, from which `--resume` goes on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from vitmed.core.config import PATHS, AnyConfig, Config, ModelConfig, PretrainCo
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
+from vitmed.core.places import find, is_elsewhere, store
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
@@ -77,11 +77,13 @@ class Checkpoint:
 
     def data_root(self) -> Path:
         """The data folder of the run. Raises DataError where it is not there."""
-        if not self.splits.root.is_dir() and not is_npz(self.splits.root):
-            raise DataError(
-                f"{self.splits.root}: the data folder of {self.path} is not there", "say where it is now: --data DIR"
-            )
-        return self.splits.root
+        root = self.splits.root
+        if not root.is_dir() and not is_npz(root):
+            what = f"{root}: the data folder of {self.path} is not there"
+            if is_elsewhere(root):
+                what = f"{root.name}, the data folder of {self.path}, lay outside of the project; not known where"
+            raise DataError(what, "say where it is now: --data DIR")
+        return root
 
 
 def save_checkpoint(
@@ -228,7 +230,7 @@ def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dic
         for name, samples in splits.samples.items()
     }
     return {
-        "root": relative(splits.root, path.parent),
+        "root": store(splits.root, path.parent),
         "splits": membership,
         "made": splits.made,
         "columns": list(splits.columns),
@@ -243,7 +245,7 @@ def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[
         rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
-    root = Path(os.path.normpath(path.parent / data["root"]))
+    root = find(data["root"], path.parent)
     splits = Splits(
         root,
         tuple(content["classes"]),
@@ -323,18 +325,13 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     )
 
 
-def relative(path: str | Path, folder: Path) -> str:
-    """A path relative to a folder, so that no absolute path leaves the lab."""
-    return Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
-
-
 def portable(config: AnyConfig, folder: Path) -> AnyConfig:
-    """The configuration with its paths relative to a folder; a name of the catalogue is none."""
+    """The configuration with its paths as `places.store` names them in a folder; a name of the catalogue is none."""
     for section, name in PATHS:
         part = getattr(config, section)
         value = getattr(part, name)
         if value is not None and not is_word(name, value):
-            part = part.model_copy(update={name: relative(value, folder)})
+            part = part.model_copy(update={name: store(value, folder)})
             config = config.model_copy(update={section: part})
     return config
 
@@ -345,7 +342,7 @@ def placed(config: AnyConfig, folder: Path) -> dict[str, Any]:
     for section, name in PATHS:
         value = tree[section][name]
         if value is not None and not is_word(name, value, folder):
-            tree[section][name] = os.path.normpath(folder / value)
+            tree[section][name] = str(find(value, folder))
     return tree
 
 
