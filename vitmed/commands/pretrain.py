@@ -266,6 +266,7 @@ class Run:
             self.state.load_state_dict(training)
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
+        write_text(folder.config, portable(self.config, folder.path).to_yaml())  # the data may lie elsewhere now
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def _prepare(self) -> None:

@@ -119,6 +119,16 @@ def add_judgement(path: Path, judgement: dict[str, Any]) -> None:
         torch.save(content, stream)
 
 
+def set_data_root(path: Path, root: Path) -> None:
+    """Write into a checkpoint, of training or of pretraining, where its data folder lies now."""
+    content = safe_load(path)
+    if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
+        stored = store(root, path.parent)
+        content["data"]["root"] = content["config"]["data"]["root"] = stored
+        with whole_file(path) as stream:
+            torch.save(content, stream)
+
+
 def _tensors(value: Any) -> Any:
     """The same tree in what a checkpoint can hold and read safely: tensors for arrays, plain numbers for numpy's."""
     if isinstance(value, dict):

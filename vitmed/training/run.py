@@ -34,7 +34,7 @@ from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import build_vit
 from vitmed.training.baselines import LinearHead
-from vitmed.training.checkpoint import Checkpoint, portable, save_checkpoint
+from vitmed.training.checkpoint import Checkpoint, portable, save_checkpoint, set_data_root
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
 
@@ -137,6 +137,9 @@ class TrainingRun:
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
         write_text(folder.config, portable(self.config, folder.path).to_yaml())  # it may go on for longer
+        if self.splits.root != checkpoint.splits.root:
+            for file in folder.path.glob("*.pt"):  # none may be written again, and all are evaluated on these images
+                set_data_root(file, self.splits.root)
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def prepare(self) -> None:
