@@ -18,8 +18,9 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, evaluate, train
-from vitmed.commands.cross_validate import by_name
+from vitmed.commands.cross_validate import attempts, by_name
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.run_folder import RunFolder
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
@@ -299,6 +300,14 @@ def test_bad_use_and_folds_that_are_done(data: Path, done: Path, tmp_path: Path,
         train(resume=tmp_path / "lost", ui=Recorder())
     answer = vitmed("probe", str(data), "--folds", "3", "-o", str(tmp_path / "runs"))
     assert answer.code == 2 and "--fold 1" in answer.err
+
+
+def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:
+    """Of twelve folds the first also finds its own second attempt, but never the folders of folds 10, 11 and 12."""
+    for name in ("fold-10", "fold-1-2", "fold-12", "fold-1", "fold-11-2", "fold-2", "fold-1.bak"):
+        (tmp_path / name).mkdir()
+    found = {fold: {place.path.name for place in attempts(RunFolder(tmp_path), fold)} for fold in (1, 2, 11, 12)}
+    assert found == {1: {"fold-1", "fold-1-2"}, 2: {"fold-2"}, 11: {"fold-11-2"}, 12: {"fold-12"}}
 
 
 def test_from_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:

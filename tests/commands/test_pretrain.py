@@ -212,6 +212,22 @@ def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path) -> None:
         same(one["weights"], other["weights"])
 
 
+def test_a_figure_that_fails_does_not_cost_the_state(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted run saves last.pt before it draws; 6 batches in, the saved one stands in the second epoch."""
+
+    def broken(records: object) -> None:
+        raise ValueError("no figure")
+
+    monkeypatch.setattr("vitmed.commands.pretrain.loss_curves", broken)
+    with pytest.raises((ValueError, Interrupted)) as stopped:
+        start(data, tmp_path, interrupt_at(5), epochs=3)
+    position = torch.load(tmp_path / "mae" / "last.pt", weights_only=True)["training"]
+    assert (position["epoch"], position["batch"]) == (1, 2), stopped
+    assert stopped.type is Interrupted
+
+
 def test_stopped_at_once(data: Path, tmp_path: Path) -> None:
     def press(done: int) -> None:
         if done == 4:

@@ -20,6 +20,7 @@ from conftest import TINY, TINY_SETS, Recorder, Trained, draw_splits, exit_code,
 
 from vitmed import train
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -224,3 +225,24 @@ def test_the_data_may_have_moved(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--data"):
         train(resume=tmp_path / "runs" / "run", ui=Recorder())
     assert train(tmp_path / "b" / "data", resume=tmp_path / "runs" / "run", ui=Recorder()).checkpoint.is_file()
+
+
+def test_data_that_have_moved_are_found_where_no_later_epoch_is_better(trained: Trained, tmp_path: Path) -> None:
+    """best.pt stays as it is, with its place of the data; the evaluation after the training looks there."""
+    run = tmp_path / "runs" / "tiny"
+    shutil.copytree(trained.folder, run)
+    shutil.copytree(trained.data, tmp_path / "new place" / "data")
+    state = training(run)
+    for part in (state["training"]["model"], state["training"]["ema"]):  # no epoch with these can be the best
+        for tensor in part.values():
+            if tensor.is_floating_point():
+                tensor.zero_()
+    torch.save(state, run / "last.pt")
+    shutil.rmtree(run / "test")
+    before = torch.load(run / "best.pt", weights_only=True)
+    result = train(tmp_path / "new place" / "data", resume=run, epochs=7, ui=Recorder())
+    assert result.test.metrics["overall"]["auroc"]["value"] > 0.9
+    after = torch.load(run / "best.pt", weights_only=True)
+    assert after["record"] == before["record"] and after["config"]["train"] == before["config"]["train"]
+    for file in ("best.pt", "last.pt", "epoch_0004.pt"):  # every checkpoint of the run can be evaluated
+        assert load_checkpoint(run / file).data_root() == tmp_path / "new place" / "data"

@@ -13,9 +13,32 @@ from PIL import Image
 
 from vitmed import predict, train
 from vitmed.core.environment import without_folders
+from vitmed.core.errors import UsageError
 from vitmed.report.plots.table import PLOTS
+from vitmed.training.run import TrainingRun
 
 RUN = Callable[..., Answer]
+
+
+def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk ends the training, and then the curves cannot be written either."""
+    from vitmed.commands import train as command
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise UsageError("last.pt: cannot be written (No space left on device)")
+
+    class Full(Recorder):
+        def say(self, text: str) -> None:
+            super().say(text)
+            if text.startswith("epoch   1"):
+                monkeypatch.setattr(TrainingRun, "_save", full)
+
+    def broken(records: object) -> None:
+        raise ValueError("no figure")
+
+    monkeypatch.setattr(command, "training_curves", broken)
+    with pytest.raises(UsageError, match="No space left"):
+        train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=Full(), sets=TINY_SETS, **TINY)
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA")])

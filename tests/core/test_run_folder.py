@@ -80,6 +80,13 @@ def test_others_may_read_what_is_written_as_the_umask_says(tmp_path: Path) -> No
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
 
 
+def test_the_umask_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It belongs to the process: between two calls of os.umask a file of another thread would be open to everybody."""
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was changed"))
+    write_text(tmp_path / "a", "x")
+    assert (tmp_path / "a").read_text() == "x"
+
+
 def test_names_as_long_as_the_system_allows(tmp_path: Path) -> None:
     write_text(tmp_path / ("n" * 255), "x")
     assert names(tmp_path) == ["n" * 255]

@@ -208,6 +208,27 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
             read_weights(tmp_path / name)
 
 
+def test_a_file_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    """Looking for the state dict inside such a file would never end, at whatever depth the circle closes."""
+    flat: dict[str, object] = {"epoch": 1}
+    flat["model"] = flat
+    deep: dict[str, object] = {"model": {"state_dict": {}}}
+    deep["model"]["state_dict"]["model"] = deep  # type: ignore[index]
+    listed: dict[str, object] = {"format": "vitmed checkpoint", "version": 1}
+    listed["judgement"] = [listed]
+    for name, content in (("flat.pth", flat), ("deep.pth", deep), ("listed.pth", listed)):
+        torch.save(content, tmp_path / name)
+        for read in (read_weights, load_checkpoint):
+            with pytest.raises(CheckpointError, match=f"{name}.* contains itself"):
+                read(tmp_path / name)
+
+
+def test_parts_that_are_shared_are_no_circle(tmp_path: Path) -> None:
+    state = theirs().state_dict()
+    torch.save({"model": state, "state_dict": state, "both": [state, state]}, tmp_path / "w.pth")
+    assert torch.equal(read_weights(tmp_path / "w.pth").state["cls_token"], state["cls_token"])
+
+
 @pytest.mark.parametrize("name", ["w.pth", "model.safetensors", "w.npz"])
 def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 346\n"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
+from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
@@ -112,6 +112,24 @@ def test_the_training_loss_is_the_mean_over_the_epochs_images(folder: Path) -> N
     )
 
 
+def test_the_running_loss_is_a_mean_over_the_batches_it_knows(folder: Path) -> None:
+    """At a learning rate of 0: after batch 1 the loss of batch 1, then the mean of those before the current one."""
+    asked = config(train__lr=1e-30, train__min_lr=0.0, train__epochs=2, train__ema=False)
+    state, events = begin(folder, asked)
+    shown = [event.loss for event in events if isinstance(event, Step)]
+    data, order = images(folder), EpochBatches(np.zeros(32), 8, asked.train.seed, False)
+    expected = []
+    for epoch in (0, 1):
+        losses = []
+        for part in order.order(epoch).reshape(4, 8):
+            x = data.preprocessing.normalise(torch.from_numpy(np.stack([data.read(int(i)) for i in part])))
+            y = torch.from_numpy(data.labels[part])
+            loss = F.cross_entropy(state.model(x).detach(), y, label_smoothing=asked.train.smoothing)
+            losses.append(float(loss))
+        expected += [losses[0], losses[0], np.mean(losses[:2]), np.mean(losses[:3])]
+    assert shown == pytest.approx(expected, abs=1e-5)
+
+
 def test_the_learning_rate_follows_the_schedule(folder: Path) -> None:
     asked = config(train__warmup_epochs=0.5, train__epochs=3, train__lr=0.001, train__min_lr=1e-5)
     state, events = begin(folder, asked)
@@ -202,16 +220,29 @@ def test_patience_stops_and_best_is_the_best(folder: Path) -> None:
     epochs = [event for event in events if isinstance(event, Epoch)]
     assert len(epochs) <= 50 and state.epoch - state.best_epoch == 3
     assert epochs[-1].stop and not any(event.stop for event in epochs[:-1])
-    assert [event.record["epoch"] for event in epochs if event.best][-1] == state.best_epoch
+    assert [event.record["epoch"] for event in epochs if event.kept][-1] == state.best_epoch
 
 
 def test_the_last_epoch_on_request(folder: Path) -> None:
-    """`choose: last`: every epoch takes the place of the one before, and patience stops nothing."""
+    """`choose: last`: every epoch takes the place of the one before, and patience stops nothing; only the first of
+    four alike is the best."""
     still = {"train__lr": 1e-30, "train__min_lr": 0.0, "train__patience": 1, "train__epochs": 4}
     state, events = trained_state(folder, config(train__choose="last", **still))
-    assert [event.best for event in events if isinstance(event, Epoch)] == [True] * 4 and state.best_epoch == 4
+    assert [event.kept for event in events if isinstance(event, Epoch)] == [True] * 4 and state.best_epoch == 4
+    assert [(record["best"], record["kept"]) for record in state.history] == [(True, True), *[(False, True)] * 3]
     state, _ = trained_state(folder, config(**still, train__ema=False))
     assert (state.best_epoch, state.epoch) == (1, 2)
+
+
+def test_only_the_best_epoch_has_a_star(tmp_path: Path) -> None:
+    """With `choose: last` too: best.pt is every epoch's in turn, the star says which did best on validation."""
+    ui = Recorder()
+    sets = (*TINY_NETWORK, "train.choose=last", "train.min_lr=0", "model.stem=patch")
+    run = train(draw_splits(tmp_path / "d"), output=tmp_path, ui=ui, sets=sets, **TINY | {"lr": 1e-30, "epochs": 3})
+    lines = [text for text in ui.said if text.startswith("epoch ")]
+    assert [" *" in line for line in lines] == [True, False, False]
+    assert any(text.startswith("last epoch: 3, validation auroc") for text in ui.said)
+    assert torch.load(run.folder / "best.pt", weights_only=True)["record"]["epoch"] == 3
 
 
 def test_of_epochs_that_are_alike_the_lower_loss_is_the_best(folder: Path) -> None:
@@ -225,6 +256,61 @@ def test_of_epochs_that_are_alike_the_lower_loss_is_the_best(folder: Path) -> No
         best.append(epoch_record(state, 4, said, asked)["best"])
         state.epoch += 1
     assert best == [True, True, False, False, True] and state.best == 1.0 and state.best_epoch == 5
+
+
+@pytest.mark.parametrize("monitor", ["ppv_macro", "npv_macro"])
+def test_a_monitor_that_is_undefined_counts_as_worst(folder: Path, monitor: str) -> None:
+    """Where no image is predicted as a class, its predictive value is 0/0: no reason to stop, and never the best.
+
+    Among undefined epochs the lower validation loss is better.
+    """
+    asked = config(train__monitor=monitor, train__patience=3, train__epochs=9)
+    state, _ = begin(folder, asked)
+    both = np.array([[3, 0], [0, 3], [0, 3]], np.float32)
+    nobody = np.array([[0, 1]] * 3, np.float32)
+    kept = []
+    for logits in (nobody, 2 * nobody, 0.5 * nobody, both, nobody):
+        said = Predictions(CLASSES, ("a", "b", "c"), None, np.array([0, 1, 1]), logits, positive="blue")
+        record = epoch_record(state, 4, said, asked)
+        kept.append(record["kept"])
+        assert (f"val_{monitor}" in record) == (logits is both) and record["best"] == record["kept"]
+        state.epoch += 1
+    assert kept == [True, False, True, True, False]  # too sure of wrong answers, less sure, right, wrong again
+    assert (state.best, state.best_epoch) == (1.0, 4)
+
+
+def test_outputs_that_are_no_numbers_end_the_run(folder: Path) -> None:
+    asked = config()
+    state, _ = begin(folder, asked)
+    said = Predictions(CLASSES, ("a", "b"), None, np.array([0, 1]), np.array([[1, 0], [np.nan, 1]], np.float32))
+    with pytest.raises(VitmedError, match="NaN or infinite for validation images in epoch 1"):
+        epoch_record(state, 4, said, asked)
+
+
+def test_a_run_whose_monitor_is_undefined_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that hardly move and predict one class: the run ends with a report, and a warning says why."""
+
+    def biased(*args: Any) -> Any:
+        model = build_vit(*args)
+        model.head.bias.data[0] = 9.0
+        return model
+
+    monkeypatch.setattr("vitmed.training.run.build_vit", biased)
+    ui = Recorder()
+    still = TINY | {"lr": 1e-30, "monitor": "ppv_macro", "epochs": 2}
+    run = train(
+        draw_splits(tmp_path / "d"),
+        output=tmp_path,
+        ui=ui,
+        sets=(*TINY_SETS, "train.min_lr=0", "model.stem=patch"),
+        **still,
+    )
+    lines = [line for line in ui.said if line.startswith("epoch ")]
+    assert [("ppv_macro undefined" in line, " *" in line) for line in lines] == [(True, True), (True, False)]
+    assert "best epoch: 1, validation ppv_macro undefined" in " ".join(ui.said)
+    warned = [text for text in ui.warned if "ppv_macro" in text]
+    assert len(warned) == 1 and "a class is never predicted" in warned[0]
+    assert (run.folder / "test" / "report.html").is_file()
 
 
 def test_a_monitor_that_shall_fall(folder: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from PIL import ExifTags, Image, ImageFile
 
+from vitmed.imaging.dicom import QUIET
+
 # Marks in the bytes of a file without which there is nothing to look for: most files end here.
 MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
 EXIF_FIELDS = {
@@ -111,6 +113,7 @@ def _exif(image: Image.Image) -> set[str]:
     return found
 
 
+@QUIET
 def _dicom(data: bytes) -> tuple[str, ...]:
     """Of a DICOM file, where pydicom is installed: fields that are filled, and marks of text inside the picture."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -111,7 +112,7 @@ def _one(
 ) -> RunFolder:
     """One fold: as it lies there, resumed, or from the start."""
     name = f"fold-{fold}"
-    there = [RunFolder(path) for path in sorted(folder.path.glob(f"{name}*"), key=lambda p: p.stat().st_mtime_ns)]
+    there = attempts(folder, fold)
     for place in there:
         if (place.path / "test" / PREDICTIONS).is_file():
             return place
@@ -128,6 +129,12 @@ def _one(
     if first is None:
         raise CheckpointError(f"{folder.path}: its first fold had not begun", "start again with vitmed train --folds")
     return RunFolder(train(**first, output=folder.path, name=name, fold=fold, ui=ui).folder)
+
+
+def attempts(folder: RunFolder, fold: int) -> list[RunFolder]:
+    """The run folders of a fold, the oldest first: `fold-1`, and `fold-1-2` where it was begun again."""
+    found = [path for path in folder.path.iterdir() if re.fullmatch(rf"fold-{fold}(-\d+)?", path.name)]
+    return [RunFolder(path) for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)]
 
 
 def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:

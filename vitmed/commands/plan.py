@@ -15,8 +15,8 @@ from vitmed.core.files import check_writable, free_name, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import describe as describe_device
 from vitmed.core.load_config import load_config
+from vitmed.core.places import as_written
 from vitmed.core.ui import Ui
-from vitmed.training.checkpoint import relative
 from vitmed.training.plan_rules import Decision, Situation, describe, fields_set
 from vitmed.training.prepare import TIMED, Ready, get_ready, minutes_of_training
 
@@ -94,7 +94,7 @@ def plan_yaml(ready: Ready, folder: Path) -> str:
         }
         for key in ("root", "groups", "labels", "weights"):
             if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
-                fields[key] = relative(fields[key], folder)
+                fields[key] = as_written(fields[key], folder)
         if fields:
             lines.append(f"{section}:")
         for field, value in fields.items():

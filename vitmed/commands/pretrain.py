@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
-
-import torch
 
 from vitmed.commands.train import default_name
 from vitmed.core.config import Config, ModelConfig
@@ -15,7 +14,7 @@ from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.flags import read_overrides
-from vitmed.core.hardware import describe, pick_device, pick_precision
+from vitmed.core.hardware import describe, pick_device, pick_precision, seeded
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.run_folder import RunFolder, refuse_inside
@@ -200,10 +199,10 @@ class Run:
         self.config, self.splits, self.ui = config, splits, ui
         self.device = pick_device(config.train.device)
         self.precision = pick_precision(config.train.precision, self.device)
-        torch.manual_seed(config.train.seed)
-        # Built with `norm` over every token, as the decoder needs it; a head over the mean moves it behind the mean.
-        encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
-        self.model = build_mae(encoder, config).to(self.device)
+        with seeded(config.train.seed):
+            # With `norm` over every token, as the decoder needs it; a head over the mean moves it behind the mean.
+            encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
+            self.model = build_mae(encoder, config).to(self.device)
         preprocessing = Preprocessing.of(config)
         self.images = {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
         self.hashes: dict[str, list[str]] = {}
@@ -235,6 +234,7 @@ class Run:
             self.state.load_state_dict(training)
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
+        write_text(folder.config, portable(self.config, folder.path).to_yaml())  # the data may lie elsewhere now
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def _prepare(self) -> None:
@@ -255,16 +255,22 @@ class Run:
             )
             for epoch in epochs_of(events, config, advance):
                 self._end_of_epoch(epoch.record)
-            if state.history:
-                write_bytes(folder.training_curves, png(loss_curves(state.history)))
-                pictures = reconstructions(self.model, self.images["val"], config.train.seed, self.device)
-                write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
             if stop():
                 self._save()
+                with contextlib.suppress(Exception):  # a figure that fails must not hide how to resume
+                    self._draw()
                 raise Interrupted(
                     f"interrupted in epoch {state.epoch + 1}; {folder.last} is saved",
                     f"vitmed pretrain --resume {folder.path}",
                 )
+        self._draw()
+
+    def _draw(self) -> None:
+        history, folder = self.state.history, self.folder
+        if history:
+            write_bytes(folder.training_curves, png(loss_curves(history)))
+            pictures = reconstructions(self.model, self.images["val"], self.config.train.seed, self.device)
+            write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 
     def _end_of_epoch(self, record: dict[str, Any]) -> None:
         weights = {k: v for k, v in cast(MAE, self.state.model).encoder.state_dict().items() if k not in HEAD}

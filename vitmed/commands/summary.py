@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.hardware import seeded
 from vitmed.core.load_config import build_config, load_config, recipes
 from vitmed.core.ui import Ui
 from vitmed.models.pretrained import fitted, load_pretrained
@@ -63,4 +64,5 @@ def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: A
         config = load_config(model, {f"model.{key}": value for key, value in fields.items()}).model
     else:
         raise unknown_key("model", model, [*SIZES, *recipes()])
-    return summarise(build_vit(config, num_classes or 1000), config)
+    with seeded(0):
+        return summarise(build_vit(config, num_classes or 1000), config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -155,12 +156,19 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: 
 
 
 def _train(run: TrainingRun) -> None:
-    """Train to the end, and draw the curves even where it is interrupted."""
+    """Train to the end, and draw the curves, also of a run that ends early."""
     try:
         run.run()
-    finally:
-        if run.state.history:
-            write_bytes(run.folder.training_curves, png(training_curves(run.state.history)))
+    except BaseException:
+        with contextlib.suppress(Exception):  # a figure that fails must not hide why the training ended
+            _draw_curves(run)
+        raise
+    _draw_curves(run)
+
+
+def _draw_curves(run: TrainingRun) -> None:
+    if run.state.history:
+        write_bytes(run.folder.training_curves, png(training_curves(run.state.history)))
 
 
 def _resumed(

@@ -5,6 +5,7 @@ pretrain_config the configuration of `vitmed pretrain`
 load_config     YAML files, --set and flags to a configuration
 flags           flags and Python keywords, read from the fields
 errors          the errors that a user can cause, and their exit codes
+places          where data and weights lie, stored without private folder names
 files           files that are written whole or not at all
 run_folder      the names of the files in a run folder
 cache_folder    where downloads and decoded images are kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,22 +25,21 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
         UsageError: the folder cannot be written, or the disk is full.
     """
     path = Path(path)
-    temporary: str | None = None
+    temporary: Path | None = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
+        handle, temporary = _open_temporary(path)
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101  mkstemp makes it private
-        Path(temporary).replace(path)
+        temporary.replace(path)
         temporary = None
         _sync_folder(path.parent)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place") from None
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -58,10 +58,16 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _open_temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside `path`, opened for writing; with the permissions that `open` would give it.
+
+    Not `mkstemp`: its files are private, and the umask that would mend this cannot be read without changing it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+        with contextlib.suppress(FileExistsError):
+            return os.open(temporary, flags, 0o666), temporary
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,7 +1,9 @@
-"""What the machine offers: device, arithmetic, cores."""
+"""What the machine offers: device, arithmetic, random numbers."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +58,28 @@ def pick_precision(name: str, device: torch.device) -> Precision:
             return Precision("bf16", torch.bfloat16, "this CPU computes in it")
         return Precision("fp32", torch.float32, "this CPU has no bf16 instructions")
     return Precision("fp32", torch.float32, f"the safe choice on {device.type}")
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Draw what torch draws after `torch.manual_seed(seed)`; then put the caller's generators back as they were.
+
+    Args:
+        device: also where random numbers are drawn; default the CPU alone.
+    """
+    backends = {"cuda": torch.cuda, "mps": torch.mps}
+    backend = None if device is None else backends.get(device.type)
+    before = torch.get_rng_state()
+    before_there = None if backend is None else backend.get_rng_state()
+    try:
+        torch.default_generator.manual_seed(seed)
+        if backend is not None:
+            backend.manual_seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(before)
+        if backend is not None:
+            backend.set_rng_state(before_there)
 
 
 def describe(device: torch.device) -> str:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.places import find
 from vitmed.core.pretrain_config import PretrainConfig
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
@@ -42,7 +43,7 @@ def load_config(
             fields = fields if isinstance(fields, dict) else {}
             value = fields.get(field)
             if isinstance(value, str) and not is_word(field, value, path.parent):
-                fields[field] = str(Path(path.parent, value))
+                fields[field] = str(find(value, path.parent))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:

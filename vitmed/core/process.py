@@ -1,10 +1,14 @@
-"""Settings of this process, to be made before torch is loaded."""
+"""Settings of this process: some to be made before torch is loaded, some to be restored afterwards."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C library
 
@@ -31,3 +35,28 @@ def tune_process() -> None:
 def cores() -> int:
     """CPU cores that this process may use (a container may have fewer than the machine)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Shared(contextlib.ContextDecorator):
+    """A change to the whole process, for several threads: the first to enter makes it, the last to leave undoes it.
+
+    Args:
+        change: makes the context manager that changes and undoes.
+    """
+
+    def __init__(self, change: Callable[[], contextlib.AbstractContextManager[None]]):
+        self.change, self.lock, self.inside, self.stack = change, threading.Lock(), 0, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.stack.enter_context(self.change())
+            self.inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                self.stack.close()

@@ -199,7 +199,7 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
         pin_memory=pin,
-        worker_init_fn=_quiet_worker,
+        worker_init_fn=_start_worker,
         generator=torch.Generator(),  # its own, so that the loader draws nothing from the global one
         multiprocessing_context=context,
     )
@@ -214,5 +214,8 @@ def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: tor
     return max(1, cores() // 2) if device.type == "cpu" else min(8, cores())
 
 
-def _quiet_worker(_: int) -> None:
+def _start_worker(_: int) -> None:
+    import cv2
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer
+    cv2.setNumThreads(0)  # a forked process has inherited it; as many threads as cores in each worker would compete

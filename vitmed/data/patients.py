@@ -12,6 +12,7 @@ from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.patient_names import guess_patients
 from vitmed.data.tables import first_of, groups_from_table
+from vitmed.imaging.dicom import QUIET
 
 Progress = Callable[[int, int], None]
 NAMES, DICOM = GROUP_WORDS
@@ -96,6 +97,7 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
     return [sys.intern(str(group)) for group in found]
 
 
+@QUIET
 def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> list[str]:
     """PatientID (0010,0020) of every file; nothing else of its head is kept, and no pixel is read."""
     try:

@@ -10,10 +10,11 @@ DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound); He 2021, arX
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +86,6 @@ class Augmenter:
 
     def _build(self) -> None:
         A = _albumentations()
-        import cv2
-
-        cv2.setNumThreads(0)  # its threads would compete with torch's and with the other workers
         transforms = POLICIES[self.policy].build(self.size, self.flips, self.channels == 3)
         # albumentations draws from two generators that all transforms share, nested ones too. It seeds them once;
         # we set their state on each call instead. Without a seed every worker would draw the same (its issue 266).
@@ -143,10 +141,28 @@ def _words(name: str) -> list[str]:
 
 def _albumentations() -> Any:
     """The library, imported on demand: it takes a second, and without the variable it asks the network for updates."""
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    import albumentations
-
+    said = os.environ.get("NO_ALBUMENTATIONS_UPDATE")
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = said or "1"
+    try:
+        import albumentations
+    finally:
+        if said is None:
+            del os.environ["NO_ALBUMENTATIONS_UPDATE"]
     return albumentations
+
+
+@contextlib.contextmanager
+def without_opencv_threads() -> Iterator[None]:
+    """Meanwhile OpenCV computes in the calling thread: its own would compete with torch's and with loader processes,
+    and a process that is forked while they live may wait for them for ever."""
+    import cv2
+
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(0)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(threads)
 
 
 def _symmetry(flips: bool) -> Any:

@@ -3,11 +3,11 @@ and C.11). Read by pydicom and its decoders, the extra `dicom`."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 import zlib
 from collections.abc import Iterator
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.process import Shared
 from vitmed.imaging.codestreams import read_stream
 from vitmed.imaging.decoded import BYTES, Deep, FileFacts, Least, pick_frame, refuse_large
 from vitmed.imaging.window import Linear, Own, Sigmoid, Table
@@ -39,11 +40,28 @@ HEAD = (
 )  # fmt: skip
 
 
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    logger = logging.getLogger("pydicom")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"pydicom\b")
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+QUIET = Shared(_silence)  # pydicom warns of every oddity that it reads nevertheless
+
+
 def has_magic(head: bytes) -> bool:
     """Whether the first 132 bytes of a file are those of DICOM (PS3.10, 7.1)."""
     return head[128:132] == b"DICM"
 
 
+@QUIET
 def facts(path: Path) -> FileFacts:
     """As `inspect`. Raises DataError; UsageError without pydicom."""
     pydicom = _pydicom(path)
@@ -56,6 +74,7 @@ def facts(path: Path) -> FileFacts:
     return FileFacts("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows, profile)
 
 
+@QUIET
 def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Image:
     """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB.
 
@@ -92,19 +111,11 @@ def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Ima
     return image
 
 
-@cache
-def _quiet() -> None:
-    """Once, where pydicom is first needed: it warns of every oddity that it reads nevertheless."""
-    warnings.filterwarnings("ignore", module=r"pydicom\b")
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL)
-
-
 def _pydicom(path: Path) -> Any:
     try:
         import pydicom
     except ImportError:
         raise UsageError(f"{path}: DICOM files need one more package", "pip install 'vitmed[dicom]'") from None
-    _quiet()
     return pydicom
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
+from vitmed.core.process import Shared
 from vitmed.imaging.codestreams import Stream, read_stream
 from vitmed.imaging.decoded import FRAMES, Deep, FileFacts, Least, pick_frame, refuse_large
 
@@ -155,6 +157,20 @@ def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, i
     return Deep(values, found.bits, alpha, orientation=turned)
 
 
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    import cv2
+
+    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        yield
+    finally:
+        cv2.utils.logging.setLogLevel(level)
+
+
+OPENCV_QUIET = Shared(_silence)  # vitmed's own error names the file
+
+
 def _opencv(
     path: Path, stream: IO[bytes], index: int, dtype: np.dtype, size: tuple[int, int], animated: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -164,17 +180,12 @@ def _opencv(
     refuse_large(path, *size, pixel_bytes=4 * dtype.itemsize)
     stream.seek(0)
     data, array = np.frombuffer(stream.read(), np.uint8), None
-    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
+    with contextlib.suppress(cv2.error), OPENCV_QUIET:
         if index == 0:
             array = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
         elif not animated:
             pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED, range=(index, index + 1))[1]
             array = pages[0] if pages else None
-    except cv2.error:
-        array = None
-    finally:
-        cv2.utils.logging.setLogLevel(level)
     if array is None or array.dtype != dtype or array.shape[1::-1] != size or array.shape[2:] not in ((), (3,), (4,)):
         raise DataError(f"{path}: of a kind of {dtype} pixels that vitmed does not read", "save it as grey or RGB")
     alpha = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from vitmed.core.config import ModelConfig
+from vitmed.core.hardware import seeded
 from vitmed.models.vit import SIZES
 
 
@@ -15,7 +16,8 @@ def summarise(model: nn.Module, config: ModelConfig) -> str:
     size = (1, config.channels, config.image_size, config.image_size)
     device = next(model.parameters()).device
     columns = ("input_size", "output_size", "num_params", "mult_adds")
-    text = str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device))
+    with seeded(0, device):  # torchinfo draws an input
+        text = str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device))
     for unit in ("MEGA", "GIGA", "TERA"):  # torchinfo prints the name of its own constant
         text = text.replace(f"Units.{unit}BYTES", unit[0])
     return text + "\n"

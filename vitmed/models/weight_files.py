@@ -22,13 +22,13 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
         foreign: also take argparse.Namespace, a bare holder of values, in which training scripts keep their settings.
 
     Raises:
-        CheckpointError: missing, damaged, or with code in it.
+        CheckpointError: missing, damaged, with code in it, or with a container that contains itself.
     """
     if magic(path)[:2] not in (b"PK", b"\x80\x02"):  # torch's zip files, and what it wrote before
         raise CheckpointError(f"{path}: not a checkpoint or weight file", "name the .pt file of a run, or a .pth file")
     try:
         with torch.serialization.safe_globals([argparse.Namespace] if foreign else []):
-            return torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise CheckpointError(
             f"{path}: refused: it holds more than tensors and plain values, or is damaged; loading it could run code",
@@ -36,6 +36,28 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
         ) from None
     except Exception as error:  # torch raises many kinds for damaged files
         raise CheckpointError(f"{path}: not a readable checkpoint ({first_line(error)})", "copy it again") from None
+    if _contains_itself(content):
+        raise CheckpointError(f"{path}: refused: a part of it contains itself", "use a plain state dict")
+    return content
+
+
+def _contains_itself(tree: Any) -> bool:
+    """Whether a dict, list or tuple lies inside itself, at any depth; whoever searches such a tree never ends."""
+    above: set[int] = set()  # the containers around the current one
+    finished: set[int] = set()
+    stack = [(tree, False)]
+    while stack:
+        value, leave = stack.pop()
+        if leave:
+            above.remove(id(value))
+            finished.add(id(value))
+        elif id(value) in above:
+            return True
+        elif isinstance(value, dict | list | tuple) and id(value) not in finished:
+            above.add(id(value))
+            stack.append((value, True))
+            stack += [(part, False) for part in (value.values() if isinstance(value, dict) else value)]
+    return False
 
 
 def magic(path: Path) -> bytes:

@@ -7,7 +7,6 @@ training state, from which `--resume` goes on.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +20,9 @@ from vitmed.core.aliases import HOLDER, with_new_names
 from vitmed.core.config import PATHS, Config, ModelConfig
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
+from vitmed.core.hardware import seeded
 from vitmed.core.load_config import AnyConfig, build_config, is_word
+from vitmed.core.places import find, is_elsewhere, store
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.policy import DecisionPolicy
@@ -76,7 +77,8 @@ class Checkpoint:
     def model(self) -> ViT:
         """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
         try:
-            model = build_vit(self.config.model, len(self.classes))
+            with seeded(0):  # so that the user's random state stays; these numbers are replaced at once
+                model = build_vit(self.config.model, len(self.classes))
             model.load_state_dict(self.weights)
         except (RuntimeError, VitmedError) as error:
             raise CheckpointError(
@@ -86,11 +88,13 @@ class Checkpoint:
 
     def data_root(self) -> Path:
         """The data folder of the run. Raises DataError where it is not there."""
-        if not self.splits.root.is_dir() and not is_npz(self.splits.root):
-            raise DataError(
-                f"{self.splits.root}: the data folder of {self.path} is not there", "say where it is now: --data DIR"
-            )
-        return self.splits.root
+        root = self.splits.root
+        if not root.is_dir() and not is_npz(root):
+            what = f"{root}: the data folder of {self.path} is not there"
+            if is_elsewhere(root):
+                what = f"{root.name}, the data folder of {self.path}, lay outside of the project; not known where"
+            raise DataError(what, "say where it is now: --data DIR")
+        return root
 
 
 def save_checkpoint(
@@ -133,6 +137,16 @@ def add_policy(path: Path, policy: DecisionPolicy) -> None:
     content["policy"] = _tensors(policy.model_dump())
     with whole_file(path) as stream:
         torch.save(content, stream)
+
+
+def set_data_root(path: Path, root: Path) -> None:
+    """Write into a checkpoint, of training or of pretraining, where its data folder lies now."""
+    content = safe_load(path)
+    if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
+        stored = store(root, path.parent)
+        content["data"]["root"] = content["config"]["data"]["root"] = stored
+        with whole_file(path) as stream:
+            torch.save(content, stream)
 
 
 def _tensors(value: Any) -> Any:
@@ -246,7 +260,7 @@ def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dic
         for name, samples in splits.samples.items()
     }
     return {
-        "root": relative(splits.root, path.parent),
+        "root": store(splits.root, path.parent),
         "splits": membership,
         "made": splits.made,
         "columns": list(splits.columns),
@@ -261,7 +275,7 @@ def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[
         rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
-    root = Path(os.path.normpath(path.parent / data["root"]))
+    root = find(data["root"], path.parent)
     splits = Splits(
         root,
         tuple(content["classes"]),
@@ -357,18 +371,13 @@ def _read_policy(path: Path, content: dict[str, Any]) -> DecisionPolicy | None:
     return policy
 
 
-def relative(path: str | Path, folder: Path) -> str:
-    """A path relative to a folder, so that no absolute path leaves the lab."""
-    return Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
-
-
 def portable(config: AnyConfig, folder: Path) -> AnyConfig:
-    """The configuration with its paths relative to a folder; a name of the catalogue is none."""
+    """The configuration with its paths as `places.store` names them in a folder; a name of the catalogue is none."""
     for section, name in PATHS:
         part = getattr(config, section)
         value = getattr(part, name)
         if value is not None and not is_word(name, value):
-            part = part.model_copy(update={name: relative(value, folder)})
+            part = part.model_copy(update={name: store(value, folder)})
             config = config.model_copy(update={section: part})
     return config
 
@@ -379,7 +388,7 @@ def placed(config: AnyConfig, folder: Path) -> dict[str, Any]:
     for section, name in PATHS:
         value = tree[section][name]
         if value is not None and not is_word(name, value, folder):
-            tree[section][name] = os.path.normpath(folder / value)
+            tree[section][name] = str(find(value, folder))
     return tree
 
 

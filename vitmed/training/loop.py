@@ -21,10 +21,11 @@ from torch.utils.data import DataLoader
 
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.hardware import Precision
+from vitmed.core.hardware import Precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
+from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
@@ -45,7 +46,8 @@ class TrainState:
 
     Attributes:
         epoch: epochs done; batch: batches done of the next; step: optimiser steps done.
-        best_epoch: the epoch that best.pt holds, 1-based; best, best_loss: its monitor and validation loss.
+        best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
+        best_epoch: the epoch that best.pt holds, 1-based; with `choose: last` not always the best.
         history: one record per finished epoch.
         running: sums of the epoch under way: loss, images, seconds, waited.
     """
@@ -85,7 +87,10 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Step:
-    """Told after every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data."""
+    """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data.
+
+    The loss covers all batches but the current one (`LossWatch`); after the first batch, that one.
+    """
 
     epoch: int
     batch: int
@@ -97,20 +102,26 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Told after every epoch: its record, whether it is the best so far, and whether patience has run out."""
+    """After every epoch: its record, whether best.pt takes its weights, and whether patience has run out."""
 
     record: dict[str, Any]
-    best: bool
+    kept: bool
     stop: bool
 
 
 class LossWatch:
-    """Sums the loss and looks whether it is finite; one batch late, so that a GPU is never waited for."""
+    """Sums the loss and checks that it is finite; one batch late, so that training does not wait for the GPU."""
 
     def __init__(self, state: TrainState, loader: DataLoader, config: Config | PretrainConfig):
         self.state, self.config = state, config
         self.images: Images = loader.dataset.images  # type: ignore[attr-defined]
         self.pending: tuple[Tensor, Tensor, Tensor] | None = None
+        self.counted = state.running["images"]  # images whose loss is in the sum
+
+    @property
+    def mean(self) -> float:
+        """Mean loss over the images of the epoch that are in the sum."""
+        return self.state.running["loss"] / max(1, self.counted)
 
     def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
         """Take the loss and gradient norm of a batch of sample indices. Raises as `flush`, of the batch before."""
@@ -129,6 +140,7 @@ class LossWatch:
             files = [self.images.samples[i].path for i in indices.tolist()]
             raise VitmedError(*not_finite(what, files, self.state.epoch + 1, self.config))
         self.state.running["loss"] += value * len(indices)
+        self.counted += len(indices)
 
 
 def new_state(model: ViT, config: Config, batches: int, device: torch.device, precision: Precision) -> TrainState:
@@ -171,7 +183,7 @@ def fit(
         predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
         record = epoch_record(state, batches.batches, predictions, config)
         end_epoch(state, record)
-        yield Epoch(record, record["best"], out_of_patience(state, config))
+        yield Epoch(record, record["kept"], out_of_patience(state, config))
 
 
 def classification_loss(
@@ -213,8 +225,8 @@ def rest_of_epoch(
     """Train on the batches of the epoch that are still to come; False where `stop()` ended it before the last.
 
     Args:
-        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). The global random
-            generator is seeded for the batch before each call.
+        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). torch's generators are
+            seeded for the batch during each call.
         rate: optimiser step -> learning rate; default the schedule of the configuration.
     """
     train, watch = config.train, LossWatch(state, loader, config)
@@ -222,25 +234,29 @@ def rest_of_epoch(
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
     clock = time.perf_counter()
-    for images, labels, indices in loader:
-        state.running["waited"] += time.perf_counter() - clock
-        torch.manual_seed(seed_of(train.seed, state.epoch, state.batch))  # dropout, drop path, mixing, masks
-        loss = loss_of(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
-        first = state.batch - state.batch % train.accumulate
-        state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
-        state.batch += 1
-        norm = loss.detach()
-        complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
-        if complete:
-            norm = optimiser_step(state, rate(state.step), train.clip_norm)
-        watch.add(loss.detach(), norm, indices)
-        state.running["images"] += len(labels)
-        state.running["seconds"] += time.perf_counter() - clock
-        clock = time.perf_counter()
-        yield step_event(state, batches.batches)
-        if complete and stop():
-            watch.flush()
-            return False
+    with without_opencv_threads():
+        for images, labels, indices in loader:
+            state.running["waited"] += time.perf_counter() - clock
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
+                loss = loss_of(images, labels)
+            first = state.batch - state.batch % train.accumulate
+            state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
+            state.batch += 1
+            norm = loss.detach()
+            complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
+            if complete:
+                norm = optimiser_step(state, rate(state.step), train.clip_norm)
+            watch.add(loss.detach(), norm, indices)
+            if not watch.counted:
+                watch.flush()  # so that there is a loss to show from the first batch on
+            state.running["images"] += len(labels)
+            state.running["seconds"] += time.perf_counter() - clock
+            clock = time.perf_counter()
+            yield step_event(state, batches.batches, watch.mean)
+            if complete and stop():
+                watch.flush()
+                return False
     watch.flush()
     return True
 
@@ -311,20 +327,27 @@ def validate(
 
 
 def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> dict[str, Any]:
-    """The line of metrics.jsonl; also moves `best`. Undefined metrics are left out."""
+    """The line of metrics.jsonl, without metrics that are undefined; also moves `best`.
+
+    An epoch in which the monitor is undefined (`ppv` where a class is never predicted) is worse than any other.
+
+    Raises:
+        VitmedError: a logit is NaN or infinite.
+    """
+    if not np.isfinite(predictions.logits).all():
+        raise VitmedError(
+            f"the outputs of the network are NaN or infinite for validation images in epoch {state.epoch + 1}",
+            f"--lr {config.train.lr / 10:g}",
+        )
     values = {name: v for name, v in metric_values(predictions).items() if math.isfinite(v)}
     monitor = config.train.monitor
-    value = values.get(monitor)
-    if value is None:
-        raise VitmedError(
-            f"validation {monitor} is undefined in epoch {state.epoch + 1} (are the logits finite?)", "lower --lr"
-        )
-    sign = 1 if METRICS[monitor].higher_is_better else -1
-    loss = values.get("log_loss", math.inf)
-    # Of epochs with the same value (an AUROC of 1 on a small split) the one with the lower loss.
-    best = state.best is None or (sign * value, -loss) > (sign * state.best, -state.best_loss)
-    if best or config.train.choose == "last":
-        state.best, state.best_loss, state.best_epoch = value, loss, state.epoch + 1
+    value, loss = values.get(monitor), values["log_loss"]
+    best = state.epoch == 0 or _rank(monitor, value, loss) > _rank(monitor, state.best, state.best_loss)
+    kept = best or config.train.choose == "last"
+    if best:
+        state.best, state.best_loss = value, loss
+    if kept:
+        state.best_epoch = state.epoch + 1
     share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
     run = state.running
     return {
@@ -335,7 +358,8 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
         "val_loss": loss,
         **{f"val_{name}": v for name, v in values.items()},
         "monitor": monitor,
-        "best": state.best_epoch == state.epoch + 1,
+        "best": best,
+        "kept": kept,
         "top_class": predictions.classes[int(share.argmax())],
         "top_share": float(share.max()),
         "images_per_second": run["images"] / max(1e-9, run["seconds"]),
@@ -344,20 +368,26 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
     }
 
 
+def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, float]:
+    """What the better of two epochs has more of; the lower loss decides where their monitors are alike."""
+    sign = 1 if METRICS[monitor].higher_is_better else -1
+    return value is not None, sign * (value or 0.0), -loss
+
+
 def out_of_patience(state: TrainState, config: Config) -> bool:
     """Whether the monitor has not risen for `patience` epochs."""
     patience = config.train.patience if config.train.choose == "best" else None
-    return patience is not None and state.best is not None and state.epoch - state.best_epoch >= patience
+    return patience is not None and state.epoch > 0 and state.epoch - state.best_epoch >= patience
 
 
-def step_event(state: TrainState, batches: int) -> Step:
+def step_event(state: TrainState, batches: int, loss: float) -> Step:
     """How the epoch stands."""
     run = state.running
     return Step(
         epoch=state.epoch + 1,
         batch=state.batch,
         batches=batches,
-        loss=run["loss"] / max(1, run["images"]),
+        loss=loss,
         images_per_second=run["images"] / max(1e-9, run["seconds"]),
         wait_share=run["waited"] / max(1e-9, run["seconds"]),
     )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.hardware import pick_device, pick_precision
+from vitmed.core.hardware import pick_device, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, build_config, check_names
 from vitmed.core.ui import Ui
 from vitmed.data.samples import Sample, Splits
@@ -159,22 +159,23 @@ def minutes_of_training(ready: Ready) -> float:
     images, val = len(splits.samples["train"]), len(splits.samples["val"])
     batch = min(images, config.train.batch_size)
     precision = pick_precision(config.train.precision, device)
-    network = build_vit(config.model, len(splits.classes)).to(device)
-    state = new_state(network, config, max(1, images // batch), device, precision)
     side, preprocessing = config.model.image_size, Preprocessing.of(config)
-    x = torch.randint(0, 256, (batch, side, side, config.model.channels), dtype=torch.uint8, device=device)
-    y = torch.arange(batch, device=device) % len(splits.classes)
-    clock = 0.0
-    for step in range(1 + TIMED):
-        if step == 1:
-            _wait_for(device)
-            clock = time.perf_counter()
-        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-            loss = F.cross_entropy(network(preprocessing.normalise(x)), y)
-        state.scaler.scale(loss).backward()
-        optimiser_step(state, 1e-6, config.train.clip_norm)
-    _wait_for(device)
-    seconds = (time.perf_counter() - clock) / TIMED
+    with seeded(config.train.seed, device):
+        network = build_vit(config.model, len(splits.classes)).to(device)
+        state = new_state(network, config, max(1, images // batch), device, precision)
+        x = torch.randint(0, 256, (batch, side, side, config.model.channels), dtype=torch.uint8, device=device)
+        y = torch.arange(batch, device=device) % len(splits.classes)
+        clock = 0.0
+        for step in range(1 + TIMED):
+            if step == 1:
+                _wait_for(device)
+                clock = time.perf_counter()
+            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+                loss = F.cross_entropy(network(preprocessing.normalise(x)), y)
+            state.scaler.scale(loss).backward()
+            optimiser_step(state, 1e-6, config.train.clip_norm)
+        _wait_for(device)
+        seconds = (time.perf_counter() - clock) / TIMED
     return config.train.epochs * seconds * (max(1, images // batch) + val / batch / 3) / 60
 
 

@@ -19,7 +19,7 @@ from vitmed.core.config import Config, DataConfig
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, Interrupted, OutOfMemoryError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.hardware import describe, pick_precision
+from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Advance, Ui
@@ -35,7 +35,7 @@ from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import build_vit
 from vitmed.training.baselines import LinearHead
-from vitmed.training.checkpoint import Checkpoint, portable, save_checkpoint
+from vitmed.training.checkpoint import Checkpoint, portable, save_checkpoint, set_data_root
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
 
@@ -54,13 +54,13 @@ class TrainingRun:
     ):
         self.config, self.splits, self.device, self.ui = config, splits, device, ui
         self.precision = pick_precision(config.train.precision, device)
-        torch.manual_seed(config.train.seed)
-        model = build_vit(config.model, len(splits.classes))
         preprocessing = Preprocessing.of(config)
-        self.report = load_pretrained(model, weights, preprocessing) if weights is not None else None
-        if config.train.lora is not None:
-            add_low_rank(model, config.train.lora)
-        elif config.train.freeze_blocks is not None:
+        with seeded(config.train.seed):
+            model = build_vit(config.model, len(splits.classes))
+            self.report = load_pretrained(model, weights, preprocessing) if weights is not None else None
+            if config.train.lora is not None:
+                add_low_rank(model, config.train.lora)
+        if config.train.lora is None and config.train.freeze_blocks is not None:
             model.freeze(config.train.freeze_blocks)
         self.seen = weights.seen if weights is not None else ()
         self.model = model.to(device)
@@ -138,6 +138,9 @@ class TrainingRun:
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
         write_text(folder.config, portable(self.config, folder.path).to_yaml())  # it may go on for longer
+        if self.splits.root != checkpoint.splits.root:
+            for file in folder.path.glob("*.pt"):  # none may be written again, and all are evaluated on these images
+                set_data_root(file, self.splits.root)
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def prepare(self) -> None:
@@ -174,12 +177,13 @@ class TrainingRun:
                 )
         if not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is gone", "start a new run")
-        which = f"{config.train.choose} epoch"
-        self.ui.say(f"{which}: {state.best_epoch}, validation {config.train.monitor} {state.best:.4f}")
+        monitor = config.train.monitor
+        value = _monitored(state.history[state.best_epoch - 1], monitor)
+        self.ui.say(f"{config.train.choose} epoch: {state.best_epoch}, validation {value}")
 
     def _end_of_epoch(self, event: Epoch) -> None:
         record, state, monitor = event.record, self.state, self.config.train.monitor
-        if event.best:
+        if event.kept:
             self._save(self.folder.best, training=False)
         if self.config.train.save_every and state.epoch % self.config.train.save_every == 0:
             self._save(self.folder.epoch(state.epoch), training=False)
@@ -187,10 +191,16 @@ class TrainingRun:
         write_text(self.folder.metrics, "".join(json_line(r) for r in state.history))
         self.ui.say(
             f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}  {monitor} {record[f'val_{monitor}']:.4f}"
-            f"{' *' if event.best else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
+            f"val loss {record['val_loss']:.4f}  {_monitored(record, monitor)}"
+            f"{' *' if record['best'] else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
             f"{record['wait_share']:.0%} waiting"
         )
+        undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
+        if undefined == [record]:  # for the first time
+            self.ui.warn(
+                f"validation {monitor} is undefined in epoch {state.epoch}, as it is where a class is never predicted; "
+                "such an epoch counts as worse than any in which it is defined"
+            )
         problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config)
         if problem and not self.warned:
             self.ui.warn(problem)
@@ -249,6 +259,12 @@ class TrainingRun:
             preprocessing = images.preprocessing
             shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
         return shown
+
+
+def _monitored(record: dict[str, Any], monitor: str) -> str:
+    """`auroc 0.9123`, or `ppv undefined`."""
+    value = record.get(f"val_{monitor}")
+    return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
 
 
 def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:

@@ -18,8 +18,8 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
 
     Args:
-        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; best, whether best.pt was written;
-            and monitor, the name of the watched metric. Missing or null values are gaps.
+        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written
+            (`best` in runs of 0.1); and monitor, the name of the watched metric. Missing or null values are gaps.
     """
     epochs = [record["epoch"] for record in records]
     monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in METRICS), "auroc")
@@ -28,7 +28,8 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
 
     chosen = values(f"val_{monitor}")
-    best = max((i for i, record in enumerate(records) if record.get("best")), default=None)  # the last that was kept
+    kept = [i for i, record in enumerate(records) if record.get("kept", record.get("best"))]
+    best = kept[-1] if kept else None
     bounded = [n for n in ("auroc", "balanced_accuracy", "accuracy", "mcc") if any(f"val_{n}" in r for r in records)]
     if METRICS[monitor].higher_is_better and monitor not in bounded:
         bounded = [monitor, *bounded[:3]]

@@ -1,0 +1,117 @@
+"""Where data lie is stored without the names of private folders, and found again."""
+
+from __future__ import annotations
+
+import ntpath
+import posixpath
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY, TINY_SETS, Recorder, draw_splits
+
+from vitmed import evaluate, train
+from vitmed.core import places
+from vitmed.core.config import load_config
+from vitmed.core.errors import DataError
+from vitmed.core.places import find, project_path, store
+from vitmed.training.checkpoint import load_checkpoint
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "stored"),
+    [
+        ("/home/anna/study/data", "/home/anna/study/runs/x", "../../data"),
+        ("/home/anna/study/data/cells", "/home/anna/study/runs/x", "../../data/cells"),
+        ("/home/anna/study/data/cells", "/home/anna/study/runs/folds/fold-1", "../../../data/cells"),
+        ("/home/anna/study/runs/x/w.pt", "/home/anna/study/runs/x", "w.pt"),
+        ("/home/anna/cells", "/home/anna/study/runs/x", "../../../cells"),  # its own name alone
+        ("/home/anna/secret/cells", "/home/anna/runs/x", None),  # the project would be the home folder
+        ("/home/anna/secret/cells", "/scratch/runs/x", None),
+        ("/home/bert/cells", "/home/anna/runs/x", None),
+        ("/mnt/anna/cells", "/mnt/runs/x", None),  # the user's name
+        ("/study/a/b/data/cells", "/study/a/b/c/d/runs/x", None),  # too far up
+        ("/data/cells", "/work/runs/x", "../../../data/cells"),  # a container
+        ("/data/lab/cells", "/work/runs/x", None),
+        ("/home/bert", "/work/runs/x", None),
+        ("/cells", "/work/runs/x", "../../../cells"),
+    ],
+)
+def test_what_is_stored(path: str, folder: str, stored: str | None) -> None:
+    assert project_path(path, folder, "/home/anna", posixpath) == stored
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "stored"),
+    [
+        (r"C:\study\data\cells", r"C:\study\runs\x", "../../data/cells"),
+        (r"D:\data\cells", r"C:\study\runs\x", None),  # os.path.relpath raises
+        (r"\\server\share\cells", r"C:\study\runs\x", None),
+        (r"C:\Users\Anna\secret\cells", r"C:\study\runs\x", None),
+        (r"c:\users\ANNA\secret\cells", r"C:\Users\Anna\runs\x", None),
+        (r"D:\anna\cells", r"D:\runs\x", None),
+    ],
+)
+def test_what_is_stored_on_windows(path: str, folder: str, stored: str | None) -> None:
+    assert project_path(path, folder, r"C:\Users\Anna", ntpath) == stored
+
+
+def test_without_a_home_folder() -> None:
+    assert project_path("/study/data/cells", "/study/runs/x", "", posixpath) == "../../data/cells"
+
+
+def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home" / "anna"))
+    near, far = tmp_path / "study" / "data", tmp_path / "home" / "anna" / "secret" / "cells"
+    run = tmp_path / "study" / "runs" / "x"
+    for folder in (near, far, run):
+        folder.mkdir(parents=True)
+    assert store(near, run) == "../../data" and find("../../data", run) == near
+    stored = store(far, run)
+    assert stored == store(far, run.parent) and stored.endswith("/cells") and "secret" not in stored
+    assert find(stored, run) == far
+    monkeypatch.setattr(places, "_NOTES", {})
+    assert find(stored, tmp_path) == far  # by the note; the run may have moved
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
+    assert find(stored, run) == run / stored and not find(stored, run).exists()
+
+
+def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that stored it finds it, so that the evaluation after a training has its images."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home" / "anna"))
+    far = tmp_path / "home" / "anna" / "secret" / "cells"
+    assert find(store(far, tmp_path / "runs" / "x"), tmp_path) == far
+
+
+def test_folders_behind_links(tmp_path: Path) -> None:
+    """runs -> scratch/runs, data -> disk/data: found from the link and from where it leads."""
+    (tmp_path / "study").mkdir()
+    for name in ("runs", "data"):
+        (tmp_path / "scratch" / name).mkdir(parents=True)
+        (tmp_path / "study" / name).symlink_to(tmp_path / "scratch" / name)
+    stored = store(tmp_path / "study" / "data", tmp_path / "study" / "runs")
+    for base in ("study", "scratch"):
+        assert find(stored, tmp_path / base / "runs").samefile(tmp_path / "scratch" / "data")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home" / "anna"))
+    data = draw_splits(tmp_path / "home" / "anna" / "secret" / "cells")
+    run = train(data, output=tmp_path / "runs", name="x", sets=TINY_SETS, ui=Recorder(), **TINY | {"epochs": 1}).folder
+    for file in ("best.pt", "last.pt"):
+        saved = torch.load(run / file, weights_only=True)
+        for text in (saved["data"]["root"], saved["config"]["data"]["root"], (run / "config.yaml").read_text()):
+            assert "cells" in text and not any(name in text for name in ("anna", "secret", "home")), file
+    moved = shutil.copytree(run, tmp_path / "other" / "deep" / "x")
+    assert load_checkpoint(moved).data_root() == data
+    assert load_config(moved / "config.yaml").data.root == str(data)
+    evaluate(moved, split="val", output=tmp_path / "again", ui=Recorder(), device="cpu", resamples=20)
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
+    monkeypatch.setattr(places, "_NOTES", {})
+    with pytest.raises(DataError, match=r"cells, the data folder of .*, lay outside of the project") as error:
+        load_checkpoint(moved).data_root()
+    assert "--data" in error.value.fix
