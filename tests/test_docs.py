@@ -76,6 +76,8 @@ def parse(args: list[str]) -> None:
         assert name in ("--help", "-h", "--version"), name
         return
     command = group.get_command(None, name)
+    if command is None:
+        raise KeyError(name)
     if rest and hasattr(command, "commands") and not rest[0].startswith("-"):  # vitmed weights list
         command, rest = command.commands[rest[0]], rest[1:]
     if rest:
@@ -100,8 +102,8 @@ def test_commands_are_found_at_all() -> None:
 def test_a_wrong_flag_would_be_noticed() -> None:
     with pytest.raises(Exception, match="no-such-flag"):
         parse(["train", "data", "--no-such-flag", "1"])
-    with pytest.raises(AttributeError):
-        parse(["no-such-command", "data"])
+    with pytest.raises(KeyError):
+        parse(["no-such-command"])
 
 
 def heading_ids(page: Path) -> set[str]:
