@@ -133,11 +133,11 @@ def render(
         text = environment.get_template(f"sections/{key}.html.j2").render(context).strip()
         shown = [_figure(name, figure, linked) for name, figure in figures.items() if _plot(name).section == key]
         if text or shown:
-            sections.append({"key": key, **section._asdict(), "number": len(sections), "text": Markup(text), "figures": shown})
+            sections.append({"key": key, **section._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": _hash(style), "script": _hash(script)}
     page = environment.get_template("report.html.j2")
-    return page.render(context, sections=sections, style=style, script=script, policy=policy)
+    return page.render(context, sections=sections, parts=(GOOD, FAILS, DONE), style=style, script=script, policy=policy)
 
 
 def headline_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
@@ -170,10 +170,10 @@ def share(entry: Mapping[str, Any]) -> str:
     return value(entry) if entry["value"] is None else f"{value(entry)} ({interval(entry) or 'no interval'})"
 
 
-def percent(entry: Mapping[str, Any]) -> str:
+def percent(entry: Mapping[str, Any]) -> Markup:
     """`91.1 % (90.0 to 93.4 %)`: a defined value with its interval, for the sentences of the summary."""
-    text = f"{100 * entry['value']:.1f} %"
-    return text if entry["low"] is None else f"{text} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f} %)"
+    interval = "" if entry["low"] is None else f" ({100 * entry['low']:.1f} to {100 * entry['high']:.1f} %)"
+    return Markup("<b>{:.1f} %</b>{}").format(100 * entry["value"], interval)
 
 
 def reasons(found: Mapping[str, str]) -> list[str]:
@@ -210,7 +210,7 @@ def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, Any]:
     }
 
 
-AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "influence": "influence of each image"}  # method -> in words
+AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "influence": "influence of each image"}  # by method
 
 
 def sampling_of(metrics: Mapping[str, Any]) -> str:
@@ -273,7 +273,7 @@ def worth(metrics: Mapping[str, Any]) -> str:
 GOOD, FAILS, DONE = "How good is it?", "Where does it fail?", "How was it done?"
 SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; one without content is left out
     "summary": Section("Summary", "The result in one screen.", GOOD),
-    "results": Section("All results and baselines", "Every number with its interval, and what a baseline reaches.", GOOD),
+    "results": Section("All results and baselines", "Every number with its interval, and baselines.", GOOD),
     "folds": Section("Results by fold", "How much do the folds differ?", GOOD),
     "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
     "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),

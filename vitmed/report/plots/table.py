@@ -103,8 +103,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "roc": Plot(
         "ROC curve",
-        "Sensitivity against the false positive rate at every threshold. The dotted diagonal is guessing. The area does "
-        "not depend on how common a class is.",
+        "Sensitivity against the false positive rate at every threshold. The dotted diagonal is guessing. The area "
+        "does not depend on how common a class is.",
         roc,
         section="summary",
     ),
@@ -116,8 +116,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "per_patient": Plot(
         "Patient by patient",
-        "Each dot is a patient; a larger dot is several. If patients differed by chance alone, 95 % would lie in the grey "
-        "band. A triangle outside it is a patient for whom the model is better or worse.",
+        "Each dot is a patient; a larger dot is several. If patients differed by chance alone, 95 % would lie in the "
+        "grey band. A triangle outside it is a patient for whom the model is better or worse.",
         patient_spread,
         section="patients",
     ),
@@ -136,8 +136,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "prevalence": Plot(
         "PPV and NPV by prevalence",
-        "How many positive and negative results are true where the positive class is rarer or more common than in these "
-        "images, at the same sensitivity and specificity.",
+        "How many positive and negative results are true where the positive class is rarer or more common than in "
+        "these images, at the same sensitivity and specificity.",
         prevalence,
         section="operating",
     ),
@@ -150,15 +150,15 @@ PLOTS: dict[str, Plot] = {
     ),
     "reliability": Plot(
         "Reliability diagram",
-        "Predicted probability against how often the class was true. On the diagonal, probabilities mean what they say; "
-        "below it, the model is too confident. Bars: 95 % intervals. Lower panel: images with each probability.",
+        "Predicted probability against how often the class was true. On the diagonal, probabilities mean what they "
+        "say; below it, the model is too confident. Bars: 95 % intervals. Lower panel: images with each probability.",
         reliability,
         section="calibration",
     ),
     "risk_coverage": Plot(
         "Risk and coverage",
-        "Share of errors among the answered images when the model abstains on the least certain ones. If the curve falls "
-        "towards the left, the model knows when it is unsure.",
+        "Share of errors among the answered images when the model abstains on the least certain ones. If the curve "
+        "falls towards the left, the model knows when it is unsure.",
         risk_coverage,
         section="uncertainty",
     ),
