@@ -29,7 +29,7 @@ def check_formats(config: EvaluateConfig) -> None:
     """Raise UsageError, before any work, if this machine cannot write a format."""
     if "pdf" in config.format.split(",") and find_browser() is None:
         raise UsageError(
-            "--format pdf: found neither Chromium nor Chrome nor Edge",
+            "--format pdf: neither Chromium nor Chrome nor Edge is found",
             "install one, or leave out pdf and print report.html from any browser",
         )
 
