@@ -23,11 +23,15 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
     patients, told = metrics["n_groups"], []
     seen = judged.get("seen") or {}
     if seen.get("images"):
-        told.append(f"{counted(seen['images'], 'image')} of these were used for training: the numbers are too good.")
-    if seen.get("patients"):
+        verb = "was" if seen["images"] == 1 else "were"
         told.append(
-            f"{counted(seen['patients'], 'patient')} of these have the same name as one in training or validation; if "
-            "they are the same people, the numbers are too good."
+            f"{counted(seen['images'], 'image')} of these {verb} used to make the model: the numbers are too good."
+        )
+    if seen.get("patients"):
+        verb = "has" if seen["patients"] == 1 else "have"
+        told.append(
+            f"{counted(seen['patients'], 'patient')} of these {verb} the same name as one in training or validation; "
+            "if they are the same people, the numbers are too good."
         )
     if seen.get("test"):
         told.append(
@@ -49,7 +53,7 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
             f"{counted(flow['patients_in_two'], 'patient')} {verb} in more than one split: the numbers are too good."
         )
     if flow.get("copies_in_two"):
-        verb = "lies" if flow["copies_in_two"] == 1 else "lie"
+        verb = "is" if flow["copies_in_two"] == 1 else "are"
         told.append(f"{counted(flow['copies_in_two'], 'identical file')} {verb} in more than one split.")
     if not judged:
         told.append("It is not known whether these images come from the same collection as the training images.")

@@ -49,7 +49,9 @@ def print_pdf(page: Path, pdf: Path) -> None:
         try:
             subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UsageError(f"{pdf}: {Path(program).name} fails ({error})", "print report.html from any browser") from None
+            raise UsageError(
+                f"{pdf}: {Path(program).name} fails ({error})", "print report.html from any browser"
+            ) from None
         if not made.is_file() or not made.read_bytes().startswith(b"%PDF"):
             raise UsageError(f"{pdf}: {Path(program).name} printed nothing", "print report.html from any browser")
         write_bytes(pdf, made.read_bytes())
