@@ -235,7 +235,9 @@ def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None
     assert found["method"] == "by fold" and found["before"] is None
     for one, other in zip(found["folds"], own, strict=True):
         assert {key: other[key] for key in one} == one
-    assert "as the network of each fold gives them: fold 1 not calibrated (8 val" in page(decided)  # too few images
+    assert "The probabilities of no fold are calibrated: fold 1 not calibrated (8 val" in page(
+        decided
+    )  # too few images
     content = numbers(decided)
     content["folds"]["each"][1]["calibration"] = {
         "method": "temperature",
