@@ -278,12 +278,14 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
     "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),
     "slider": Section("Try another threshold", "What would another threshold or prevalence give?", GOOD),
-    "calibration": Section("Calibration", "Is a probability of 0.9 right nine times in ten?", GOOD),
+    "calibration": Section("Calibration of probabilities", "Is a probability of 0.9 right nine times in ten?", GOOD),
     "limitations": Section("Limitations", "What does this report not show?", FAILS),
     "patients": Section("Results by patient", "Does it work for every patient?", FAILS),
     "subgroups": Section("Results by subgroup", "Is it worse for a site, a device, a sex or an age?", FAILS),
     "errors": Section("Errors and doubtful labels", "Which images are wrong, and is it the model or the label?", FAILS),
-    "uncertainty": Section("When the model abstains", "Does it know when it is unsure or the image is unusual?", FAILS),
+    "uncertainty": Section(
+        "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS
+    ),
     "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS),
     "attention": Section("Where the model looks", "Attention maps, and whether they explain anything.", FAILS),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
