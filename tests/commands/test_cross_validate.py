@@ -152,9 +152,9 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     bayes = found["prevalence"]["rows"]
     assert any(row["prevalence"] == 0.01 for row in bayes)
     text = page(decided)
-    assert "Each fold decides at its own threshold" in text and all(f"{t:.3g}" in text for t in thresholds)
-    assert "where that is the likelier class: from a probability of one half" not in text
-    assert "the likelier class wins" not in text and "(in use)" not in text
+    assert "Each fold has its own threshold" in text and all(f"{t:.3g}" in text for t in thresholds)
+    assert "if it is the more likely class" not in text
+    assert "the more likely class wins" not in text and "(in use)" not in text
     assert "abstention" not in found
 
     again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics
@@ -201,8 +201,11 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
     judged = flow["judged"]
     assert (judged["split"], judged["images"], judged["patients"], judged["folds"]) == ("test", 36, 9, 3)
     text = page(done)
-    assert "The tests of the folds are disjoint by patient, and each from what its model saw." in text
-    assert "fold 3, test, judged here" in text
+    assert (
+        "The tests of the folds are disjoint by patient, and each from the training and validation images of its model."
+        in text
+    )
+    assert "fold 3, test, evaluated here" in text
     for number in ("19", "20", "32"):
         line = re.search(rf'<th scope="row">{number}</th>.*?</tr>', (done / "test" / "report.html").read_text(), re.S)
         assert line is not None and "not supplied" not in line.group(), number  # of CLAIM, which comes first
@@ -233,7 +236,9 @@ def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None
     assert found["method"] == "by fold" and found["before"] is None
     for one, other in zip(found["folds"], own, strict=True):
         assert {key: other[key] for key in one} == one
-    assert "as the network of each fold gives them: fold 1 not calibrated (8 val" in page(decided)  # too few images
+    assert "The probabilities of no fold are calibrated: fold 1 not calibrated (8 val" in page(
+        decided
+    )  # too few images
     content = numbers(decided)
     content["folds"]["each"][1]["calibration"] = {
         "method": "temperature",

@@ -93,7 +93,7 @@ def test_training_is_compared_with_the_frozen_features(data: Path, tmp_path: Pat
     )
     assert sum(text.startswith("baseline, ") and "not fine-tuned" in text for text in ui.said) == 2  # val and test
     html = (result.folder / "test" / "report.html").read_text()
-    assert "Beside what needs no training" in html
+    assert "Comparison with baselines" in html
     before = weights_of(trained.result.checkpoint)
     assert changed(before, weights_of(result.folder / "baseline.pt")) == {"head.weight", "head.bias"}
 

@@ -79,7 +79,10 @@ def test_groups_that_were_too_small_answer_nothing() -> None:
     for guideline, number in asked:
         assert "results by subgroup" in line(found(subgroups=SUPPRESSED), guideline, number, shown).missing
         assert "results by subgroup" not in line(found(subgroups=JUDGED), guideline, number, shown).missing
-    assert any("No subgroups were compared, since too few" in t for t in limitations(found(subgroups=SUPPRESSED)))
+    assert any(
+        "No subgroups were compared, as those requested have too few" in t
+        for t in limitations(found(subgroups=SUPPRESSED))
+    )
 
 
 def test_a_threshold_counts_only_where_one_was_chosen() -> None:
@@ -104,8 +107,8 @@ def test_the_author_is_asked_for_what_no_column_tells() -> None:
 def test_images_that_the_model_has_seen_are_the_first_limitation() -> None:
     seen = {"images": 0, "patients": 21, "test": 1}
     told = limitations(found(flow={"judged": {"split": None, "seen": seen}, "level": "patient"}))
-    assert told[0].startswith("The model was made with images of 21 patients of the same name")
-    assert told[1].startswith("1 image of these is of the run's own test too")
+    assert told[0].startswith("21 patients of these have the same name as one in training")
+    assert told[1].startswith("1 image of these is also in the run's own test")
     assert "Few images" not in " ".join(t for t in limitations(found(n=200)) if "(0)" in t)
 
 
@@ -132,12 +135,12 @@ def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
         (found(flow={"judged": {"split": "test"}, "level": "patient"}), "No external test"),
         (found(), "is not known"),
         (found(), "No threshold was chosen on validation"),
-        (found(flow={"judged": {"split": None}, "level": "patient"}), "not of the run"),
+        (found(flow={"judged": {"split": None}, "level": "patient"}), "not from the run"),
         (
             found(flow={"judged": {"split": "test"}, "level": "none", "patients_in_two": 3}),
             "3 patients are in more than",
         ),
-        (found(flow={"judged": {"split": "test"}, "copies_in_two": 2}), "2 files lie in more than one split"),
+        (found(flow={"judged": {"split": "test"}, "copies_in_two": 2}), "2 identical files are in more than one split"),
     ],
 )
 def test_limitations_grow_from_what_was_not_supplied(metrics: dict[str, Any], said: str) -> None:
@@ -150,5 +153,5 @@ def test_what_was_supplied_is_no_limitation() -> None:
             found(subgroups=JUDGED, operating_points={"threshold": 0.3}, calibration={"x": 1}, robustness={"x": 1})
         )
     )
-    for said in ("Patients are unknown", "No subgroups", "No threshold", "were not checked", "Not tried"):
+    for said in ("Patients are unknown", "No subgroups", "No threshold", "was not checked", "not tested"):
         assert said not in text

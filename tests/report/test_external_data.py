@@ -78,7 +78,8 @@ def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert any("1 of 19 images is of the run's own test too" in text for text in ui.warned)
     html = (found.folder / "report.html").read_text(encoding="utf-8")
     assert (
-        "Beside the run's own test" in html.replace("&#39;", "'") and (found.folder / "beside_own_test.png").is_file()
+        "Comparison with the run's own test" in html.replace("&#39;", "'")
+        and (found.folder / "beside_own_test.png").is_file()
     )
     again = evaluate(found.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
     assert again.metrics["external"] == found.metrics["external"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ CONTRAST = """(() => {
   }
   return {bad, seen};
 })()"""
-REACHABLE = """[...document.querySelectorAll("a[href], button, input, select, [tabindex='0']")]
+REACHABLE = """[...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")]
   .filter((e) => e.getClientRects().length).length"""
 
 
@@ -140,6 +141,10 @@ def expected(scores: np.ndarray, truth: np.ndarray, threshold: float, p: float |
     return {"tp": f"{tp:,}", "fn": f"{fn:,}", "fp": f"{fp:,}", "tn": f"{tn:,}", **told}
 
 
+def unfold(page: Page) -> None:
+    page.run("for (const fold of document.querySelectorAll('details')) fold.open = true")
+
+
 def data(page: Page) -> Any:
     return json.loads(page.run('document.getElementById("slider-data").textContent'))
 
@@ -188,6 +193,7 @@ def test_a_class_is_chosen(page: Page, many: tuple[Path, Predictions]) -> None:
 
 def test_keys_move_the_slider(page: Page, two: tuple[Path, Predictions]) -> None:
     page.open(two[0])
+    unfold(page)
     (curve,) = data(page)["classes"]
     page.run('document.getElementById("slider-threshold").focus()')
     page.press("ArrowRight", 39)
@@ -203,6 +209,8 @@ def test_it_fits_reads_and_loads_nothing(
     file = {"two": two, "many": many}[which][0]
     page.open(file, width)
     assert page.run("document.documentElement.scrollWidth") <= width
+    unfold(page)
+    assert page.run("document.documentElement.scrollWidth") <= width
     found = page.run(CONTRAST)
     assert found["bad"] == [] and found["seen"] > 100
     assert page.run("typeof window.hacked") == "undefined"
@@ -213,14 +221,15 @@ def test_it_fits_reads_and_loads_nothing(
 
 def test_everything_is_reached_by_the_tab_key(page: Page, two: tuple[Path, Predictions]) -> None:
     page.open(two[0], 390)
-    page.run("document.body.focus(); window.reached = new Set()")
+    unfold(page)
+    page.run("document.body.focus(); window.reached = new Set(); dispatchEvent(new Event('resize'))")
     count = page.run(REACHABLE)
     for _ in range(count + 3):
         page.press("Tab", 9)
         page.run("window.reached.add(document.activeElement); 0")
     assert count > 20
     missed = page.run(
-        """[...document.querySelectorAll("a[href], button, input, select, [tabindex='0']")]
+        """[...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")]
         .filter((e) => e.getClientRects().length && !window.reached.has(e)).map((e) => e.outerHTML.slice(0, 80))"""
     )
     assert missed == []
@@ -253,23 +262,69 @@ def test_on_paper_there_is_all_but_what_is_clicked(page: Page, two: tuple[Path, 
     page.open(two[0], 720)
     page.ask("Emulation.setEmulatedMedia", media="print")
     try:
-        there = {"nav": False, ".controls": False, ".tried": True, ".checklist": True, "img": True}
+        there = {"nav": False, ".controls": False, ".tried": True, ".checklist": True, "img": True, "td": True}
         for selector, shown in there.items():
-            assert bool(page.run(f'document.querySelector("{selector}").getClientRects().length')) is shown, selector
+            visible = f"""[...document.querySelectorAll("{selector}")]
+              .map((e) => e.checkVisibility({{contentVisibilityAuto: true}}))"""
+            assert set(page.run(visible)) == {shown}, selector
         assert "not a medical device" in page.run("document.body.innerText")
     finally:
         page.ask("Emulation.setEmulatedMedia", media="")
 
 
+def test_the_first_screen_answers(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0], 1280)
+    page.run("for (const img of document.querySelectorAll('#summary img')) img.width = 480")  # as wide as its column
+    bottom = "Math.max(...[...document.querySelectorAll(`{}`)].map((e) => e.getBoundingClientRect().bottom))"
+    for part in ("h1", "#summary > .note", ".verdict p", "#summary .headline div", "#summary img"):
+        assert 0 < page.run(bottom.replace("{}", part)) <= 800, part
+    tops = page.run("[...document.querySelectorAll('#summary .figure')].map((e) => e.getBoundingClientRect().top)")
+    assert len(tops) == 2 and tops[0] == tops[1]  # side by side
+    assert 4 <= page.run("document.querySelectorAll('#summary .headline div').length") <= 6
+    assert page.run("document.documentElement.scrollHeight") < 2000
+    page.open(two[0], 390)
+    tops = page.run("[...document.querySelectorAll('#summary .figure')].map((e) => e.getBoundingClientRect().top)")
+    assert tops[0] < tops[1]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_contents_stay_in_view_and_lead_to_every_chapter(
+    page: Page, two: tuple[Path, Predictions], width: int
+) -> None:
+    page.open(two[0], width)
+    links = page.run("[...document.querySelectorAll('nav a')].map((a) => a.hash)")
+    assert links == page.run("[...document.querySelectorAll('main section')].map((e) => '#' + e.id)") and len(links) > 9
+    titles = page.run("[...document.querySelectorAll('main h2')].map((e) => e.textContent)")
+    assert page.run("[...document.querySelectorAll('nav a')].map((a) => a.textContent)") == titles
+    for link in links:
+        page.run(f"document.querySelector('nav a[href=\"{link}\"]').click()")
+        heading = f"document.querySelector('{link}-title')"
+        assert page.run(f"document.querySelector('{link}').checkVisibility({{contentVisibilityAuto: true}})"), link
+        if link != "#summary":
+            assert 0 <= page.run(f"{heading}.getBoundingClientRect().top") < 900, link
+            nav = page.run("document.querySelector('nav').getBoundingClientRect().bottom")
+            assert width > 900 or page.run(f"{heading}.getBoundingClientRect().bottom") > nav, link
+        assert page.run("document.querySelector('nav').getBoundingClientRect().top") == 0, link
+
+
+def test_a_link_into_a_chapter_opens_it_without_scripts_too(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0], scripts=False)
+    assert page.run("document.querySelectorAll('details[open]').length") == 0
+    page.run("location.hash = 'checklists'")
+    time.sleep(0.3)
+    assert page.run("document.querySelector('#checklists').checkVisibility({contentVisibilityAuto: true})")
+
+
 def test_every_picture_control_and_section_has_a_name(page: Page, two: tuple[Path, Predictions]) -> None:
     page.open(two[0])
+    unfold(page)
     nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
     named = {
         (node["role"]["value"], node.get("name", {}).get("value", ""))
         for node in nodes
         if not node["ignored"] and "role" in node
     }
-    for role in ("image", "slider", "spinbutton", "button", "link", "region", "navigation"):
+    for role in ("image", "slider", "spinbutton", "button", "link", "region", "navigation", "heading"):
         names = [name for kind, name in named if kind == role]
         assert names and all(names), role
     pictures = [name for kind, name in named if kind == "image"]

@@ -112,7 +112,7 @@ def test_a_run_tells_its_flow(trained: Trained) -> None:
         assert told["found"] == told["used"] == sum(part["images"] for part in told["splits"].values())
         assert (told["left_out"], told["unreadable"], told["exact_duplicates"]) == (0, 0, 0)
     html = (trained.folder / "test" / "report.html").read_text()
-    assert "disjoint by image only" in html and "test, judged here" in html
+    assert "disjoint by image only" in html and "test, evaluated here" in html
 
 
 @pytest.mark.usefixtures("no_figures")

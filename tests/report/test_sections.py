@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,20 +85,67 @@ def page(folder: Path, p: Predictions, resamples: int = 20, **more: Any) -> tupl
 
 def test_one_patient_gives_no_interval_and_no_promise(tmp_path: Path) -> None:
     text, metrics = page(tmp_path, draw("one patient"))
-    assert "No intervals: one patient cannot tell how much others would differ." in text
+    assert "No intervals: one patient cannot show how much others would differ." in text
     assert "95% intervals" not in text and "120 images of 1 patient," in text
-    assert "Only one patient is judged" in text and "1 patients" not in text and "1 of them" not in text
+    assert "Only one patient is evaluated" in text and "1 patients" not in text and "1 of them" not in text
     assert "So few images or patients cannot tell how many of 100 positive results" in text
     assert headline(metrics).endswith("; no intervals")
 
 
+def verdict(text: str) -> list[str]:
+    """The sentences of the first screen, without what looks like a tag, in class names too."""
+    found = re.search('<div class="verdict">(.*?)</div>', text)
+    assert found is not None
+    return [re.sub("<.*?>", "", part).strip() for part in re.findall("<p>(.*?)</p>", found[1])]
+
+
+def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: Path) -> None:
+    p = draw("two classes")
+    assert p.labels is not None
+    text, metrics = page(tmp_path / "two", p)
+    hit = p.predicted == p.labels
+    rates = [100 * hit[p.labels == k].mean() for k in (1, 0)]  # of two classes the last is positive
+    how_good, whom, never = verdict(text)
+    low, high = (100 * metrics["per_class"]["c1 <b>"]["sensitivity"][end] for end in ("low", "high"))
+    assert how_good.startswith(
+        f"The model finds {rates[0]:.1f} % ({low:.1f} to {high:.1f} %) of the images of class c1"
+    )
+    assert f"correctly rules out {rates[1]:.1f} % (" in how_good and how_good.endswith("(in brackets: 95 % intervals).")
+    n = np.bincount(p.labels)
+    assert whom.startswith(f"It was evaluated on 120 images of 30 patients ({n[0]} c0 , {n[1]} c1 ), and whether")
+    assert never.startswith("Do not use it for diagnosis or treatment")
+
+    text, metrics = page(tmp_path / "three", draw("three classes"))
+    (worst, least) = min(
+        ((c, entry["sensitivity"]["value"]) for c, entry in metrics["per_class"].items()), key=lambda pair: pair[1]
+    )
+    how_good = verdict(text)[0]
+    assert f"the right class for {100 * metrics['overall']['accuracy']['value']:.1f} %" in how_good
+    assert f"it recognises {worst.removesuffix('<b>')} least often, {100 * least:.1f} %" in how_good
+
+    assert "images of unknown patients" in verdict(page(tmp_path / "unknown", draw("no patients"))[0])[1]
+    assert verdict(page(tmp_path / "none", draw("none"))[0])[0].startswith("There are no images")
+    one = verdict(page(tmp_path / "one", draw("one class"))[0])[0]
+    assert one.startswith("The model predicts the right class for") and "undefined" not in one
+
+
+def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:
+    text, metrics = page(tmp_path / "notes", draw("one patient"), notes=["Beware."])
+    assert len(metrics["notes"]) == 2
+    first = re.search('<p class="note">(.*?)</p> <details class="more"><summary>(.*?)</summary>(.*?)</details>', text)
+    assert first is not None and first[1] == metrics["notes"][0]
+    assert first[2] == "1 more warning" and metrics["notes"][1] in first[3]
+    text, metrics = page(tmp_path / "quiet", draw("two classes"))
+    assert not metrics["notes"] and '<p class="note">Only 30 patients are evaluated' in text
+
+
 def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
     for case, said in (
-        ("no patients", "of AUROC by DeLong, the rest"),
-        ("two classes", "of AUROC by Obuchowski, the rest"),
+        ("no patients", "AUROC (DeLong), all other numbers"),
+        ("two classes", "AUROC (Obuchowski), all other numbers"),
         (
             "three classes",
-            "of AUROC of a class by Obuchowski, of its mean over the classes by how much each image pulls",
+            "AUROC of a class (Obuchowski), mean AUROC over the classes (influence of each image), all other numbers",
         ),
     ):
         assert said in sampling_of(evaluate_predictions(draw(case), 20))

@@ -120,7 +120,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
     entry = metrics["overall"]["auroc"]
     assert f"{entry['value']:.3f}<small>{entry['low']:.3f} to {entry['high']:.3f}</small>" in html
     assert all(metric.title in unescape(html) for metric in METRICS.values())
-    assert html.index("<dl") < html.index("<table") < html.index("<img")  # the headline comes first
+    assert html.index("<dl") < html.index("<img") < html.index("<table")  # the headline comes first
 
 
 def test_the_same_again_from_the_table_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

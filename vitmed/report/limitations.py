@@ -23,70 +23,74 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
     patients, told = metrics["n_groups"], []
     seen = judged.get("seen") or {}
     if seen.get("images"):
-        told.append(f"The model was made with {counted(seen['images'], 'image')} of these: the numbers are flattered.")
-    if seen.get("patients"):
+        verb = "was" if seen["images"] == 1 else "were"
         told.append(
-            f"The model was made with images of {counted(seen['patients'], 'patient')} of the same name as one judged "
-            "here; if they are the same people, the numbers are flattered."
+            f"{counted(seen['images'], 'image')} of these {verb} used to make the model: the numbers are too good."
+        )
+    if seen.get("patients"):
+        verb = "has" if seen["patients"] == 1 else "have"
+        told.append(
+            f"{counted(seen['patients'], 'patient')} of these {verb} the same name as one in training or validation; "
+            "if they are the same people, the numbers are too good."
         )
     if seen.get("test"):
         told.append(
-            f"{counted(seen['test'], 'image')} of these {'is' if seen['test'] == 1 else 'are'} of the run's own test "
-            "too, so this is no further test of the model."
+            f"{counted(seen['test'], 'image')} of these {'is' if seen['test'] == 1 else 'are'} also in the run's own "
+            "test, so this is not a further test of the model."
         )
     if patients is None:
         told.append(
-            "Patients are unknown. A patient may be in training and test, which flatters every number, and intervals "
-            "take each image as independent, which makes them too narrow."
+            "Patients are unknown. A patient may be in training and test, which makes every number too good; and each "
+            "image counts as independent, which makes the intervals too narrow."
         )
     elif patients == 1:
-        told.append("Only one patient is judged: what is seen of one says nothing of others.")
+        told.append("Only one patient is evaluated, which shows nothing about other patients.")
     elif patients < FEW_PATIENTS:
-        told.append(f"Only {patients:,} patients are judged: another {patients:,} may give other numbers.")
+        told.append(f"Only {patients:,} patients are evaluated; another {patients:,} may give other numbers.")
     if flow.get("level") == "none":
         verb = "is" if flow["patients_in_two"] == 1 else "are"
         told.append(
-            f"{counted(flow['patients_in_two'], 'patient')} {verb} in more than one split: the numbers are flattered."
+            f"{counted(flow['patients_in_two'], 'patient')} {verb} in more than one split: the numbers are too good."
         )
     if flow.get("copies_in_two"):
-        verb = "lies" if flow["copies_in_two"] == 1 else "lie"
-        told.append(f"{counted(flow['copies_in_two'], 'file')} {verb} in more than one split, byte for byte.")
+        verb = "is" if flow["copies_in_two"] == 1 else "are"
+        told.append(f"{counted(flow['copies_in_two'], 'identical file')} {verb} in more than one split.")
     if not judged:
-        told.append("Whether these images come from the same collection as those of training, is not known.")
+        told.append("It is not known whether these images come from the same collection as the training images.")
     elif judged["split"] is None:
         told.append(
-            "These images are not of the run. Whether they are from another site, device or time, is not known."
+            "These images are not from the run. It is not known whether they are from another site, device or time."
         )
     else:
         told.append(
-            "No external test: these images come from the same collection as those of training. Another site, device "
+            "No external test: these images come from the same collection as the training images. Another site, device "
             "or population may give other numbers."
         )
     few = [f"'{c}' ({entry['n']:,})" for c, entry in metrics["per_class"].items() if 0 < entry["n"] < FEW_IMAGES]
     if few:
         more = f" and {counted(len(few) - 5, 'other class')}" if len(few) > 5 else ""
-        told.append(f"Few images of {', '.join(few[:5])}{more}: what is said of them is uncertain.")
+        told.append(f"Few images of {', '.join(few[:5])}{more}: the numbers of such a class are uncertain.")
     if not compared(metrics.get("subgroups")):
-        why = ", since too few patients or images are in those that were asked for" if metrics.get("subgroups") else ""
+        why = ", as those requested have too few patients or images" if metrics.get("subgroups") else ""
         told.append(
-            f"No subgroups were compared{why}: a group of patients, a site or a device for which the model fails would "
-            "not show."
+            f"No subgroups were compared{why}: this report does not show whether the model fails for a group of "
+            "patients, a site or a device."
         )
     points = metrics.get("operating_points") or {}
     if metrics["positive_class"] is not None and not (points.get("threshold") or "by_fold" in points):
-        told.append("No threshold was chosen on validation: the likelier class wins, whatever an error costs.")
+        told.append("No threshold was chosen on validation: the more likely class wins, whatever an error costs.")
     if not metrics.get("calibration"):
-        told.append("The probabilities were not checked against how often they come true.")
+        told.append("The calibration of the probabilities was not checked.")
     if not metrics.get("robustness"):
-        told.append("Not tried on blurred, noisy, darker or compressed images (vitmed stress).")
+        told.append("The model was not tested on blurred, noisy, darker or compressed images (vitmed stress).")
     if not metrics.get("baselines"):
         told.append(
-            "Not compared with a baseline that sees no shapes: a shortcut through colour or size would not show."
+            "The model was not compared with a baseline that sees no shapes and would reveal a shortcut by colour."
         )
     if len((metrics.get("agreement") or {"pairs": ()})["pairs"]) < 2:
-        told.append("One label is taken as the truth; how far those who labelled agree is not known to vitmed.")
+        told.append("One label counts as the truth; vitmed does not know how far those who labelled agree.")
     told.append(
-        "How common the classes are here is how the images were collected, not how common they are in practice; PPV "
-        "and NPV change with it."
+        "How common the classes are here depends on how the images were collected and may differ in practice; PPV and "
+        "NPV change with it."
     )
     return told

@@ -1,19 +1,23 @@
-"""report.md: the page as Markdown, with links to the figures beside it. Whatever a section says in HTML comes out."""
+"""report.md: the page as Markdown, from the same templates, with links to the figures beside it.
+
+Not by markdownify: it needs the same special cases (intervals, headline numbers, parts that need a script, escaping)
+and four more packages.
+"""
 
 from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
 
-LEFT_OUT = {"script", "style", "nav", "head"}  # and what needs a script, or a page to go about in
-CONTROLS = {"controls", "skip"}
-BLOCKS = {"p", "div", "section", "figure", "footer", "header", "main", "ul", "dl", "table"}
+LEFT_OUT = {"script", "style", "nav", "head"}
+CONTROLS = {"controls", "skip"}  # classes of what needs a script or a browser
+BLOCKS = {"p", "div", "section", "details", "figure", "footer", "header", "main", "ul", "dl", "table"}
 VOID = {"meta", "img", "br", "link", "input"}
 MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*"}
 
 
 def to_markdown(html: str) -> str:
-    """The text of a page of ours: headings, paragraphs, lists, tables and pictures; names cannot become Markdown."""
+    """A page of vitmed as Markdown: headings, paragraphs, lists, tables and pictures; names in it are escaped."""
     writer = _Writer()
     writer.feed(html)
     writer.close()
@@ -27,11 +31,11 @@ class _Writer(HTMLParser):
         self.lines: list[str] = []
         self.text = ""
         self.prefix = ""
-        self.hidden = 0  # open tags, from the one that is left out inwards
+        self.hidden = 0  # open tags from the one that is left out inwards
         self.rows: list[list[str]] | None = None
 
     def end_block(self) -> None:
-        """Write what has come together, as a paragraph, heading or point of a list."""
+        """Write the collected text as a paragraph, heading or list item."""
         text, self.text = " ".join(self.text.split()), ""
         if text:
             listed = self.prefix == "- " and bool(self.lines) and self.lines[-1].startswith("- ")
@@ -91,12 +95,12 @@ class _Writer(HTMLParser):
 
 
 def escape(text: str) -> str:
-    """Text in which no character means anything to Markdown."""
+    """Text in which no character has a meaning in Markdown."""
     return re.sub(r"([\\`*_\[\]<>|#~!$&])", r"\\\1", text)
 
 
 def _table(rows: list[list[str]]) -> list[str]:
-    """As wide as its widest row; the first row is the head."""
+    """The lines of a table, as wide as its widest row; the first row is the head."""
     width = max(map(len, rows), default=0)
     filled = [row + [""] * (width - len(row)) for row in rows]
     lines = ["| " + " | ".join(row) + " |" for row in filled]

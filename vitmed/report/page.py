@@ -1,9 +1,10 @@
-"""report.html: one file that needs nothing else. A section is a line in `SECTIONS`, a template and its figures.
+"""report.html: one file that needs nothing else. A chapter is a line in `SECTIONS`, a template and its figures.
 
-The template of a section sees `metrics` (all that metrics.json holds), `facts`, and the ways to write an entry of
-{value, low, high}: `value(entry)`, `interval(entry)`, `signed(entry)`, `share(entry)`; and `number(float or None)`,
-`counted(n, noun)`, `chance(probability)`, `reasons({name: reason})`. It may hold neither style attributes nor scripts:
-the page's Content-Security-Policy lets only its own through.
+The first chapter, the summary, is open and fits one screen; the others fold. The template of a chapter sees `metrics`
+(all that metrics.json holds), `facts`, and the functions that write an entry of {value, low, high}: `value(entry)`,
+`interval(entry)`, `signed(entry)`, `share(entry)`, `percent(entry)`; and `number(float or None)`, `counted(n, noun)`,
+`chance(probability)`, `reasons({name: reason})`. It may contain neither style attributes nor scripts: the page's
+Content-Security-Policy allows only its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,11 +26,14 @@ from vitmed.metrics.table import METRICS, PER_CLASS
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.plots.drawing import Drawn, plain
-from vitmed.report.plots.table import PLOTS
+from vitmed.report.plots.table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.slider import at, rows
 
 FOLDER = Path(__file__).parent
-HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
+HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # with two classes, the rates of the positive class follow
+RATES = ("sensitivity", "specificity", "ppv", "npv")
+BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of `HEADLINE` where it shows `RATES`
+WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 CLASS_TITLES = {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
@@ -39,13 +43,8 @@ CLASS_TITLES = {
     "auroc": "AUROC",
     "average_precision": "Average precision",
 }
-
 POINT_TITLES = {
-    "sensitivity": "Sensitivity",
-    "specificity": "Specificity",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "f1": "F1",
+    **{name: CLASS_TITLES[name] for name in ("sensitivity", "specificity", "ppv", "npv", "f1")},
     "lr_plus": "LR+",
     "lr_minus": "LR-",
 }
@@ -56,6 +55,20 @@ CALIBRATION_TITLES = {
     "ece": "ECE",
     "ece_classwise": "Class-wise ECE",
 }
+
+
+class Section(NamedTuple):
+    """A chapter of the page.
+
+    Attributes:
+        title: heading, and entry of the contents list.
+        question: what it answers, in one line beside the heading.
+        part: heading of the contents list under which it stands.
+    """
+
+    title: str
+    question: str
+    part: str
 
 
 def render(
@@ -72,16 +85,18 @@ def render(
     Args:
         metrics: all that metrics.json holds.
         figures: name in `PLOTS`, or training_curves -> the figure.
-        slider: of `slider.slider_data`.
-        linked: name the PNG files beside the page instead of holding the figures, for Markdown.
+        title: the heading of the page.
+        facts: name -> value, about data, model and training.
+        slider: from `slider.slider_data`.
+        linked: link to the PNG files beside the page instead of embedding the figures; for Markdown.
     """
     environment = _environment()
     context = {
         "title": title,
         "facts": facts,
         "metrics": metrics,
-        "titles": SECTIONS,
-        "headline": [(title, entry) for _, title, entry in headline_of(metrics)],
+        "titles": {key: section.title for key, section in SECTIONS.items()},
+        "headline": [(title, entry) for _, title, entry in summary_of(metrics)],
         "sampling": sampling_of(metrics),
         "worth": worth(metrics),
         "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
@@ -99,6 +114,7 @@ def render(
         "counted": counted,
         "chance": chance,
         "share": share,
+        "percent": percent,
         "reasons": reasons,
         "slider": slider,
         "slider_rows": rows(slider["classes"][0], slider["decided"]) if slider else [],
@@ -106,16 +122,16 @@ def render(
         "limitations": limitations(metrics),
     }
     sections: list[dict[str, Any]] = []
-    for key, heading in SECTIONS.items():
-        context["checklists"] = checklists(metrics, [section["key"] for section in sections])
+    for key, section in SECTIONS.items():
+        context["checklists"] = checklists(metrics, [found["key"] for found in sections])
         text = environment.get_template(f"sections/{key}.html.j2").render(context).strip()
-        shown = [_figure(name, figure, linked) for name, figure in figures.items() if _section(name) == key]
+        shown = [_figure(name, figure, linked) for name, figure in figures.items() if _plot(name).section == key]
         if text or shown:
-            sections.append({"key": key, "title": heading, "text": Markup(text), "figures": shown})
+            sections.append({"key": key, **section._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": _hash(style), "script": _hash(script)}
     page = environment.get_template("report.html.j2")
-    return page.render(context, sections=sections, style=style, script=script, policy=policy)
+    return page.render(context, sections=sections, parts=(GOOD, FAILS, DONE), style=style, script=script, policy=policy)
 
 
 @cache
@@ -132,12 +148,18 @@ def _environment() -> Environment:
 
 
 def headline_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """The first numbers: (key, title, entry); of two classes also those of the positive one."""
+    """The first numbers: (key, title, entry); with two classes also the rates of the positive class."""
     found = [(name, METRICS[name].title, metrics["overall"][name]) for name in HEADLINE]
     if metrics["positive_class"] is not None:
         of_class = metrics["per_class"][metrics["positive_class"]]
-        found += [(name, CLASS_TITLES[name], of_class[name]) for name in ("sensitivity", "specificity", "ppv", "npv")]
+        found += [(name, CLASS_TITLES[name], of_class[name]) for name in RATES]
     return found
+
+
+def summary_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """The four or six numbers of the first screen, as in `headline_of`."""
+    found = headline_of(metrics)
+    return found if metrics["positive_class"] is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
 
 
 def value(entry: Mapping[str, Any]) -> str:
@@ -155,8 +177,14 @@ def share(entry: Mapping[str, Any]) -> str:
     return value(entry) if entry["value"] is None else f"{value(entry)} ({interval(entry) or 'no interval'})"
 
 
+def percent(entry: Mapping[str, Any]) -> Markup:
+    """`91.1 % (90.0 to 93.4 %)`: a defined value with its interval, for the sentences of the summary."""
+    interval = "" if entry["low"] is None else f" ({100 * entry['low']:.1f} to {100 * entry['high']:.1f} %)"
+    return Markup("<b>{:.1f} %</b>{}").format(100 * entry["value"], interval)
+
+
 def reasons(found: Mapping[str, str]) -> list[str]:
-    """`why: a, b and 3 more` for each of the first reasons, and a line for all the others."""
+    """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
     grouped = by_reason(found)
     lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
     rest = sum(len(names) for names in list(grouped.values())[LISTED:])
@@ -169,111 +197,106 @@ def number(x: float | None) -> str:
 
 
 def _hash(text: str) -> str:
-    """What a Content-Security-Policy names an inline style or script by."""
+    """The name of an inline style or script in a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _section(figure: str) -> str:
-    return PLOTS[figure].section if figure in PLOTS else "training"
+def _plot(name: str) -> Plot:
+    return PLOTS.get(name, TRAINING_CURVES)
 
 
-def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, str]:
-    known = PLOTS.get(name)
+def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, Any]:
+    plot = _plot(name)
     data = f"data:{figure.kind};base64," + base64.b64encode(figure.small).decode()
-    title = known.title if known else "Training"
     return {
-        "title": title,
-        "text": known.text if known else "Loss, validation metrics and learning rate by epoch.",
+        "title": plot.title,
+        "text": plot.text,
         "source": f"{name}.png" if linked else data,
-        "alt": f"{title}. {figure.text}",
+        "alt": f"{plot.title}. {figure.text}",
+        "wide": int.from_bytes(figure.png[16:20]) > WIDE,  # bytes 16 to 19 of a PNG file: its width
     }
 
 
-AREAS_BY = {  # method of an AUROC -> in words
-    "delong": "by DeLong",
-    "obuchowski": "by Obuchowski",
-    "influence": "by how much each image pulls at it",
-}
+AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "influence": "influence of each image"}  # by method
 
 
 def sampling_of(metrics: Mapping[str, Any]) -> str:
-    """How the intervals came about, for a reader who knows none of the methods."""
-    level, sample = f"{metrics['level']:.0%} intervals", metrics["sample"]
-    sizes, by_patient = sample["images_per_patient"], metrics["resampling"] == "by patient"
+    """How the intervals were computed, for a reader who knows none of the methods."""
+    sizes, by_patient = metrics["sample"]["images_per_patient"], metrics["resampling"] == "by patient"
     units = metrics["n_groups"] if by_patient else metrics["n"]
+    if not units:
+        return "There are no images."
     if units < 2:
-        unit = "patient" if by_patient else "image"
-        return (
-            f"No intervals: one {unit} cannot tell how much others would differ." if units else "There are no images."
-        )
-    drawn = f"the rest from {metrics['resamples']:,} resamples (bootstrap)."
-    rest = drawn if metrics["resamples"] else "the rest has none, as no resamples were asked for."
-    single = {metrics["per_class"][c]["auroc"]["method"] for c in metrics["classes"]}
-    mean = metrics["overall"]["auroc"]["method"]
-    area = f"of AUROC {AREAS_BY[mean]}"
+        return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
+    mean = AREAS_BY[metrics["overall"]["auroc"]["method"]]
+    single = sorted({AREAS_BY[metrics["per_class"][c]["auroc"]["method"]] for c in metrics["classes"]})
+    area = f"AUROC ({mean})"
     if mean not in single:
-        areas = " or ".join(AREAS_BY[method] for method in sorted(single))
-        area = f"of AUROC of a class {areas}, of its mean over the classes {AREAS_BY[mean]}"
-    if not by_patient:
-        return (
-            f"{level}: of proportions by Wilson, {area}, {rest} Each image counts as independent. The patients are "
-            "unknown: if they have several images each, the intervals are too narrow."
-        )
-    if not sizes or sizes["max"] == 1:
-        return f"{level}: of proportions by Wilson, {area}, {rest} Each patient has one image."
+        area = f"AUROC of a class ({' or '.join(single)}), mean AUROC over the classes ({mean})"
+    effective = by_patient and sizes and sizes["max"] > 1
+    rest = f"bootstrap, {metrics['resamples']:,} resamples" if metrics["resamples"] else "none, as resampling is off"
+    level = f"{metrics['level']:.0%} intervals{', by patient' if effective else ''}"
+    wilson = "Wilson, for the effective number of images" if effective else "Wilson"
+    told = f"{level}: proportions ({wilson}), {area}, all other numbers ({rest})."
+    if effective:
+        return f"{told} They show how the numbers would differ with other patients."
+    if by_patient:
+        return f"{told} Each patient has one image."
     return (
-        f"{level}, by patient: of proportions by Wilson for the effective number of images, {area}, {rest} They show "
-        "how the numbers would differ with other patients."
+        f"{told} Each image counts as independent. The patients are unknown: if they have several images each, the "
+        "intervals are too narrow."
     )
 
 
 def worth(metrics: Mapping[str, Any]) -> str:
-    """What the sample is worth, in words: patients, images of each, and how many independent images they equal."""
+    """How much information the sample holds: patients, images of each, and the effective number of images."""
     sample, right = metrics["sample"], metrics["sample"]["accuracy"]
-    sizes = sample["images_per_patient"]
+    sizes, positive = sample["images_per_patient"], metrics["positive_class"]
     if sizes is None:
         return ""
-    each = f"{sizes['min']:,} to {sizes['max']:,} of each, in the median {sizes['median']:,.4g}"
-    each = f"{sizes['max']:,} of each" if sizes["min"] == sizes["max"] else each
-    told = f"{counted(sample['n_images'], 'image')} of {counted(sample['n_patients'], 'patient')}"
-    told += f", {each}." if sample["n_patients"] > 1 else "."
+    each = f"{sizes['min']:,} to {sizes['max']:,} per patient, median {sizes['median']:,.4g}"
+    each = f"{sizes['max']:,} per patient" if sizes["min"] == sizes["max"] else each
+    each = f", {each}" if sample["n_patients"] > 1 else ""
+    told = f"{counted(sample['n_images'], 'image')} of {counted(sample['n_patients'], 'patient')}{each}."
     if sizes["max"] == 1 or right["effective_n"] is None:
         return told
     if right["design_effect"] is None:
-        seen = "No error was seen" if metrics["overall"]["accuracy"]["value"] else "Nothing was right"
-        return f"{told} {seen}, so nothing tells how alike a patient's images are: each patient counts once."
+        seen = "No image is wrong" if metrics["overall"]["accuracy"]["value"] else "No image is right"
+        return f"{told} {seen}, so the images cannot show how alike those of one patient are: each patient counts once."
     alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
     how = f"{alike}design effect {right['design_effect']:.1f}"
     if right["design_effect"] <= 1:
-        how = "images of one patient are not seen to be alike in being right"
-    parts = [f"{right['effective_n']:,.0f} independent images for the accuracy ({how})"]
-    if metrics["positive_class"] is not None:
-        found = sample["classes"][metrics["classes"].index(metrics["positive_class"])]
-        for name, one in found.items():
-            if one["effective_n"] is not None:
-                seen = metrics["per_class"][metrics["positive_class"]][name]["value"]
-                once = " (all are right" if seen == 1 else " (all are wrong"
-                once = f"{once}, so each patient counts once)" if one["design_effect"] is None else ""
-                parts.append(f"{one['effective_n']:,.0f} for the {name}{once}")
-    return f"{told} They are worth {', '.join(parts)}."
+        how = "images of one patient are no more alike in being right than those of different patients"
+    parts = [f"{right['effective_n']:,.0f} for the accuracy ({how})"]
+    rates = {} if positive is None else sample["classes"][metrics["classes"].index(positive)]
+    for name, one in rates.items():
+        if one["effective_n"] is not None:
+            all_are = "right" if metrics["per_class"][positive][name]["value"] == 1 else "wrong"
+            once = f" (all are {all_are}, so each patient counts once)" if one["design_effect"] is None else ""
+            parts.append(f"{one['effective_n']:,.0f} for the {name}{once}")
+    return f"{told} Effective number of independent images: {', '.join(parts)}."
 
 
-SECTIONS: dict[str, str] = {  # key, and name of its template in sections/ -> heading; one without content is left out
-    "flow": "Images and patients",
-    "results": "Results",
-    "folds": "Folds",
-    "external": "Beside the run's own test",
-    "operating": "Operating points",
-    "slider": "Another threshold",
-    "calibration": "Calibration",
-    "patients": "Patients",
-    "subgroups": "Subgroups",
-    "agreement": "Readers and grades",
-    "uncertainty": "When not to answer",
-    "errors": "Errors",
-    "attention": "Attention",
-    "robustness": "Robustness",
-    "training": "Data, model and training",
-    "limitations": "Limitations",
-    "checklists": "Checklists",
+GOOD, FAILS, DONE = "How good is it?", "Where does it fail?", "How was it done?"
+SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; one without content is left out
+    "summary": Section("Summary", "The result in one screen.", GOOD),
+    "results": Section("All results and baselines", "Every number with its interval, and baselines.", GOOD),
+    "folds": Section("Results by fold", "How much do the folds differ?", GOOD),
+    "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
+    "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),
+    "slider": Section("Try another threshold", "What would another threshold or prevalence give?", GOOD),
+    "calibration": Section("Calibration of probabilities", "Is a probability of 0.9 right nine times in ten?", GOOD),
+    "limitations": Section("Limitations", "What does this report not show?", FAILS),
+    "patients": Section("Results by patient", "Does it work for every patient?", FAILS),
+    "subgroups": Section("Results by subgroup", "Is it worse for a site, a device, a sex or an age?", FAILS),
+    "errors": Section("Errors and doubtful labels", "Which images are wrong, and is it the model or the label?", FAILS),
+    "uncertainty": Section(
+        "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS
+    ),
+    "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS),
+    "attention": Section("Where the model looks", "Attention maps, and whether they explain anything.", FAILS),
+    "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
+    "flow": Section("Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE),
+    "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE),
+    "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
 }

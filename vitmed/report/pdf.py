@@ -1,4 +1,4 @@
-"""report.pdf: the page as a browser prints it. None of our libraries lays out HTML; many machines have a browser."""
+"""report.pdf: the page as a browser prints it, since no library of vitmed lays out HTML."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ PATIENCE = 120  # s
 
 
 def find_browser() -> str | None:
-    """The program of a Chromium, Chrome or Edge; None where there is none."""
+    """The path of Chromium, Chrome or Edge; None if there is none."""
     return next((path for name in BROWSERS if (path := shutil.which(name)) is not None), None)
 
 
 def check_formats(config: EvaluateConfig) -> None:
-    """Raise UsageError where a format is asked for that this machine cannot write; before the work, not after it."""
+    """Raise UsageError, before any work, if this machine cannot write a format."""
     if "pdf" in config.format.split(",") and find_browser() is None:
         raise UsageError(
             "--format pdf: neither Chromium nor Chrome nor Edge is found",
-            "install one, or leave pdf out and print report.html from any browser",
+            "install one, or leave out pdf and print report.html from any browser",
         )
 
 
 def print_pdf(page: Path, pdf: Path) -> None:
-    """Print an HTML file, without a window and without a connection. Raises UsageError where that fails."""
+    """Print an HTML file, without a window or a connection. Raises UsageError if that fails."""
     program = find_browser()
     if program is None:
-        raise UsageError(f"{pdf}: no browser to print it with", "print report.html from any browser")
+        raise UsageError(f"{pdf}: found no browser to print it with", "print report.html from any browser")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         made = Path(folder, "report.pdf")
         command = [program, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -49,7 +49,9 @@ def print_pdf(page: Path, pdf: Path) -> None:
         try:
             subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UsageError(f"{pdf}: {Path(program).name} fails ({error})", "print report.html yourself") from None
+            raise UsageError(
+                f"{pdf}: {Path(program).name} fails ({error})", "print report.html from any browser"
+            ) from None
         if not made.is_file() or not made.read_bytes().startswith(b"%PDF"):
             raise UsageError(f"{pdf}: {Path(program).name} printed nothing", "print report.html from any browser")
         write_bytes(pdf, made.read_bytes())

@@ -152,8 +152,8 @@ def _relabelled(before: Mapping[str, Any], predictions: Predictions) -> str:
     if not other:
         return ""
     return (
-        f"The table has other {' and '.join(other)} than the report was made of; 'Images and patients' shows those of "
-        "then."
+        f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' shows "
+        "the earlier ones."
     )
 
 

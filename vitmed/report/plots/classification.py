@@ -156,7 +156,7 @@ def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Mappi
     kind = ", each class against the rest" if many else ""
     axes.set_title(f"n = {counted(len(predictions), 'image')}{kind}{told}", fontsize=11)
     handles, texts = axes.get_legend_handles_labels()
-    figure.set_figheight(7.1 + 0.2 * len(handles))
+    figure.set_figheight(5.4 + 0.2 * len(handles))
     if handles:
         lowest = "lowest " if len(predictions.classes) > LEGEND else ""
         title = lowest + {"auroc": "AUROC", "average_precision": "average precision"}[name]

@@ -141,7 +141,7 @@ def show(axes: Axes, image: np.ndarray) -> None:
 
 
 def square(x: str, y: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.4, 7.1), layout="constrained")
+    figure = Figure(figsize=(5.4, 5.4), layout="constrained")
     axes = figure.add_subplot(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel=x, ylabel=y)
     axes.set_aspect("equal")
     axes.grid(color="0.9")

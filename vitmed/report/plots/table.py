@@ -32,6 +32,7 @@ __all__ = [
     "ORANGE",
     "PLOTS",
     "RED",
+    "TRAINING_CURVES",
     "Drawn",
     "Plot",
     "Read",
@@ -68,13 +69,13 @@ class Plot:
 
     Attributes:
         title: its heading.
-        text: one or two sentences under it, for a reader who sees such a figure for the first time.
+        text: one to three sentences under it, for a reader who sees such a figure for the first time.
         draw: (predictions, metrics) -> Figure, or (predictions, read) -> Figure where `pictures` is set, or
             (predictions, maps) -> Figure where `maps` is; None where there is nothing to draw. `metrics` is all that
             metrics.json holds so far.
         pictures: it shows the images themselves.
         maps: it shows maps of attention, which a model has made.
-        section: where in the report it stands; a key of `report.page.SECTIONS`.
+        section: the chapter of the report that shows it; a key of `report.page.SECTIONS`.
     """
 
     title: str
@@ -88,133 +89,137 @@ class Plot:
 PLOTS: dict[str, Plot] = {
     "flow": Plot(
         "Flow of images and patients",
-        "From the files in the data folder to the images judged here. In a box of a split: images, patients, and by "
-        "class images / patients.",
+        "From the files in the data folder to the images evaluated here. The box of a split gives its images and "
+        "patients, then images / patients of each class.",
         flow,
         section="flow",
     ),
     "confusion_matrix": Plot(
         "Confusion matrix",
-        "Each row is a true class; a cell holds the number of images that were predicted as the column's class and "
-        "their share of the row. The diagonal is right. Of many classes, an empty cell is 0.",
+        "Rows are the true classes, columns the predicted ones. A cell gives the number of images and their share of "
+        "the row. The diagonal is right. With many classes, an empty cell is 0.",
         confusion_matrix,
+        section="summary",
     ),
     "roc": Plot(
         "ROC curve",
-        "Sensitivity against false alarms over all thresholds. The dotted diagonal is guessing. The area does not "
-        "depend on how common a class is.",
+        "Sensitivity against the false positive rate at every threshold. The dotted diagonal is guessing. The area "
+        "does not depend on how common a class is.",
         roc,
+        section="summary",
     ),
     "precision_recall": Plot(
         "Precision and recall",
-        "How many of the images that were called positive are, against how many of the positive were found. It "
-        "depends on how common the class is in these images.",
+        "Precision: how many of the images called positive are positive. Recall: how many of the positive images are "
+        "found. The curve depends on how common the class is in these images.",
         precision_recall,
     ),
     "per_patient": Plot(
         "Patient by patient",
-        "Each dot is a patient (a larger one several). The grey band holds 95 % of them if all were alike and only "
-        "chance made them differ; a triangle outside it is a patient on whom the model does better or worse.",
+        "Each dot is a patient; a larger dot is several. If patients differed by chance alone, 95 % would lie in the "
+        "grey band. A triangle outside it is a patient for whom the model is better or worse.",
         patient_spread,
         section="patients",
     ),
     "subgroups": Plot(
         "Subgroups side by side",
-        "Each group with its 95 % interval; the dashed line and the diamond are all images together. Groups of fewer "
-        "than 10 images or patients are named and not judged.",
+        "Each group with its 95 % interval. The dashed line and the diamond are all images together. Groups with fewer "
+        "than 10 images or patients are listed but not evaluated.",
         forest,
         section="subgroups",
     ),
     "beside_own_test": Plot(
         "Own test and these images",
-        "What the model does on the held-out test of its own run, and on the images judged here.",
+        "Results on the held-out test of the model's own run, and on the images evaluated here.",
         beside_own_test,
         section="external",
     ),
     "prevalence": Plot(
         "PPV and NPV by prevalence",
-        "How many of the positive and of the negative results are true where the finding is rarer or commoner than in "
-        "these images, with the same sensitivity and specificity.",
+        "How many positive and negative results are true where the positive class is rarer or more common than in "
+        "these images, at the same sensitivity and specificity.",
         prevalence,
         section="operating",
     ),
     "decision_curve": Plot(
         "Decision curve",
-        "Whether acting on the model does more good than acting on all or on none. Whoever acts from a probability of "
-        "10 % on holds a missed finding to be nine times as bad as a needless action.",
+        "Net benefit of acting on the model, compared with acting on every image or on none. To act from a probability "
+        "of 10 % means that a missed positive is nine times as bad as a needless action.",
         decision_curve,
         section="operating",
     ),
     "reliability": Plot(
         "Reliability diagram",
-        "What the model said against how often it was true. On the diagonal a probability means what it says; below it "
-        "the model is too sure. Bars: 95 % intervals. Below: how many images got such a probability.",
+        "Predicted probability against how often the class was true. On the diagonal, probabilities mean what they "
+        "say; below it, the model is too confident. Bars: 95 % intervals. Lower panel: images with each probability.",
         reliability,
         section="calibration",
     ),
     "risk_coverage": Plot(
         "Risk and coverage",
-        "Errors among the images that are answered if the least sure are left to a person. A curve that falls to the "
-        "left means that the model knows when it is unsure.",
+        "Share of errors among the answered images when the model abstains on the least certain ones. If the curve "
+        "falls towards the left, the model knows when it is unsure.",
         risk_coverage,
         section="uncertainty",
     ),
     "out_of_distribution": Plot(
         "Unlike the training images",
-        "How far the features of an image lie from those of the training images. Known images lie below 1, but for one "
-        "in a hundred.",
+        "Out-of-distribution (OOD) score: distance of an image's features from those of the training images. Of images "
+        "like those of training, 99 of 100 lie below 1.",
         out_of_distribution,
         section="uncertainty",
     ),
     "errors": Plot(
         "Most confident errors",
-        "The wrong predictions in which the model was surest: look here for mislabelled or unusual images.",
+        "The wrong predictions with the highest confidence. Look for wrong labels and unusual images.",
         errors,
         pictures=True,
         section="errors",
     ),
     "errors_by_pair": Plot(
         "Errors by pair of classes",
-        "The most frequent confusions, a line each, with the errors in which the model was surest.",
+        "The most frequent confusions, one per line, with their most confident errors.",
         errors_by_pair,
         pictures=True,
         section="errors",
     ),
     "errors_by_patient": Plot(
         "Errors by patient",
-        "The patients with the most errors, a line each: truth, prediction and its probability.",
+        "The patients with the most errors, one per line: true class, predicted class and its probability.",
         errors_by_patient,
         pictures=True,
         section="errors",
     ),
     "suspected_labels": Plot(
         "Suspected label errors",
-        "Images to look at again, the most doubted label first; nothing was changed. The model may be the one that is "
-        "wrong.",
+        "Images to look at again, the most doubtful label first. No label was changed. The model may be wrong instead.",
         suspected_labels,
         pictures=True,
         section="errors",
     ),
     "grid": Plot(
         "Predictions and truth",
-        "A random sample; a green border and ✓ are right, a red border and ✗ wrong.",
+        "A random sample. A green border and ✓ mark a right prediction, a red border and ✗ a wrong one.",
         grid,
         pictures=True,
         section="errors",
     ),
     "attention_maps": Plot(
-        "Maps of attention",
-        "The most confident errors and some images that are right, as the network sees them. A map is of the predicted "
-        "class; yellow patches are marked most, within that map. Read the verdict above first.",
+        "Attention maps",
+        "The most confident errors and some right predictions, as the network sees them. Each map is for the predicted "
+        "class, and yellow is its strongest patch. Read the verdict above first.",
         attention_maps,
         section="attention",
         maps=True,
     ),
     "robustness": Plot(
         "Corrupted images",
-        "Balanced accuracy and AUROC when the images get worse, by strength; 0 is the image as it is. "
-        "Bands are 95 % intervals.",
+        "Balanced accuracy and AUROC as the image quality falls, by strength; 0 is the original image. Bands are 95 % "
+        "intervals.",
         stress_curves,
         section="robustness",
     ),
 }
+TRAINING_CURVES = Plot(  # drawn from the records of training, not from predictions
+    "Training", "Loss, validation metrics and learning rate by epoch.", training_curves, section="training"
+)
