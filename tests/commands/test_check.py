@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,12 +17,12 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, d
 from PIL import Image
 
 from vitmed import check, train
-from vitmed.checks.file_scan import file_of, inspect_files
 from vitmed.checks.findings import FINDINGS
-from vitmed.checks.scan_cache import VERSION, Index
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
 from vitmed.core.errors import DataError, UsageError
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import VERSION, Index, digests_of, hash_files
 
 RUN = Callable[..., Answer]
 DAMAGE: dict[str, tuple[str, str]] = {}  # name of a fixture -> code, severity
@@ -445,13 +446,15 @@ def test_many_may_write_at_once(folder: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     old(folder)
-    files = [file_of(folder, f"{name}/{name}_{i}.png") for name in ("amber", "blue") for i in range(12)]
+    names = [f"{name}/{name}_{i}.png" for name in ("amber", "blue") for i in range(12)]
+    files = [str(folder / name) for name in names]
+    digests = digests_of(hash_files(files), files)
 
     def one(_: int) -> int:
         index, problem = Index.open()
         assert problem is None
-        inspect_files(folder, files, index, Recorder())
-        return len(index.find(folder, files))
+        scan(folder, names, index, Recorder())
+        return sum(record is not None for record in index.records(digests))
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(one, range(4))) == [24] * 4
@@ -460,9 +463,15 @@ def test_many_may_write_at_once(folder: Path) -> None:
 def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:
     index, problem = Index.open()
     assert problem is None
-    files = [file_of(folder, "amber/amber_0.png")]
-    inspect_files(folder, files, index, Recorder())
-    assert index.find(folder, files) == {}
+    file = folder / "amber" / "amber_0.png"
+    (before,) = hash_files([str(file)], index)
+    times = file.stat()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)  # of the same size, within the same tick of a coarse clock
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (after,) = hash_files([str(file)], index)
+    assert after == hashlib.sha256(data).hexdigest() != before
 
 
 def test_training_says_the_findings_and_puts_them_into_the_report(trained: Trained) -> None:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TOLD, Finding, make
 from vitmed.checks.folder_contents import Survey, same_name
-from vitmed.checks.personal_data import looks_like_a_person
-from vitmed.checks.scan_cache import Record
 from vitmed.checks.shortcuts import FAMILIES, Shortcut
 from vitmed.data.split_names import SPLITS
+from vitmed.imaging.look import Record
+from vitmed.imaging.personal_data import looks_like_a_person
 
 
 class Image(NamedTuple):
@@ -36,12 +36,15 @@ def of_folder(survey: Survey) -> list[Finding]:
     for copy, count in survey.copies.items():
         text = f"{copy}/ is a class by its place, but holds the classes once more ({_many(count, 'image')})"
         found.append(make("nested_root", text, [copy]))
+    for folder, reason in survey.unreadable.items():
+        found.append(make("unreadable", f"folder {folder or '.'} cannot be read ({reason})", [folder or "."],
+                          fix="check its permissions"))  # fmt: skip
     for split, folders in survey.splits.items():
         if len(folders) > 1:
             found.append(make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders))
     if not labels:
         found.append(make("no_classes", f"{_many(len(survey.files), 'image')} in no class folder"))
-    elif len(labels) == 1:
+    elif len(labels) == 1 and not survey.unreadable:
         found.append(make("one_class", f"one class only: {next(iter(labels))!r}"))
     alike: dict[str, set[str]] = defaultdict(set)
     for name in names:
@@ -52,7 +55,7 @@ def of_folder(survey: Survey) -> list[Finding]:
             found.append(
                 make("class_names_alike", f"class folders {told} differ by what an eye hardly sees", sorted(same))
             )
-    loose = [f.path for f, p in zip(survey.files, survey.places, strict=True) if p.label is None]
+    loose = [path for path, p in zip(survey.files, survey.places, strict=True) if p.label is None]
     if loose and labels:
         found.append(make("loose_images", f"{_many(len(loose), 'image')} in no class folder", loose))
     if survey.outside:
@@ -74,7 +77,7 @@ def _of_counts(survey: Survey, classes: Sequence[str]) -> list[Finding]:
     counts = Counter((place.split, place.label) for place in survey.places)
     for split, folders in survey.folders.items():
         where = f"{split}: " if split else ""
-        empty = [name for name in folders if not counts[split, name]]
+        empty = [name for name in folders if not counts[split, name] and not _hidden(survey, split, name)]
         if empty and classes:
             found.append(make("empty_class", f"{where}no image of {', '.join(map(repr, empty))}", empty))
         small = [name for name in folders if 0 < counts[split, name] < SMALL_CLASS]
@@ -86,6 +89,13 @@ def _of_counts(survey: Survey, classes: Sequence[str]) -> list[Finding]:
             text = f"{where}no folder for class {', '.join(map(repr, missing))}, which other splits have"
             found.append(make("missing_class", text, missing))
     return found
+
+
+def _hidden(survey: Survey, split: str | None, name: str) -> bool:
+    """Whether a class folder, or one within, cannot be read: nobody knows whether it is empty."""
+    starts = survey.splits.get(split, ()) if split is not None else (survey.base.rstrip("/"),)
+    folders = [f"{start}/{name}".lstrip("/") for start in starts]
+    return any(f"{path}/".startswith(f"{folder}/") for path in survey.unreadable for folder in folders)
 
 
 def of_files(images: Sequence[Image]) -> list[Finding]:

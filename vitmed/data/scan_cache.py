@@ -1,0 +1,242 @@
+"""What earlier scans found, so that no file is hashed or decoded twice.
+
+A SQLite file in the cache folder, which you can delete at any time. It holds small copies of the images, so the folder
+is closed to other users. Two tables: the hash of a file's content by the identity of the file (path, size, times,
+inode), and what was decoded by that content and the versions of every decoder. A copied, moved or renamed file is
+hashed again and not decoded again. Failures are not kept: what a file lacks today, such as permission to read it, may
+be there tomorrow without a change of the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from vitmed.core.cache_folder import cache_folder
+from vitmed.core.errors import DataError
+from vitmed.data.batches import Progress, batched, in_threads
+from vitmed.imaging import npz
+from vitmed.imaging.decoded import FileFacts
+from vitmed.imaging.decoder_versions import decoding_version
+from vitmed.imaging.look import NUMBERS, SIDE, Record
+
+VERSION = 2  # of the tables
+FRESH = 2.0  # seconds: a file changed so lately may change again within the same tick of its time stamp
+MOST = 4 << 30  # bytes of the database: more than two million files
+CHUNK = 500  # rows of a query
+BATCH = 1024  # files between two writes: what a killed run loses
+
+
+class Index:
+    """The database. Every problem with it ends in "not known", never in an error.
+
+    Args:
+        file: of the database; None keeps nothing.
+        frame: which of several frames is decoded.
+        reduced: the size at which this run may decode a large JPEG; records made at that size count for such runs
+            alone. "" takes records of whole images only.
+    """
+
+    def __init__(self, file: Path | None = None, frame: int | None = None, reduced: str = ""):
+        self.file, self.frame = file, frame
+        self.key = f"{decoding_version()} {'' if frame is None else frame}"
+        self.reduced_key = f"{self.key} {reduced}" if reduced else self.key
+
+    @classmethod
+    def open(cls, frame: int | None = None, reduced: str = "") -> tuple[Index, str | None]:
+        """The index in the cache folder, and the problem where there can be none."""
+        folder = cache_folder() / "index"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+            index = cls(folder / f"images-{VERSION}.sqlite", frame, reduced)
+            for old in folder.glob("images-*.sqlite"):
+                if old != index.file or old.stat().st_size > MOST:  # what is still needed is soon found again
+                    _remove(old)
+            with index._connect() as database:
+                database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")
+            return index, None
+        except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            return cls(None, frame), f"{folder}: cannot be used ({reason}); every file is decoded anew (VITMED_CACHE)"
+
+    def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
+        """Path -> sha256, of the files that have not changed since they were hashed."""
+        rows = self._query("SELECT path, identity, sha256 FROM files WHERE path IN", list(map(os.fsencode, files)))
+        now = dict(zip(files, identities, strict=True))
+        return {
+            path: sha256
+            for encoded, identity, sha256 in rows
+            if (path := os.fsdecode(encoded)) in now and now[path] and now[path] == identity
+        }
+
+    def keep_hashes(self, found: Mapping[str, tuple[str, str]]) -> None:
+        """Store path -> (identity, sha256)."""
+        self._store("files", [(os.fsencode(path), *values) for path, values in found.items()])
+
+    def records(self, digests: np.ndarray) -> list[Record | None]:
+        """What is known of each content; None where it is not known.
+
+        Args:
+            digests: (N, 32) uint8, as `digests_of` gives.
+        """
+        keys = [row.tobytes() for row in digests]
+        known: dict[bytes, Record] = {}
+        for digest, key, *values in self._query("SELECT * FROM images WHERE digest IN", list(dict.fromkeys(keys))):
+            if key in (self.key, self.reduced_key):
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    known[digest] = _record(key != self.key, *values)
+        return [known.get(key) for key in keys]
+
+    def keep(self, found: Mapping[bytes, Record]) -> None:
+        """Store digest -> record, of the files that could be decoded."""
+        rows = [
+            (digest, self.reduced_key if record.reduced else self.key, *_values(record))
+            for digest, record in found.items()
+            if not record.kind and record.sha256
+        ]
+        self._store("images", rows)
+
+    def _query(self, query: str, keys: Sequence[bytes]) -> list[tuple]:
+        rows: list[tuple] = []
+        if self.file is not None and keys:
+            with contextlib.suppress(sqlite3.Error, OSError), self._connect() as database:
+                for part in batched(keys, CHUNK):
+                    rows += database.execute(f"{query} ({','.join('?' * len(part))})", part)
+        return rows
+
+    def _store(self, table: str, rows: Sequence[tuple]) -> None:
+        if self.file is not None and rows:
+            marks = ",".join("?" * len(rows[0]))
+            with contextlib.suppress(sqlite3.Error, OSError), self._connect() as database:
+                database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
+
+    @contextlib.contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        """A connection whose changes are kept together or not at all; a damaged file is removed and made anew."""
+        assert self.file is not None
+        database = _opened(self.file)
+        try:
+            with database:
+                yield database
+        except sqlite3.DatabaseError as error:
+            if not isinstance(error, sqlite3.OperationalError):  # malformed, seen only on the way
+                _remove(self.file)
+            raise
+        finally:
+            database.close()
+
+
+def hash_files(files: Sequence[str], index: Index | None = None, progress: Progress | None = None) -> list[str]:
+    """The sha256 of the content of every file, in threads; "" where it cannot be read.
+
+    Args:
+        files: absolute paths; below an .npz file they mean one of its images, and its pixels are hashed.
+        index: knows files that have not changed, which are not opened; None reads every file.
+    """
+    index = index or Index()
+    hashes: list[str] = []
+    for part in batched(files, BATCH):
+        identities = list(in_threads(_identity, part, 64)) if index.file is not None else [("", False)] * len(part)
+        known = index.hashes(part, [identity for identity, _ in identities])
+        new = [path for path in part if path not in known]
+        found = dict(zip(new, in_threads(_sha256, new), strict=True))
+        index.keep_hashes(
+            {
+                path: (identity, found[path])
+                for path, (identity, settled) in zip(part, identities, strict=True)
+                if settled and found.get(path)
+            }
+        )
+        hashes += [known.get(path) or found[path] for path in part]
+        if progress is not None:
+            progress(len(hashes), len(files))
+    return hashes
+
+
+def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
+    """(M, 32) uint8: what decides the pixels of each file: its content (a sha256) and the suffix, which picks a reader.
+
+    Rows of files without a hash are random: nothing is known of them.
+    """
+    rows = [
+        hashlib.sha256(f"{digest}{os.path.splitext(path)[1].lower()}".encode()).digest() if digest else os.urandom(32)  # noqa: PTH122
+        for digest, path in zip(hashes, files, strict=True)
+    ]
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 32)
+
+
+def _identity(path: str) -> tuple[str, bool]:
+    """What changes when a file does, "" where there is no such file; and whether its last change is long enough ago."""
+    try:
+        about = os.stat(npz.file_of(path) or path)  # noqa: PTH116  (a million of them)
+    except OSError:
+        return "", False
+    settled = 0 <= about.st_mtime_ns < time.time_ns() - int(FRESH * 1e9)
+    return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}", settled
+
+
+def _sha256(path: str) -> str:
+    try:
+        return hashlib.sha256(npz.content(Path(path))).hexdigest()
+    except (OSError, DataError):
+        return ""
+
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, identity TEXT, sha256 TEXT) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS images (digest BLOB PRIMARY KEY, key TEXT, size INTEGER, sha256 TEXT, facts TEXT, "
+    "numbers BLOB, thumbnail BLOB, personal TEXT) WITHOUT ROWID",
+)
+
+
+def _opened(file: Path) -> sqlite3.Connection:
+    for attempt in (1, 2):
+        database = sqlite3.connect(file, timeout=30)
+        try:
+            # Not WAL: that fails on network file systems, and two runs seldom write at once.
+            database.execute("PRAGMA synchronous = OFF")  # what a power cut damages is made anew
+            for table in _SCHEMA:
+                database.execute(table)
+            file.chmod(0o600)
+            return database
+        except sqlite3.DatabaseError as error:
+            database.close()
+            if attempt == 2 or isinstance(error, sqlite3.OperationalError):
+                raise
+            _remove(file)
+    raise AssertionError
+
+
+def _remove(file: Path) -> None:
+    for suffix in ("", "-journal"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+
+
+def _values(record: Record) -> tuple[object, ...]:
+    assert record.facts is not None and record.numbers is not None and record.thumbnail is not None
+    facts, numbers = json.dumps(asdict(record.facts)), record.numbers.astype("<f4").tobytes()
+    return record.size, record.sha256, facts, numbers, record.thumbnail.tobytes(), json.dumps(record.personal)
+
+
+def _record(
+    reduced: bool, size: int, sha256: str, facts: str, numbers: bytes, thumbnail: bytes, personal: str
+) -> Record:
+    return Record(
+        size,
+        sha256,
+        FileFacts(**json.loads(facts)),
+        np.frombuffer(numbers, "<f4", count=len(NUMBERS)),
+        np.frombuffer(thumbnail, np.uint8).reshape(SIDE, SIDE),
+        tuple(json.loads(personal)),
+        reduced,
+    )
