@@ -79,7 +79,7 @@ class _Pass:
         return hashes, [record for record in self.records or () if record is not None]
 
     def _in_memory(self) -> bool:
-        """Whether to do without a file: no earlier run left them all, and decoding in every run is quick, by a sample."""
+        """Whether memory will do: no earlier run left all squares, and decoding them in every run is quick, by a sample."""
         if sum(part.megabytes for name, part in self.images.items() if name != "test") > MEMORY_MB:
             return False
         found = PixelCache(self.how, 0).find(self.digests)
