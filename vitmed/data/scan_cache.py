@@ -15,7 +15,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -62,8 +62,9 @@ class Index:
             for old in folder.glob("images-*.sqlite"):
                 if old != index.file or old.stat().st_size > MOST:  # what is still needed is soon found again
                     _remove(old)
-            with index._connect() as database:
-                database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")
+            with contextlib.suppress(sqlite3.DatabaseError):
+                index._try()  # removes a damaged file
+            index._try()
             return index, None
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
@@ -71,17 +72,13 @@ class Index:
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
         """Path -> sha256, of the files that have not changed since they were hashed."""
-        rows = self._query("SELECT path, identity, sha256 FROM files WHERE path IN", list(map(os.fsencode, files)))
-        now = dict(zip(files, identities, strict=True))
-        return {
-            path: sha256
-            for encoded, identity, sha256 in rows
-            if (path := os.fsdecode(encoded)) in now and now[path] and now[path] == identity
-        }
+        now = dict(zip(map(os.fsencode, files), identities, strict=True))
+        rows = self._query("SELECT * FROM files WHERE path IN", list(now))
+        return {os.fsdecode(path): sha256 for path, identity, sha256 in rows if identity and now[path] == identity}
 
-    def keep_hashes(self, found: Mapping[str, tuple[str, str]]) -> None:
-        """Store path -> (identity, sha256)."""
-        self._store("files", [(os.fsencode(path), *values) for path, values in found.items()])
+    def keep_hashes(self, found: Iterable[tuple[str, str, str]]) -> None:
+        """Store (path, identity, sha256)."""
+        self._store("files", [(os.fsencode(path), identity, sha256) for path, identity, sha256 in found])
 
     def records(self, digests: np.ndarray) -> list[Record | None]:
         """What is known of each content; None where it is not known.
@@ -106,6 +103,10 @@ class Index:
         ]
         self._store("images", rows)
 
+    def _try(self) -> None:
+        with self._connect() as database:
+            database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")
+
     def _query(self, query: str, keys: Sequence[bytes]) -> list[tuple]:
         rows: list[tuple] = []
         if self.file is not None and keys:
@@ -122,14 +123,19 @@ class Index:
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are kept together or not at all; a damaged file is removed and made anew."""
+        """A connection whose changes are kept together or not at all; a damaged file is removed."""
         assert self.file is not None
-        database = _opened(self.file)
+        database = sqlite3.connect(self.file, timeout=30)
         try:
+            # Not WAL: that fails on network file systems, and two runs seldom write at once.
+            database.execute("PRAGMA synchronous = OFF")  # what a power cut damages is made anew
             with database:
+                for table in _SCHEMA:
+                    database.execute(table)
+                self.file.chmod(0o600)
                 yield database
         except sqlite3.DatabaseError as error:
-            if not isinstance(error, sqlite3.OperationalError):  # malformed, seen only on the way
+            if not isinstance(error, sqlite3.OperationalError):  # malformed
                 _remove(self.file)
             raise
         finally:
@@ -146,18 +152,14 @@ def hash_files(files: Sequence[str], index: Index | None = None, progress: Progr
     index = index or Index()
     hashes: list[str] = []
     for part in batched(files, BATCH):
-        identities = list(in_threads(_identity, part, 64)) if index.file is not None else [("", False)] * len(part)
-        known = index.hashes(part, [identity for identity, _ in identities])
-        new = [path for path in part if path not in known]
-        found = dict(zip(new, in_threads(_sha256, new), strict=True))
-        index.keep_hashes(
-            {
-                path: (identity, found[path])
-                for path, (identity, settled) in zip(part, identities, strict=True)
-                if settled and found.get(path)
-            }
-        )
-        hashes += [known.get(path) or found[path] for path in part]
+        identities = list(in_threads(_identity, part, 64)) if index.file is not None else [""] * len(part)
+        known = index.hashes(part, identities)
+        new = [(path, identity) for path, identity in zip(part, identities, strict=True) if path not in known]
+        read = in_threads(_sha256, [path for path, _ in new])
+        found = [(*file, sha256) for file, sha256 in zip(new, read, strict=True)]
+        index.keep_hashes(row for row in found if row[1] and row[2])
+        known |= {path: sha256 for path, _, sha256 in found}
+        hashes += [known[path] for path in part]
         if progress is not None:
             progress(len(hashes), len(files))
     return hashes
@@ -175,14 +177,14 @@ def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
     return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 32)
 
 
-def _identity(path: str) -> tuple[str, bool]:
-    """What changes when a file does, "" where there is no such file; and whether its last change is long enough ago."""
+def _identity(path: str) -> str:
+    """What changes when a file does; "" where there is no such file, or one that changed just now."""
     try:
         about = os.stat(npz.file_of(path) or path)  # noqa: PTH116  (a million of them)
     except OSError:
-        return "", False
+        return ""
     settled = 0 <= about.st_mtime_ns < time.time_ns() - int(FRESH * 1e9)
-    return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}", settled
+    return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}" if settled else ""
 
 
 def _sha256(path: str) -> str:
@@ -197,24 +199,6 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS images (digest BLOB PRIMARY KEY, key TEXT, size INTEGER, sha256 TEXT, facts TEXT, "
     "numbers BLOB, thumbnail BLOB, personal TEXT) WITHOUT ROWID",
 )
-
-
-def _opened(file: Path) -> sqlite3.Connection:
-    for attempt in (1, 2):
-        database = sqlite3.connect(file, timeout=30)
-        try:
-            # Not WAL: that fails on network file systems, and two runs seldom write at once.
-            database.execute("PRAGMA synchronous = OFF")  # what a power cut damages is made anew
-            for table in _SCHEMA:
-                database.execute(table)
-            file.chmod(0o600)
-            return database
-        except sqlite3.DatabaseError as error:
-            database.close()
-            if attempt == 2 or isinstance(error, sqlite3.OperationalError):
-                raise
-            _remove(file)
-    raise AssertionError
 
 
 def _remove(file: Path) -> None:
