@@ -74,8 +74,7 @@ def test_a_first_run_decodes_every_file_once_for_all_purposes(tmp_path: Path, de
     first_run(data, tmp_path / "runs")
     assert decoded == {path.absolute(): 1 for path in data.rglob("*.png")}
     decoded.clear()
-    index, problem = Index.open()
-    assert problem is None
+    index = Index.open()
     records = scan(data, files(data), index, Recorder())
     assert not decoded and all(record.kind == "" for record in records)
 
@@ -98,7 +97,7 @@ def test_deep_images_are_decoded_once_more_at_most_for_the_window(
 
 def test_a_moved_folder_is_hashed_and_not_decoded_again(tmp_path: Path, decoded: Counter[Path]) -> None:
     data = draw_classes(tmp_path / "data", 6)
-    index, _ = Index.open()
+    index = Index.open()
     before = scan(data, files(data), index, Recorder())
     decoded.clear()
     shutil.copytree(data, tmp_path / "moved")
@@ -112,13 +111,13 @@ def test_a_record_of_another_decoder_does_not_count(
     tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    scan(data, files(data), Index.open()[0], Recorder())
+    scan(data, files(data), Index.open(), Recorder())
     installed = metadata.version
     for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg", "pyjpegls", "numpy"):
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
-        scan(data, files(data), Index.open()[0], Recorder())
+        scan(data, files(data), Index.open(), Recorder())
         assert len(decoded) == 6, package
 
 
@@ -142,7 +141,7 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
     _, again = scan_all(images, DataConfig(), Recorder())
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(records, again, strict=True))
     alone = scan(data, names, Index(), Recorder())
-    after = scan(data, names, Index.open()[0], Recorder())
+    after = scan(data, names, Index.open(), Recorder())
     assert not any(record.reduced for record in after)
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(alone, after, strict=True))
 

@@ -21,7 +21,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
 from vitmed.data.patients import compile_group, group_of, know_patients
-from vitmed.data.scan import open_index, scan
+from vitmed.data.scan import scan
 from vitmed.data.scan_cache import Index
 from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
@@ -100,7 +100,7 @@ def check(
     if labels is not None:
         seen, own_groups = _by_table(seen, Path(labels), group_regex is None and groups is None, ui)
     paths = seen.files
-    records = scan(root, paths, open_index(ui, frame) if index else Index(None, frame), ui)
+    records = scan(root, paths, Index.open(frame, ui=ui) if index else Index(None, frame), ui)
     of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
     source = f"--group-regex {group_regex}" if pattern is not None else None
     if pattern is not None and (missed := sum(group is None for group in of_images)):

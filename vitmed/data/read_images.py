@@ -14,7 +14,7 @@ from vitmed.core.process import cores
 from vitmed.core.ui import Ui
 from vitmed.data.loading import Images, unusable
 from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
-from vitmed.data.scan import Scan, decoded_text, open_index
+from vitmed.data.scan import Scan, decoded_text
 from vitmed.data.scan_cache import Index
 from vitmed.imaging.look import Record
 
@@ -52,10 +52,8 @@ class _Reading:
         self.rows = {name: range(end - len(images[name]), end) for name, end in zip(images, ends, strict=True)}
         self.how = how = next(iter(images.values())).preprocessing
         reduced = f"{how.image_size} {how.resize}"
-        if not data.cache:
-            index = Index(None, how.frame)
-        else:
-            index = open_index(ui, how.frame, reduced) if records else Index.open(how.frame, reduced)[0]
+        warned = ui if records else None  # without records, the cache of squares warns of the same folder
+        index = Index.open(how.frame, reduced, warned) if data.cache else Index(None, how.frame)
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with ui.bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, index, how, records, advance)

@@ -102,11 +102,3 @@ def decoded_text(decoded: int, total: int, seconds: float) -> str:
     """How many files were decoded, and how fast."""
     rate = decoded / max(1e-9, seconds)
     return f"{decoded:,} files decoded, {rate:,.0f} images/s; {total - decoded:,} known from before"
-
-
-def open_index(ui: Ui, frame: int | None = None, reduced: str = "") -> Index:
-    """The index in the cache folder; a warning where there can be none."""
-    index, problem = Index.open(frame, reduced)
-    if problem is not None:
-        ui.warn(problem)
-    return index

@@ -23,6 +23,7 @@ import numpy as np
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.errors import DataError
+from vitmed.core.ui import Ui
 from vitmed.data.batches import Progress, batched, in_threads
 from vitmed.imaging import npz
 from vitmed.imaging.decoded import FileFacts
@@ -52,8 +53,8 @@ class Index:
         self.reduced_key = f"{self.key} {reduced}" if reduced else self.key
 
     @classmethod
-    def open(cls, frame: int | None = None, reduced: str = "") -> tuple[Index, str | None]:
-        """The index in the cache folder, and the problem where there can be none."""
+    def open(cls, frame: int | None = None, reduced: str = "", ui: Ui | None = None) -> Index:
+        """The index in the cache folder; where there can be none, one that keeps nothing, and `ui` warns."""
         folder = cache_folder() / "index"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,10 +66,12 @@ class Index:
             with contextlib.suppress(sqlite3.DatabaseError):
                 index._try()  # removes a damaged file
             index._try()
-            return index, None
+            return index
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
-            return cls(None, frame), f"{folder}: cannot be used ({reason}); every file is decoded anew (VITMED_CACHE)"
+            if ui is not None:
+                ui.warn(f"{folder}: cannot be used ({reason}); every file is decoded anew (VITMED_CACHE)")
+            return cls(None, frame)
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
         """Path -> sha256, of the files that have not changed since they were hashed."""
@@ -196,8 +199,7 @@ def _sha256(path: str) -> str:
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, identity TEXT, sha256 TEXT) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS images (digest BLOB PRIMARY KEY, key TEXT, size INTEGER, sha256 TEXT, facts TEXT, "
-    "numbers BLOB, thumbnail BLOB, personal TEXT) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS images (digest BLOB PRIMARY KEY, key TEXT, facts TEXT, pixels BLOB) WITHOUT ROWID",
 )
 
 
@@ -206,21 +208,14 @@ def _remove(file: Path) -> None:
         file.with_name(file.name + suffix).unlink(missing_ok=True)
 
 
-def _values(record: Record) -> tuple[object, ...]:
+def _values(record: Record) -> tuple[str, bytes]:
     assert record.facts is not None and record.numbers is not None and record.thumbnail is not None
-    facts, numbers = json.dumps(asdict(record.facts)), record.numbers.astype("<f4").tobytes()
-    return record.size, record.sha256, facts, numbers, record.thumbnail.tobytes(), json.dumps(record.personal)
+    facts = [record.size, record.sha256, asdict(record.facts), record.personal]
+    return json.dumps(facts), record.numbers.astype("<f4").tobytes() + record.thumbnail.tobytes()
 
 
-def _record(
-    reduced: bool, size: int, sha256: str, facts: str, numbers: bytes, thumbnail: bytes, personal: str
-) -> Record:
-    return Record(
-        size,
-        sha256,
-        FileFacts(**json.loads(facts)),
-        np.frombuffer(numbers, "<f4", count=len(NUMBERS)),
-        np.frombuffer(thumbnail, np.uint8).reshape(SIDE, SIDE),
-        tuple(json.loads(personal)),
-        reduced,
-    )
+def _record(reduced: bool, facts: str, pixels: bytes) -> Record:
+    size, sha256, head, personal = json.loads(facts)
+    numbers = np.frombuffer(pixels, "<f4", count=len(NUMBERS))
+    thumbnail = np.frombuffer(pixels, np.uint8, offset=numbers.nbytes).reshape(SIDE, SIDE)
+    return Record(size, sha256, FileFacts(**head), numbers, thumbnail, tuple(personal), reduced)

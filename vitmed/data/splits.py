@@ -65,7 +65,7 @@ def _know_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """The same, with its copies where they matter: patients are unknown, and the splits are not all there."""
     if ready or listing.groups is not None:
         return listing
-    first = first_copies(listing.root, listing.paths, Index.open()[0] if cache else None)
+    first = first_copies(listing.root, listing.paths, Index.open() if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,7 +76,7 @@ def look(
         if record:
             begun = _head(path, sha256)
             if begun.size > 0:
-                begun = _with(begun, facts=inspect(path))
+                begun = replace(begun, facts=inspect(path))
         found = decode(path, frame, None if preprocessing is None else preprocessing.least)
         made = _finished(path, begun, found, preprocessing is not None) if record else None
     except VitmedError as error:
@@ -87,10 +87,6 @@ def look(
         return Look(made, preprocessing.square(path, found))
     except VitmedError as error:
         return Look(made, None, error)
-
-
-def _with(record: Record, **changes: object) -> Record:
-    return Record(**{**record.__dict__, **changes})  # type: ignore[arg-type]
 
 
 def _head(path: Path, sha256: str) -> Record:
@@ -118,7 +114,7 @@ def _finished(path: Path, begun: Record, found: Deep | Image.Image, again: bool)
     if (extrema[:, 0] == extrema[:, 1]).all():  # one colour; lowest and highest of different channels would hide it
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
-    return _with(begun, facts=facts, numbers=numbers, thumbnail=grey, reduced=reduced)
+    return replace(begun, facts=facts, numbers=numbers, thumbnail=grey, reduced=reduced)
 
 
 def _stretched(path: Path, found: Deep) -> Image.Image:
@@ -137,4 +133,4 @@ def _failed(path: Path, begun: Record, error: VitmedError) -> Record:
         kind = "multi_frame"
     elif any(sign in problem for sign in CUT):
         kind = "truncated"
-    return _with(begun, kind=kind, problem=problem, fix=error.fix)
+    return replace(begun, kind=kind, problem=problem, fix=error.fix)
