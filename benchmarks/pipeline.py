@@ -86,9 +86,10 @@ def files_of(root: str | Path) -> list[Path]:
 
 def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     """vitmed's loader without worker processes; `cached`: out of the file that an earlier run has written."""
-    from vitmed.data.loading import EpochBatches, Images, TrainImages, hash_files, train_loader
-    from vitmed.data.pixel_cache import PixelCache, digests_of
+    from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+    from vitmed.data.pixel_cache import PixelCache
     from vitmed.data.samples import Sample
+    from vitmed.data.scan_cache import digests_of, hash_files
     from vitmed.imaging.augmentation import POLICIES, Augmenter, Policy
 
     POLICIES["flip, jitter"] = Policy(flip_and_jitter, True, "What the others do here, by the library of vitmed.")
@@ -96,7 +97,8 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     samples = [Sample(str(path), int(path.parent.name == "b"), None) for path in paths]
     images = Images(Path(), samples, preprocessing())
     if cached:
-        digests = digests_of(hash_files(paths), paths)
+        files = [str(path) for path in paths]
+        digests = digests_of(hash_files(files), files)
         cache = PixelCache(images.preprocessing, limit=2**40)
         with cache.alone(digests, lambda: None):
             images.cache = cache.find(digests) or cache.add(digests, (images.read(i) for i in range(len(images))))

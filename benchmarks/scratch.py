@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from accuracy import tree
 from trees import PATIENT
@@ -29,7 +30,7 @@ from vitmed.core.config import Config, DataConfig
 from vitmed.core.files import write_json
 from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import load_config
-from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader, unusable
+from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
@@ -91,9 +92,7 @@ def read(data: DataConfig, preprocessing: Preprocessing) -> tuple[tuple[str, ...
     splits = make_splits(data)
     images, val = (Images(splits.root, splits.samples[name], preprocessing) for name in ("train", "val"))
     for part in (images, val):
-        _, problems = part.check(keep=True)
-        if problems:
-            raise unusable(problems, len(part))
+        part.cache = np.stack([part.read(i) for i in range(len(part))])
     return splits.classes, images, val
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_patients, draw_splits
 
 from vitmed import evaluate, train
+from vitmed.checks.evaluation_images import leakage
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import DataError
+from vitmed.data.samples import Sample
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -73,6 +78,27 @@ def test_patients_that_the_model_was_made_with(run: TrainResult, tmp_path: Path)
     metrics = judge(run, tmp_path, data=draw_patients(tmp_path / "other", 5, seed=70))
     assert any(note.startswith("Patients with a name that the model was made with: 1") for note in metrics["notes"])
     assert metrics["flow"]["judged"]["seen"] == {"images": 0, "patients": 1, "test": 0}
+
+
+def test_leakage_looks_at_the_hashes_of_the_test_once(tmp_path: Path) -> None:
+    """Not once an image, which takes hours for 10^5 images."""
+
+    class Counted(list[str]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[str]:
+            type(self).passes += 1
+            return super().__iter__()
+
+    for i in range(40):
+        (tmp_path / f"{i}.png").write_text(f"image {i}")
+    tested = Counted(hashlib.sha256(f"image {i}".encode()).hexdigest() for i in range(30, 50))
+    samples = [Sample(f"{i}.png", 0, None) for i in range(40)]
+    saved = SimpleNamespace(splits=SimpleNamespace(samples={"train": []}, grouped=False), seen=())
+    saved.hashes = {"train": [], "test": tested}
+    seen, notes = leakage(saved, tmp_path, samples, allow=False)  # type: ignore[arg-type]
+    assert seen["test"] == 10 and any("own test" in note for note in notes)
+    assert Counted.passes <= 2
 
 
 def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -16,12 +18,14 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, d
 from PIL import Image
 
 from vitmed import check, train
-from vitmed.checks.file_scan import file_of, inspect_files
 from vitmed.checks.findings import FINDINGS
-from vitmed.checks.scan_cache import VERSION, Index
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import VERSION, Index, digests_of, hash_files
+from vitmed.data.splits import make_splits
 
 RUN = Callable[..., Answer]
 DAMAGE: dict[str, tuple[str, str]] = {}  # name of a fixture -> code, severity
@@ -432,7 +436,7 @@ def test_a_damaged_index_is_made_anew_and_a_closed_cache_is_said(
     assert run(folder, tmp_path).content == expected
     with sqlite3.connect(file) as database:
         assert database.execute("SELECT count(*) FROM images").fetchone() == (24,)
-        database.execute("UPDATE images SET facts = 'x', thumbnail = x'00'")
+        database.execute("UPDATE images SET facts = 'x', pixels = x'00'")
     assert run(folder, tmp_path).content == expected
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "a file"))
@@ -445,24 +449,81 @@ def test_many_may_write_at_once(folder: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     old(folder)
-    files = [file_of(folder, f"{name}/{name}_{i}.png") for name in ("amber", "blue") for i in range(12)]
+    names = [f"{name}/{name}_{i}.png" for name in ("amber", "blue") for i in range(12)]
+    files = [str(folder / name) for name in names]
+    digests = digests_of(hash_files(files), files)
 
     def one(_: int) -> int:
-        index, problem = Index.open()
-        assert problem is None
-        inspect_files(folder, files, index, Recorder())
-        return len(index.find(folder, files))
+        index = Index.open()
+        scan(folder, names, index, Recorder())
+        return sum(record is not None for record in index.records(digests))
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(one, range(4))) == [24] * 4
 
 
 def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:
-    index, problem = Index.open()
-    assert problem is None
-    files = [file_of(folder, "amber/amber_0.png")]
-    inspect_files(folder, files, index, Recorder())
-    assert index.find(folder, files) == {}
+    index = Index.open()
+    file = folder / "amber" / "amber_0.png"
+    (before,) = hash_files([str(file)], index)
+    times = file.stat()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)  # of the same size, within the same tick of a coarse clock
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (after,) = hash_files([str(file)], index)
+    assert after == hashlib.sha256(data).hexdigest() != before
+
+
+def closed(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """As if the user had no permission to read a file or list a folder (root, who runs the tests, always has)."""
+    opened, scanned = Path.open, os.scandir
+
+    def open_file(self: Path, *args: object, **settings: object) -> object:
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return opened(self, *args, **settings)  # type: ignore[call-overload]
+
+    def scan_folder(folder: str | Path | int) -> object:
+        if not isinstance(folder, int) and Path(folder) == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scanned(folder)
+
+    patch.setattr(Path, "open", open_file)
+    patch.setattr(os, "scandir", scan_folder)
+
+
+def test_a_file_that_may_be_read_now_is_read(folder: Path, tmp_path: Path) -> None:
+    """`chmod` changes neither size nor time of a file: what was unreadable must not be remembered as broken."""
+    old(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        closed(patch, folder / "amber" / "amber_0.png")
+        (finding,) = [f for f in run(folder, tmp_path).findings if f.code == "unreadable"]
+        assert "Permission denied" in finding.problem and "permissions" in finding.fix
+    assert "unreadable" not in {f.code for f in run(folder, tmp_path).findings}
+
+
+def test_a_class_folder_that_cannot_be_read_is_not_called_empty(folder: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        closed(patch, folder / "blue")
+        found = {f.code: f for f in run(folder, tmp_path).findings}
+        assert "folder blue cannot be read (Permission denied)" in found["unreadable"].problem
+        assert not {"empty_class", "one_class"} & set(found)
+        with pytest.raises(DataError, match=r"blue: cannot be read \(Permission denied\)"):
+            train(folder, output=tmp_path / "runs", ui=Recorder(), **TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        closed(patch, folder)
+        with pytest.raises(DataError, match="cannot be read"):
+            run(folder, tmp_path)
+
+
+def test_folders_of_the_system_are_no_classes(folder: Path, tmp_path: Path) -> None:
+    """macOS and network drives leave thumbnails in folders of their own; neither check nor training takes them."""
+    shutil.copytree(folder / "amber", folder / "__MACOSX")
+    shutil.copytree(folder / "amber", folder / "amber" / "@eaDir")
+    assert run(folder, tmp_path).content["images"] == 24
+    splits = make_splits(DataConfig(root=str(folder)))
+    assert splits.classes == ("amber", "blue") and sum(map(len, splits.samples.values())) == 24
 
 
 def test_training_says_the_findings_and_puts_them_into_the_report(trained: Trained) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import draw_classes
+from conftest import Recorder, draw_classes
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader, unusable
+from vitmed.data.read_images import read_all
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
@@ -82,41 +84,39 @@ def test_seeds_are_mixed() -> None:
     assert seed_of(1, 2) == seed_of(1, 2) != seed_of(2, 1)
 
 
-def test_checking_hashes_every_file_and_keeps_what_it_shall(images: Images) -> None:
+def test_reading_hashes_every_file_and_keeps_the_squares(images: Images, ui: Recorder) -> None:
     files = [images.root / sample.path for sample in images.samples]
     fresh = [images.read(i).copy() for i in range(len(images))]
-    steps: list[tuple[int, int]] = []
-    hashes, problems = images.check(True, lambda done, total: steps.append((done, total)))
-    assert hashes == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files] and problems == []
-    assert steps[-1] == (16, 16) and images.cache is not None
+    hashes = read_all({"train": images}, DataConfig(), ui)["train"]
+    assert hashes == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    assert images.in_memory
     for file in files:
         file.unlink()
     assert all(np.array_equal(images.read(i), image) for i, image in enumerate(fresh))
     assert images.megabytes == pytest.approx(16 * 16 * 16 * 3 / 2**20)
 
 
-def test_images_that_do_not_fit_are_read_again(images: Images) -> None:
-    images.check(False)
+def test_images_that_are_not_kept_are_read_again(images: Images, ui: Recorder) -> None:
+    read_all({"train": images}, DataConfig(cache=False), ui)
     assert images.cache is None
     (images.root / images.samples[0].path).unlink()
     with pytest.raises(DataError, match=r"amber_0\.png"):
         images.read(0)
 
 
-def test_all_that_cannot_be_read_is_told_at_once(images: Images) -> None:
+def test_all_files_that_cannot_be_read_are_named_at_once(images: Images, ui: Recorder) -> None:
     bad = [images.root / images.samples[i].path for i in range(12)]
     for file in bad:
         file.write_bytes(b"")
-    hashes, problems = images.check(True)
-    assert hashes[:12] == [""] * 12 and all(hashes[12:]) and len(problems) == 12
-    assert all(any(str(file) in problem for problem in problems) for file in bad)
-    told = str(unusable(problems, 16))
-    assert sum(str(file) in told for file in bad) == 10 and "12 of 16" in told and "2 more" in told
-    assert "1 of" not in str(unusable(problems[:1], 16)) and problems[0] in str(unusable(problems[:1], 16))
+    with pytest.raises(DataError) as error:
+        read_all({"train": images}, DataConfig(), ui)
+    message = str(error.value)
+    assert sum(str(file) in message for file in bad) == 10 and "12 of 16" in message and "2 more" in message
+    assert str(unusable(["a.png: broken"], 16)).startswith("a.png: broken")  # one needs no count
 
 
 @pytest.mark.parametrize("policy", ["none", "blood_smear"])
-def test_workers_and_memory_change_nothing(images: Images, policy: str) -> None:
+def test_workers_and_memory_change_nothing(images: Images, policy: str, ui: Recorder) -> None:
     dataset = TrainImages(images, Augmenter(policy, 16, 3), seed=5)
     sampler = batches()
 
@@ -127,7 +127,7 @@ def test_workers_and_memory_change_nothing(images: Images, policy: str) -> None:
     read = epoch(1, 0)
     assert [b[0].shape for b in read] == [(4, 16, 16, 3)] * 4 and read[0][0].dtype == torch.uint8
     assert all(torch.equal(labels, torch.from_numpy(images.labels[index])) for _, labels, index in read)
-    images.check(True)
+    read_all({"train": images}, DataConfig(), ui)
     for other in (epoch(1, 0), epoch(1, 2)):
         assert all(torch.equal(x, y) for a, b in zip(read, other, strict=True) for x, y in zip(a, b, strict=True))
     one, two = ({int(i): x for b in part for x, i in zip(b[0], b[2], strict=True)} for part in (read, epoch(2, 0)))

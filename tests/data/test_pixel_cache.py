@@ -9,6 +9,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +25,10 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data import pixel_cache, read_images
 from vitmed.data.loading import Images
-from vitmed.data.pixel_cache import PixelCache, Squares, digests_of, pixel_folder
+from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
 from vitmed.data.samples import Sample
+from vitmed.data.scan_cache import digests_of
+from vitmed.imaging import rasters
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.checkpoint import load_checkpoint
 
@@ -44,16 +47,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are decoded."""
+    """Names of the files that are decoded, whatever for."""
     names: list[str] = []
-    real = Preprocessing.read
+    real = rasters.read
 
-    def read(self: Preprocessing, path: str | Path) -> np.ndarray:
-        names.append(Path(path).name)
-        return real(self, path)
+    def read(path: Path, frame: int | None, least: Any) -> Any:
+        names.append(path.name)
+        return real(path, frame, least)
 
-    monkeypatch.setattr(Preprocessing, "read", read)
-    monkeypatch.setattr(read_images, "_quick", lambda images: False)  # it decodes some files to see how long that takes
+    monkeypatch.setattr(rasters, "read", read)
     return names
 
 
@@ -72,7 +74,7 @@ def images(root: Path, preprocessing: Preprocessing = PREPROCESSING, **parts: sl
 
 
 def fresh(part: Images) -> list[np.ndarray]:
-    return [part.preprocessing.read(path) for path in part.paths]
+    return [part.preprocessing.read(part.root / sample.path) for sample in part.samples]
 
 
 def entries(folder: Path) -> list[str]:
@@ -136,12 +138,16 @@ def test_another_way_of_decoding_is_another_entry(
 ) -> None:
     root = draw(tmp_path / "a")
     read_images.read_all(images(root), ON, ui)
+    installed = metadata.version
+    for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg-openjpeg", "pyjpegls"):
+        newer = {package: "99.0"}
+        monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
+        decoded.clear()
+        read_images.read_all(images(root), ON, ui)
+        assert len(decoded) == 6, package
     decoded.clear()
     read_images.read_all(images(root), ON, ui)
     assert decoded == []
-    monkeypatch.setattr("PIL.__version__", "99.0")
-    read_images.read_all(images(root), ON, ui)
-    assert len(decoded) == 6
 
 
 def test_only_a_changed_file_is_decoded_anew(tmp_path: Path, decoded: list[str], ui: Recorder) -> None:
@@ -159,9 +165,9 @@ def test_only_a_changed_file_is_decoded_anew(tmp_path: Path, decoded: list[str],
 
 
 def test_copies_share_what_is_decoded_but_a_suffix_picks_a_reader(tmp_path: Path) -> None:
-    digests = digests_of(["aa", "aa", "aa", ""], [Path("x.png"), Path("y.PNG"), Path("z.tif"), Path("gone.png")])
+    digests = digests_of(["aa", "aa", "aa", ""], ["x.png", "y.PNG", "z.tif", "gone.png"])
     assert np.array_equal(digests[0], digests[1]) and not np.array_equal(digests[0], digests[2])
-    assert not np.array_equal(digests[3], digests_of([""], [Path("gone.png")])[0])
+    assert not np.array_equal(digests[3], digests_of([""], ["gone.png"])[0])
 
 
 def test_files_that_cannot_be_used_are_all_told_and_nothing_is_kept(tmp_path: Path, ui: Recorder, cache: Path) -> None:
@@ -390,18 +396,20 @@ def child(root: Path, log: Path, go: Path) -> multiprocessing.Process:
             stream.write(text + "\n")
 
     def work() -> None:
-        real = Preprocessing.read
+        real = rasters.read
 
-        def slow(self: Preprocessing, path: str | Path) -> np.ndarray:
+        def slow(path: Path, frame: int | None, least: Any) -> Any:
             until(go.exists)
             note("decoding")
-            return real(self, path)
+            return real(path, frame, least)
 
-        Preprocessing.read = slow  # type: ignore[method-assign]
+        rasters.read = slow
+        read_images._Reading._fits_memory = lambda self: False  # type: ignore[method-assign]  it decodes before the lock
         ui = Recorder()
         ui.say = ui.warn = note  # type: ignore[method-assign]
         parts = images(root)
         read_images.read_all(parts, ON, ui)
+        rasters.read = real
         note(f"sum {sum(int(parts['train'].read(i).sum()) for i in range(6))}")
 
     process = multiprocessing.get_context("fork").Process(target=work)
@@ -421,8 +429,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 @forks
-def test_two_processes_at_once_decode_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_images, "_quick", lambda images: False)
+def test_two_processes_at_once_decode_once(tmp_path: Path, cache: Path) -> None:
     root, go, logs = draw(tmp_path / "a"), tmp_path / "go", [tmp_path / "0.log", tmp_path / "1.log"]
     first = child(root, logs[0], go)
     until(lambda: unfinished(cache))

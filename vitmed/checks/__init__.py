@@ -3,11 +3,8 @@
 data_check          all checks, and the check before training
 findings            what can be wrong and how bad it is: `FINDINGS`
 detect              from what is known of the files to findings
-file_scan           every file decoded once
-scan_cache          what earlier scans found
-folder_contents     what lies in a folder, in whatever state
+folder_contents     what lies in a folder in any state
 duplicates          copies: identical and nearly identical
 shortcuts           labels that size, format, colour or border give away
-personal_data       names and metadata that identify a person
 evaluation_images   which images an evaluation judges, and leakage
 """

@@ -20,9 +20,7 @@ from vitmed.checks.detect import (
     sort_copies,
 )
 from vitmed.checks.duplicates import exact_groups, near_pairs
-from vitmed.checks.file_scan import file_of, inspect_files
 from vitmed.checks.findings import Finding, in_order
-from vitmed.checks.scan_cache import Index
 from vitmed.checks.shortcuts import Shortcut, find_shortcuts
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError
@@ -32,13 +30,14 @@ from vitmed.data.patient_names import Guess
 from vitmed.data.patients import compile_group, group_of
 from vitmed.data.samples import Splits
 from vitmed.data.split_names import SPLITS
+from vitmed.imaging.look import Record
 
 LINES = 8  # findings that training says
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """Findings and what they rest on."""
 
     findings: list[Finding]
@@ -48,8 +47,13 @@ class _Found:
     counts: dict[str, int]
 
 
-def check_before_training(splits: Splits, config: Config, ui: Ui) -> tuple[list[str], dict[str, int]]:
-    """The findings of `check` on the images of a run, said in a line each.
+def check_before_training(
+    splits: Splits, records: Sequence[Record], config: Config, ui: Ui
+) -> tuple[list[str], dict[str, int]]:
+    """The findings of `check` on the images of a run, reported in a line each.
+
+    Args:
+        records: of every image, in the order of the splits.
 
     Returns:
         notes for the head of the report, and the numbers named in `COUNTS`.
@@ -59,24 +63,21 @@ def check_before_training(splits: Splits, config: Config, ui: Ui) -> tuple[list[
     """
     samples = [(name, sample) for name, part in splits.samples.items() for sample in part]
     paths = [sample.path for _, sample in samples]
-    records = inspect_files(
-        splits.root, [file_of(splits.root, path) for path in paths], _index(ui, config.data.frame), ui
-    )
     groups: Sequence[str | None] = [sample.group for _, sample in samples]
     source = splits.patients or None
     if source is None and splits.guess is not None:
-        groups, source = _guessed(paths, splits.guess), GUESSED
+        groups, source = guessed_groups(paths, splits.guess), GUESSED
     images = [
         Image(sample.path, record, splits.classes[sample.label], name, group)
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
-    found = _diagnose(images, source, ui, splits=("train",))
+    found = diagnose(images, source, ui, splits=("train",))
     told = [f for f in in_order(found.findings) if f.severity != "note"]
     for finding in told[:LINES]:
         named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
         ui.warn(f"{finding.problem} ({finding.code}){named}")
     if len(told) > LINES:
-        ui.warn(f"{len(told) - LINES:,} more findings; vitmed check {splits.root} tells them all")
+        ui.warn(f"{len(told) - LINES:,} more findings; vitmed check {splits.root} reports them all")
     labels = next((finding for finding in told if finding.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
@@ -100,20 +101,13 @@ _ORDER = ["", *SPLITS]
 GUESSED = "guessed from the file names"
 
 
-def _guessed(paths: Sequence[str], guess: Guess) -> list[str | None]:
+def guessed_groups(paths: Sequence[str], guess: Guess) -> list[str | None]:
     """The patients that file names look like."""
     pattern = compile_group(guess.expression)
     return [group_of(path, pattern) for path in paths]
 
 
-def _index(ui: Ui, frame: int | None) -> Index:
-    index, problem = Index.open(frame)
-    if problem is not None:
-        ui.warn(problem)
-    return index
-
-
-def _diagnose(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequence[str] | None = None) -> _Found:
+def diagnose(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequence[str] | None = None) -> Found:
     """All that rests on the files themselves; shortcuts in these splits (None: in every one)."""
     with ui.bar("looking for copies", unit="steps"):
         exact = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
@@ -149,7 +143,7 @@ def _diagnose(images: Sequence[Image], source: str | None, ui: Ui, splits: Seque
         "duplicates_across_splits": crossing(images, [*exact, *near_groups]),
         "patients_across_splits": sum(len(where) > 1 for where in groups.values()),
     }
-    return _Found(findings, sorted_exact, sorted_near, shortcuts, counts)
+    return Found(findings, sorted_exact, sorted_near, shortcuts, counts)
 
 
 def _looks(images: Sequence[Image]) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +156,7 @@ def _looks(images: Sequence[Image]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([i.record.thumbnail for i in images if i.record.thumbnail is not None]), aspects
 
 
-def _usable(images: Sequence[Image]) -> tuple[list[Image], np.ndarray, list[str] | None]:
+def usable(images: Sequence[Image]) -> tuple[list[Image], np.ndarray, list[str] | None]:
     """The images that count in a regression, their labels and their patients."""
     good = [image for image in images if image.record.thumbnail is not None and image.label is not None]
     names = sorted({str(image.label) for image in good})
@@ -172,5 +166,5 @@ def _usable(images: Sequence[Image]) -> tuple[list[Image], np.ndarray, list[str]
 
 
 def _shortcuts(images: Sequence[Image]) -> list[Shortcut]:
-    good, labels, groups = _usable(images)
+    good, labels, groups = usable(images)
     return find_shortcuts([image.record for image in good], labels, groups)

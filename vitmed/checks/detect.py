@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TOLD, Finding, make
 from vitmed.checks.folder_contents import Survey, same_name
-from vitmed.checks.personal_data import looks_like_a_person
-from vitmed.checks.scan_cache import Record
 from vitmed.checks.shortcuts import FAMILIES, Shortcut
+from vitmed.core.text import counted
 from vitmed.data.split_names import SPLITS
+from vitmed.imaging.look import Record
+from vitmed.imaging.personal_data import looks_like_a_person
 
 
 class Image(NamedTuple):
@@ -34,14 +35,17 @@ def of_folder(survey: Survey) -> list[Finding]:
         found.append(make("nested_root", f"the images begin at {survey.base}, a folder within the folder",
                           [survey.base], "warning", f"point at {survey.base}"))  # fmt: skip
     for copy, count in survey.copies.items():
-        text = f"{copy}/ is a class by its place, but holds the classes once more ({_many(count, 'image')})"
+        text = f"{copy}/ is a class by its place, but holds the classes once more ({counted(count, 'image')})"
         found.append(make("nested_root", text, [copy]))
+    for folder, reason in survey.unreadable.items():
+        found.append(make("unreadable", f"folder {folder or '.'} cannot be read ({reason})", [folder or "."],
+                          fix="check its permissions"))  # fmt: skip
     for split, folders in survey.splits.items():
         if len(folders) > 1:
             found.append(make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders))
     if not labels:
-        found.append(make("no_classes", f"{_many(len(survey.files), 'image')} in no class folder"))
-    elif len(labels) == 1:
+        found.append(make("no_classes", f"{counted(len(survey.files), 'image')} in no class folder"))
+    elif len(labels) == 1 and not survey.unreadable:
         found.append(make("one_class", f"one class only: {next(iter(labels))!r}"))
     alike: dict[str, set[str]] = defaultdict(set)
     for name in names:
@@ -52,15 +56,15 @@ def of_folder(survey: Survey) -> list[Finding]:
             found.append(
                 make("class_names_alike", f"class folders {told} differ by what an eye hardly sees", sorted(same))
             )
-    loose = [f.path for f, p in zip(survey.files, survey.places, strict=True) if p.label is None]
+    loose = [path for path, p in zip(survey.files, survey.places, strict=True) if p.label is None]
     if loose and labels:
-        found.append(make("loose_images", f"{_many(len(loose), 'image')} in no class folder", loose))
+        found.append(make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose))
     if survey.outside:
-        text = f"{_many(len(survey.outside), 'image')} beside the split folders, which training passes over"
+        text = f"{counted(len(survey.outside), 'image')} beside the split folders, which training passes over"
         found.append(make("outside_splits", text, survey.outside))
     found += _of_counts(survey, sorted(set(names) | labels))
     if survey.rubbish:
-        text = f"{_many(len(survey.rubbish), 'file')} that systems leave behind; vitmed passes over them"
+        text = f"{counted(len(survey.rubbish), 'file')} that systems leave behind; vitmed passes over them"
         found.append(make("rubbish", text, survey.rubbish))
     if survey.others:
         told = ", ".join(f"{count:,} {suffix}" for suffix, count in list(survey.others.items())[:8])
@@ -74,7 +78,7 @@ def _of_counts(survey: Survey, classes: Sequence[str]) -> list[Finding]:
     counts = Counter((place.split, place.label) for place in survey.places)
     for split, folders in survey.folders.items():
         where = f"{split}: " if split else ""
-        empty = [name for name in folders if not counts[split, name]]
+        empty = [name for name in folders if not counts[split, name] and not _hidden(survey, split, name)]
         if empty and classes:
             found.append(make("empty_class", f"{where}no image of {', '.join(map(repr, empty))}", empty))
         small = [name for name in folders if 0 < counts[split, name] < SMALL_CLASS]
@@ -88,6 +92,13 @@ def _of_counts(survey: Survey, classes: Sequence[str]) -> list[Finding]:
     return found
 
 
+def _hidden(survey: Survey, split: str | None, name: str) -> bool:
+    """Whether a class folder, or one within, cannot be read: nobody knows whether it is empty."""
+    starts = survey.splits.get(split, ()) if split is not None else (survey.base.rstrip("/"),)
+    folders = [f"{start}/{name}".lstrip("/") for start in starts]
+    return any(f"{path}/".startswith(f"{folder}/") for path in survey.unreadable for folder in folders)
+
+
 def of_files(images: Sequence[Image]) -> list[Finding]:
     """Files that cannot be read, and mixtures of what can."""
     found = []
@@ -97,7 +108,7 @@ def of_files(images: Sequence[Image]) -> list[Finding]:
             by_kind[image.record.kind].append(image)
     for kind, bad in by_kind.items():
         reason, more = bad[0].record.problem, f" (the first: {bad[0].record.problem})"
-        text = f"{_many(len(bad), 'file')}: {reason}" if len(bad) == 1 else f"{_many(len(bad), 'file')}{more}"
+        text = f"{counted(len(bad), 'file')}: {reason}" if len(bad) == 1 else f"{counted(len(bad), 'file')}{more}"
         found.append(make(kind, text, [image.path for image in bad], fix=bad[0].record.fix))
     good = [image for image in images if not image.record.kind and image.record.facts is not None]
     if not good:
@@ -119,13 +130,15 @@ def of_files(images: Sequence[Image]) -> list[Finding]:
         found.append(make("mixed_sizes", f"sides from {smallest:,} to {largest:,} px"))
     thin = [image.path for image, side in zip(good, sides, strict=True) if max(side) >= THIN * min(side)]
     if thin:
-        found.append(make("thin", f"{_many(len(thin), 'image')} with one side {THIN:g} times the other or more", thin))
+        found.append(
+            make("thin", f"{counted(len(thin), 'image')} with one side {THIN:g} or more times the other", thin)
+        )
     turned = [image.path for image, f in zip(good, facts, strict=True) if f.orientation != 1]
     if turned:
-        found.append(make("rotated", f"{_many(len(turned), 'image')} that EXIF says to turn or mirror", turned))
+        found.append(make("rotated", f"{counted(len(turned), 'image')} that EXIF says to turn or mirror", turned))
     constant = [i.path for i in good if i.record.numbers is not None and i.record.numbers[6] == i.record.numbers[7]]
     if constant:
-        found.append(make("constant", f"{_many(len(constant), 'image')} of one colour all over", constant))
+        found.append(make("constant", f"{counted(len(constant), 'image')} of one colour all over", constant))
     return found
 
 
@@ -177,7 +190,7 @@ def of_copies(images: Sequence[Image], exact: Copies, near: Copies) -> list[Find
         ):
             if groups:
                 named = [" = ".join(images[i].path for i in group) for group in groups]
-                found.append(make(prefix + code, f"{_many(len(groups), 'image')} {how} the same {what}", named))
+                found.append(make(prefix + code, f"{counted(len(groups), 'image')} {how} the same {what}", named))
     return found
 
 
@@ -206,12 +219,12 @@ def of_patients(images: Sequence[Image], source: str | None) -> list[Finding]:
             splits[image.group].add(image.split)
     both = sorted(group for group, where in splits.items() if len(where) > 1)
     if both:
-        text = f"{_many(len(both), 'patient')} in two splits{said}"
+        text = f"{counted(len(both), 'patient')} in two splits{said}"
         severity = "warning" if guessed else None  # the guess may be wrong
         found.append(make("patients_across_splits", text, both, severity))
     if guessed:
         count = len({image.group for image in images if image.group is not None})
-        found.append(make("patients_guessed", f"{_many(count, 'patient')}, {source}"))
+        found.append(make("patients_guessed", f"{counted(count, 'patient')}, {source}"))
     return found
 
 
@@ -256,14 +269,14 @@ def of_privacy(images: Sequence[Image], others: Iterable[str] = ()) -> list[Find
                 named[what].append(path)
                 break
     for what, paths in named.items():
-        found.append(make("person_in_name", f"{_many(len(paths), 'path')} with what looks like {what}", paths))
+        found.append(make("person_in_name", f"{counted(len(paths), 'path')} with what looks like {what}", paths))
     fields: dict[str, list[str]] = defaultdict(list)
     for image in images:
         for name in image.record.personal:
             fields[name].append(image.path)
     for name, paths in sorted(fields.items()):
         code = "text_in_picture" if "BurnedIn" in name or "modality" in name else "person_in_file"
-        found.append(make(code, f"{name} in {_many(len(paths), 'file')}", paths))
+        found.append(make(code, f"{name} in {counted(len(paths), 'file')}", paths))
     return found
 
 
@@ -285,7 +298,3 @@ def of_shortcuts(split: str | None, shortcuts: Sequence[Shortcut]) -> list[Findi
         text += f"({shortcut.low:.3f} to {shortcut.high:.3f}; {how})"
         found.append(make(f"shortcut_{shortcut.family}", text, severity=None if shortcut.auroc >= CERTAIN else "note"))
     return found
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"

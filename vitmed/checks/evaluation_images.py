@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from vitmed.data.folders import class_names, data_folder, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patient_notes import UNKNOWN, patient_notes, seen_before
 from vitmed.data.samples import Sample
-from vitmed.imaging import npz
+from vitmed.data.scan_cache import hash_files
 from vitmed.training.checkpoint import Checkpoint
 
 
@@ -68,7 +67,7 @@ def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui)
     part: str | None = split
     seen: Mapping[str, int | None] = {}
     root = saved.data_root() if data is None else data_folder(data)
-    now = [sha256(root / sample.path) for sample in samples]
+    now = hash_files([str(root / sample.path) for sample in samples])
     if data is None or now == saved.hashes[split]:
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, now)]
         if data is not None:
@@ -86,7 +85,7 @@ def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui)
     return Chosen(root, samples, columns, notes, part, seen)
 
 
-def own_notes(saved: Checkpoint, split: str, now: list[str | None]) -> list[str]:
+def own_notes(saved: Checkpoint, split: str, now: list[str]) -> list[str]:
     """Notes on the run's own split: that it took part, changed files, copies of what the model was made with."""
     notes = []
     if split != "test":
@@ -171,7 +170,7 @@ def leakage(
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.splits.samples]
     known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
-    hashes = [sha256(root / sample.path) for sample in samples]
+    hashes = hash_files([str(root / sample.path) for sample in samples])
     seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in known]
     if seen:
         text = f"{len(seen):,} of {counted(len(samples), 'image')} {'was' if len(seen) == 1 else 'were'} used to make "
@@ -179,7 +178,8 @@ def leakage(
         if not allow:
             raise DataError(f"{root}: {text}, the first is {seen[0]}", "judge it on others, or say --allow-leakage")
         notes.append(f"Leakage: {text}; the result is flattered.")
-    again = sum(digest in set(saved.hashes.get("test", ())) for digest in hashes)
+    tested = set(saved.hashes.get("test", ()))
+    again = sum(digest in tested for digest in hashes)
     if again:
         verb = "is" if again == 1 else "are"
         notes.append(f"{again:,} of {counted(len(samples), 'image')} {verb} of the run's own test too.")
@@ -189,11 +189,3 @@ def leakage(
         notes.append(f"Patients with a name that the model was made with: {len(both):,}.")
     named = saved.splits.grouped and any(sample.group is not None for sample in samples)
     return {"images": len(seen), "patients": len(both) if named else None, "test": again}, notes
-
-
-def sha256(path: Path) -> str | None:
-    """Of a file's content, in hexadecimal; None where there is no file."""
-    try:
-        return hashlib.sha256(npz.content(path)).hexdigest() if path.is_file() or npz.inside(path) else None
-    except DataError:  # another .npz file, which has no such image
-        return None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.scan_cache import Record
+from vitmed.imaging.look import Record
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 

@@ -8,12 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitmed.checks.data_check import GUESSED, _diagnose, _guessed, _index, _usable
+from vitmed.checks.data_check import GUESSED, diagnose, guessed_groups, usable
 from vitmed.checks.detect import Image, of_class_names, of_folder
-from vitmed.checks.file_scan import inspect_files
 from vitmed.checks.findings import Finding, in_order
 from vitmed.checks.folder_contents import Place, Survey, survey
-from vitmed.checks.scan_cache import Index
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, leakage_gap
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, make_folder
@@ -23,6 +21,8 @@ from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
 from vitmed.data.patients import compile_group, group_of, know_patients
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import Index
 from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
@@ -91,13 +91,16 @@ def check(
     refuse_inside(root, output)
     RunFolder.probe(Path(output).parent)
     seen = survey(root)
+    if not seen.files and seen.unreadable:
+        closed, reason = next(iter(seen.unreadable.items()))
+        raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
     if not seen.files:
         raise DataError(f"{root}: holds no image of a type that vitmed reads", "name a folder of images")
     own_groups: list[str] | None = None
     if labels is not None:
         seen, own_groups = _by_table(seen, Path(labels), group_regex is None and groups is None, ui)
-    records = inspect_files(root, seen.files, _index(ui, frame) if index else Index(None, frame), ui)
-    paths = [file.path for file in seen.files]
+    paths = seen.files
+    records = scan(root, paths, Index.open(frame, ui=ui) if index else Index(None, frame), ui)
     of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
     source = f"--group-regex {group_regex}" if pattern is not None else None
     if pattern is not None and (missed := sum(group is None for group in of_images)):
@@ -109,12 +112,12 @@ def check(
     if own_groups is not None:
         of_images, source = own_groups, "by table (--labels)"
     if source is None and (guess := guess_patients(paths)).expression is not None:
-        of_images, source = _guessed(paths, guess), GUESSED
+        of_images, source = guessed_groups(paths, guess), GUESSED
     images = [
         Image(path, record, place.label, place.split, group)
         for path, record, place, group in zip(paths, records, seen.places, of_images, strict=True)
     ]
-    found = _diagnose(images, source, ui)
+    found = diagnose(images, source, ui)
     pair = mirrored_pair(sorted({image.label for image in images if image.label is not None}))
     findings = in_order([*found.findings, *of_folder(seen), *of_class_names(pair)])
     gaps = _gaps(images, ui) if leakage_gap else []
@@ -150,7 +153,7 @@ def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Surve
     Returns:
         the survey of them, and their patients where the table has those and they count.
     """
-    table = labels_from_table(file, seen.root, [image.path for image in seen.files], own_groups)
+    table = labels_from_table(file, seen.root, seen.files, own_groups)
     for told in table.told:
         ui.warn(told)
     files = tuple(seen.files[i] for i in table.images)
@@ -159,7 +162,10 @@ def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Surve
     splits: Sequence[str | None] = table.splits or [seen.places[i].split for i in table.images]
     places = tuple(map(Place, splits, table.labels))
     folders = {split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in set(splits)}
-    return Survey(seen.root, "", files, places, folders, {}, seen.rubbish, seen.others), table.groups
+    return (
+        Survey(seen.root, "", files, places, folders, {}, seen.rubbish, seen.others, unreadable=seen.unreadable),
+        table.groups,
+    )
 
 
 class CheckFailed(DataError):
@@ -176,7 +182,7 @@ class CheckFailed(DataError):
 
 def _gaps(images: Sequence[Image], ui: Ui) -> list[Gap]:
     """The leakage gap of all images together, said in a line each."""
-    good, labels, groups = _usable(images)
+    good, labels, groups = usable(images)
     if groups is None or len(set(labels.tolist())) < 2:
         ui.warn("--leakage-gap needs two classes and known patients (--group-regex)")
         return []

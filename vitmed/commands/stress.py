@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from vitmed.checks.evaluation_images import Asked, choose_samples
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
-from vitmed.core.process import cores
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
+from vitmed.data.batches import in_threads
 from vitmed.data.samples import Sample, labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
@@ -188,8 +187,8 @@ def _decode(
             return error.line
 
     found: list[Image.Image | str] = []
-    with ThreadPoolExecutor(cores()) as pool, ui.bar("reading images") as advance:
-        for image in pool.map(one, samples):
+    with ui.bar("reading images") as advance:
+        for image in in_threads(one, samples):
             found.append(image)
             advance(len(found), len(samples))
     problems = {i: image for i, image in enumerate(found) if isinstance(image, str)}

@@ -146,8 +146,7 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: 
             ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    session.check_images()
-    session.notes, session.counts = check_before_training(splits, config, ui)
+    session.notes, session.counts = check_before_training(splits, session.check_images(), config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     session.open(folder)
     write_bytes(folder.contact_sheet, png(contact_sheet(session.sheet())))
@@ -201,8 +200,7 @@ def _resumed(
     resumed = build_config(tree)
     splits = replace(checkpoint.splits, root=Path(tree["data"]["root"]))
     session = TrainingRun(resumed, splits, pick_device(resumed.train.device), ui, start="from last.pt")
-    session.check_images()
-    session.notes, session.counts = check_before_training(splits, resumed, ui)
+    session.notes, session.counts = check_before_training(splits, session.check_images(), resumed, ui)
     changed = [name for name, hashes in checkpoint.hashes.items() if hashes != session.hashes[name]]
     if changed:
         raise DataError(

@@ -11,9 +11,11 @@ patients        who is on an image: expression, table, DICOM PatientID
 patient_names   whether file names tell the patient
 patient_notes   what must be said about patients and splits
 copies          byte-identical images
-read_images     every file read once before the first batch
+scan            every file hashed and decoded once: `Scan`
+scan_cache      what earlier scans found, by content and decoder versions
+read_images     the scan of a run, and where its squares are kept
 loading         samples to batches
-batches         reading many images in threads
+batches         work on many files in threads
 pixel_cache     decoded squares on disk
 cards           the cards of public data sets
 public_files    MedMNIST, CIFAR and MNIST files

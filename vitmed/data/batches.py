@@ -1,10 +1,12 @@
-"""Reading many images in threads."""
+"""Work on many files in threads; memory does not grow with their number."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,36 +14,64 @@ from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 
 BATCH = 64
+TOGETHER = 8  # items of one task: a task of its own costs as much as reading a small file
+AHEAD = 4  # tasks that wait, per thread
+
+Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:
+    """Tuples of `size` items, the last one maybe shorter; as `itertools.batched` of Python 3.12."""
+    rest = iter(items)
+    while part := tuple(islice(rest, size)):
+        yield part
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Iterable[Item], together: int = TOGETHER, ahead: int | None = None
+) -> Iterator[Result]:
+    """`map` in one thread a core, results in order.
+
+    `ThreadPoolExecutor.map` makes a task of every item at once and ignores its `chunksize`: a million files are a
+    million waiting tasks. Here at most `ahead` tasks of `together` items wait, and none is begun after an error.
+    """
+
+    def task(part: Sequence[Item]) -> list[Result]:
+        return [work(item) for item in part]
+
+    waiting: deque[Future[list[Result]]] = deque()
+    pool = ThreadPoolExecutor(cores())
+    try:
+        for part in batched(items, together):
+            waiting.append(pool.submit(task, part))
+            if len(waiting) > (AHEAD * cores() if ahead is None else ahead):
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def read_batches(
     read: Callable[[int], np.ndarray], count: int, batch_size: int = BATCH
 ) -> Iterator[tuple[list[int], np.ndarray, dict[int, str]]]:
-    """Read `count` images in threads, one batch ahead of the consumer; memory does not grow with `count`.
+    """Read `count` images in threads, about one batch ahead of the consumer.
 
     Yields:
         the indices read, their images (B, S, S, C) uint8 (B may be 0), and index -> problem of the others.
     """
 
-    def one(index: int) -> np.ndarray | str:
+    def one(index: int) -> tuple[int, np.ndarray | str]:
         try:
-            return read(index)
+            return index, read(index)
         except DataError as error:
-            return error.line
+            return index, error.line
 
-    def gather(part: range, results: Iterable[np.ndarray | str]) -> tuple[list[int], np.ndarray, dict[int, str]]:
-        found = list(zip(part, results, strict=True))
-        good = [(index, image) for index, image in found if not isinstance(image, str)]
-        bad = {index: problem for index, problem in found if isinstance(problem, str)}
+    results = in_threads(one, range(count), together=1, ahead=batch_size)
+    for part in batched(results, batch_size):
+        good = [(index, image) for index, image in part if not isinstance(image, str)]
+        bad = {index: image for index, image in part if isinstance(image, str)}
         images = np.stack([image for _, image in good]) if good else np.empty((0, 0, 0, 0), np.uint8)
-        return [index for index, _ in good], images, bad
-
-    with ThreadPoolExecutor(cores()) as pool:
-        under_way: deque[tuple[range, Iterable[np.ndarray | str]]] = deque()
-        for start in range(0, count, batch_size):
-            part = range(start, min(start + batch_size, count))
-            under_way.append((part, pool.map(one, part)))
-            if len(under_way) == 2:
-                yield gather(*under_way.popleft())
-        if under_way:
-            yield gather(*under_way.popleft())
+        yield [index for index, _ in good], images, bad

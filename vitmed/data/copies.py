@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.process import cores
+from vitmed.data.batches import in_threads
+from vitmed.data.scan_cache import Index, hash_files
 from vitmed.imaging import npz
 
-ENDS = 4096  # bytes at the beginning and at the end of a file that are looked at first
 
-
-def first_copies(root: Path, paths: Sequence[str]) -> np.ndarray:
+def first_copies(root: Path, paths: Sequence[str], index: Index | None = None) -> np.ndarray:
     """(S,) int64: for every image the first one of the same bytes; its own number where there is none before it.
 
-    Only files of one size are opened, and only those whose ends agree are read whole. A file that cannot be read is
-    the copy of none; so is an image of an .npz file, which brings its own splits.
+    Only files of one size are opened. A file that is empty or cannot be read is the copy of none; so is an image of an
+    .npz file, which brings its own splits.
+
+    Args:
+        index: knows the hashes of files that have not changed.
     """
     first = np.arange(len(paths))
     if npz.is_npz(root):
         return first
-    files = [os.path.join(root, path) for path in paths]  # noqa: PTH118  (a million of them)
-    every = range(len(files))
-    sizes = _alike([every], _size, files)
-    for same in _alike(_alike(sizes, _ends, files), _digest, files):
-        first[same] = same[0]
+    top = os.path.abspath(root)  # noqa: PTH100  (a million of them)
+    sizes = np.fromiter(in_threads(lambda path: _size(os.path.join(top, path)), paths, 256), np.int64, len(paths))  # noqa: PTH118
+    _, where, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    same = np.flatnonzero((counts[where] > 1) & (sizes > 0)).tolist()
+    seen: dict[str, int] = {}
+    for i, digest in zip(same, hash_files([os.path.join(top, paths[i]) for i in same], index), strict=True):  # noqa: PTH118
+        if digest:
+            first[i] = seen.setdefault(digest, i)
     return first
 
 
@@ -45,37 +47,8 @@ def together(first: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.n
     return values[begin[where]]
 
 
-def _alike(
-    sets: Sequence[Sequence[int]], look: Callable[[str], Hashable | None], files: Sequence[str]
-) -> list[list[int]]:
-    """The sets divided by what `look` sees: parts of two or more files that look the same, each ascending."""
-    numbers = [(part, number) for part, same in enumerate(sets) for number in same]
-
-    def one(key: tuple[int, int]) -> Hashable | None:
-        try:
-            return look(files[key[1]])
-        except OSError:
-            return None
-
-    found: dict[tuple[int, Hashable], list[int]] = defaultdict(list)
-    with ThreadPoolExecutor(cores()) as pool:
-        for (part, number), seen in zip(numbers, pool.map(one, numbers, chunksize=256), strict=True):
-            if seen is not None:
-                found[part, seen].append(number)
-    return [same for same in found.values() if len(same) > 1]
-
-
-def _size(path: str) -> int | None:
-    return os.stat(path).st_size or None  # noqa: PTH116  an empty file is no image, and the copy of none
-
-
-def _ends(path: str) -> bytes:
-    with open(path, "rb") as stream:  # noqa: PTH123
-        begin = stream.read(ENDS)
-        stream.seek(max(ENDS, os.fstat(stream.fileno()).st_size - ENDS))
-        return begin + stream.read(ENDS)
-
-
-def _digest(path: str) -> bytes:
-    with open(path, "rb") as stream:  # noqa: PTH123
-        return hashlib.file_digest(stream, "sha256").digest()
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except OSError:
+        return 0

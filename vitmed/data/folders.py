@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import npz_folders
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging import npz
 from vitmed.imaging.decode import READERS, is_image
+
+RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
+RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden ones
 
 
 def data_folder(root: str | Path | None) -> Path:
@@ -50,20 +54,18 @@ def class_names(folder: Path) -> list[str]:
         return npz_folders.classes_in(folder)
     names = sorted(entry.name for entry in subfolders(folder))
     if not names:
-        with os.scandir(folder) as entries:
-            loose = sum(1 for entry in entries if entry.is_file() and is_image(entry.path))
+        loose = len(look_into(str(folder)).images)
         what = f"{loose:,} images but no class folders" if loose else "neither class folders nor images"
         raise DataError(f"{folder}: holds {what}", "sort the images into one folder per class, or --labels TABLE")
     return names
 
 
 def subfolders(root: Path) -> list[Path]:
-    """The folders in a folder, sorted; hidden ones are passed over."""
+    """The folders in a folder, sorted; hidden ones and those of the system are passed over. Raises DataError."""
     try:
-        with os.scandir(root) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return [root / name for name in sorted(look_into(str(root)).folders)]
     except OSError as error:
-        raise DataError(f"{root}: cannot be read ({error.strerror})", "check its permissions") from None
+        raise _unreadable(root, error) from None
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -85,39 +87,70 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
         ]
     found: list[str] = []
     try:
-        _walk(str(folder), prefix, found, frozenset())
+        _collect(str(folder), prefix, found, frozenset())
     except RecursionError:
         raise DataError(f"{folder}: folders are nested too deep", "look for a folder that holds itself") from None
     return found
 
 
-def _walk(where: str, prefix: str, found: list[str], followed: frozenset[str]) -> None:
-    files: list[str] = []
-    folders: dict[str, frozenset[str]] = {}  # name -> the targets of the links that lead there
+def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]) -> None:
     try:
-        with os.scandir(where) as entries:
-            for entry in entries:
-                name = entry.name
-                if name[0] == ".":
-                    continue
-                if not _is_folder(entry):
-                    if _is_image(where, name):
-                        files.append(name)
-                elif not entry.is_symlink():
-                    folders[name] = followed
-                elif (target := os.path.realpath(entry.path)) not in followed and not _within(where, target):
-                    folders[name] = followed | {target}
+        inside = look_into(where, followed)
     except OSError as error:
-        raise DataError(f"{where}: cannot be read ({error.strerror})", "check its permissions") from None
-    files.sort()
-    if not folders:
-        found += [prefix + name for name in files] if prefix else files
+        raise _unreadable(where, error) from None
+    if not inside.folders:
+        found += [prefix + name for name in inside.images] if prefix else inside.images
         return
-    for name in sorted([*files, *folders]):
-        if name in folders:
-            _walk(os.path.join(where, name), f"{prefix}{name}/", found, folders[name])  # noqa: PTH118
+    for name in sorted([*inside.images, *inside.folders]):
+        if name in inside.folders:
+            _collect(os.path.join(where, name), f"{prefix}{name}/", found, inside.folders[name])  # noqa: PTH118
         else:
             found.append(prefix + name)
+
+
+class Inside(NamedTuple):
+    """What lies in one folder: names of images (sorted), of folders with the links followed to them, and of the rest.
+
+    `others` are files that are no images; `rubbish` those that systems leave behind. Hidden files and folders, and the
+    folders of systems, are left out.
+    """
+
+    images: list[str]
+    folders: dict[str, frozenset[str]]
+    others: list[str]
+    rubbish: list[str]
+
+
+def look_into(where: str, followed: frozenset[str] = frozenset()) -> Inside:
+    """One pass of `os.scandir` over one folder. Links are followed, but not in a circle.
+
+    Args:
+        followed: the targets of the links that lead here.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = Inside([], {}, [], [])
+    with os.scandir(where) as entries:
+        for entry in entries:
+            name = entry.name
+            if name[0] == "." or name.lower() in RUBBISH:
+                if (name[:2] == "._" or name.lower() in RUBBISH) and not _is_folder(entry):
+                    found.rubbish.append(name)
+            elif not _is_folder(entry):
+                (found.images if _is_image(where, name) else found.others).append(name)
+            elif name.lower() in RUBBISH_FOLDERS:
+                continue
+            elif not entry.is_symlink():
+                found.folders[name] = followed
+            elif (target := os.path.realpath(entry.path)) not in followed and not _within(where, target):
+                found.folders[name] = followed | {target}
+    found.images.sort()
+    return found
+
+
+def _unreadable(where: str | Path, error: OSError) -> DataError:
+    return DataError(f"{where}: cannot be read ({error.strerror})", "check its permissions")
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -15,10 +14,10 @@ from vitmed.core.errors import DataError
 from vitmed.data import npz_folders
 from vitmed.data.folders import class_names, data_folder, image_names, split_folders, subfolders
 from vitmed.data.patient_names import Guess, guess_patients
-from vitmed.data.patients import Progress, group_of, know_patients
+from vitmed.data.patients import Progress, know_patients
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.data.tables import first_of, labels_from_table
+from vitmed.data.tables import labels_from_table
 from vitmed.imaging import npz
 
 ALL = "all"  # the part that nobody has split yet
@@ -206,24 +205,6 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
         patients="" if table.groups is None else "by table (--labels)",
         told=table.told,
     )
-
-
-def scan(root: Path, folder: Path, classes: Sequence[str], pattern: re.Pattern[str] | None) -> list[Sample]:
-    """Every image below `folder/<class>/`, sorted by path, in class order.
-
-    Raises:
-        DataError: a class folder that is not in `classes`, or a path in which `pattern` finds no patient.
-    """
-    listing = list_by_folder(root, {ALL: folder}, classes)
-    samples = [sample._replace(group=group_of(sample.path, pattern)) for sample in listing.samples(listing.parts[ALL])]
-    missed = [sample.path for sample in samples if sample.group is None]
-    if pattern is not None and missed:
-        raise DataError(
-            f"{folder}: --group-regex {pattern.pattern!r} finds no patient in {len(missed):,} of {len(samples):,} "
-            f"paths:\n{first_of(missed, len(missed))}",
-            "widen the expression, or move these files away",
-        )
-    return samples
 
 
 def _need_two(folder: Path, classes: Sequence[str]) -> None:

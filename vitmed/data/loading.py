@@ -6,11 +6,9 @@ nor on where an earlier run was interrupted.
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +19,9 @@ from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.data.pixel_cache import Squares
 from vitmed.data.samples import Sample
-from vitmed.imaging import npz
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 
-Progress = Callable[[int, int], None]
 Key = tuple[int, int]  # (epoch, index of the sample)
 
 
@@ -62,11 +58,6 @@ class Images:
         return self.preprocessing.read(self.root / self.samples[index].path)
 
     @property
-    def paths(self) -> list[Path]:
-        """The files."""
-        return [self.root / sample.path for sample in self.samples]
-
-    @property
     def in_memory(self) -> bool:
         """Whether reading them waits for no disk."""
         return isinstance(self.cache, np.ndarray)
@@ -76,57 +67,6 @@ class Images:
         """Size of all images in memory."""
         shape = self.preprocessing
         return len(self) * shape.image_size**2 * shape.channels / 2**20
-
-    def check(self, keep: bool, progress: Progress | None = None) -> tuple[list[str], list[str]]:
-        """Decode every file once, in threads; keep the result where `keep`.
-
-        Returns:
-            the sha256 of every file, in the order of the samples ("" where it cannot be used), and the problems
-            of the files that cannot be used.
-        """
-        side, channels = self.preprocessing.image_size, self.preprocessing.channels
-        cache = np.empty((len(self), side, side, channels), dtype=np.uint8) if keep else None
-        bad: list[str] = []
-        hashes = [""] * len(self)
-
-        def one(index: int) -> None:
-            path = self.root / self.samples[index].path
-            try:
-                image = self.preprocessing.read(path)
-                hashes[index] = hashlib.sha256(npz.content(path)).hexdigest()
-            except DataError as error:
-                bad.append(error.line)
-                return
-            except OSError as error:
-                bad.append(f"{path}: {error.strerror}")
-                return
-            if cache is not None:
-                cache[index] = image
-
-        with ThreadPoolExecutor(cores()) as pool:
-            for done, _ in enumerate(pool.map(one, range(len(self)), chunksize=64), 1):
-                if progress is not None:
-                    progress(done, len(self))
-        self.cache = cache
-        return hashes, bad
-
-
-def hash_files(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
-    """The sha256 of every file, in threads; "" where it cannot be read."""
-
-    def one(path: Path) -> str:
-        try:
-            return hashlib.sha256(npz.content(path)).hexdigest()
-        except (OSError, DataError):
-            return ""
-
-    hashes: list[str] = []
-    with ThreadPoolExecutor(cores()) as pool:
-        for start in range(0, len(paths), 1024):  # all at once, a million waiting tasks would take a gigabyte
-            hashes += pool.map(one, paths[start : start + 1024])
-            if progress is not None:
-                progress(len(hashes), len(paths))
-    return hashes
 
 
 def unusable(bad: Sequence[str], total: int) -> DataError:

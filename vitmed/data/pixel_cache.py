@@ -15,17 +15,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 from filelock import FileLock, Timeout
 
-from vitmed import imaging
 from vitmed.core.cache_folder import cache_folder
+from vitmed.imaging.decoder_versions import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 
 IN_USE = 600.0  # s; an entry that was read so lately is in use: it is not removed
@@ -209,24 +208,6 @@ class PixelCache:
 def pixel_folder() -> Path:
     """Where the entries lie."""
     return cache_folder() / "pixels"
-
-
-def digests_of(hashes: Sequence[str], paths: Sequence[Path]) -> np.ndarray:
-    """(M, 32) uint8: what decides the pixels of each file: its content (a sha256) and the suffix, which picks a reader.
-
-    Rows of files without a hash are random: no entry holds them.
-    """
-    rows = [
-        hashlib.sha256(f"{digest}{path.suffix.lower()}".encode()).digest() if digest else os.urandom(32)
-        for digest, path in zip(hashes, paths, strict=True)
-    ]
-    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 32)
-
-
-def decoding_version() -> str:
-    """Changes with vitmed's code that decodes, and with Pillow's version: their squares may differ."""
-    sources = sorted(Path(imaging.__file__).parent.glob("*.py"))
-    return _short(PIL.__version__.encode(), *(source.read_bytes() for source in sources))
 
 
 def _short(*parts: Any) -> str:

@@ -19,6 +19,7 @@ from vitmed.data.folders import data_folder, image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import Progress, know_patients
 from vitmed.data.samples import Splits, shared_groups
+from vitmed.data.scan_cache import Index
 from vitmed.data.split_names import SPLITS
 
 MANY = 500  # patients; beyond, scikit-learn's StratifiedGroupKFold takes seconds to hours
@@ -41,7 +42,7 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
     for name, indices in listing.parts.items():
         _check_classes(listing, name, indices)
-    listing = _know_copies(listing, {"test", "val"} <= set(listing.parts))
+    listing = _know_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
@@ -61,11 +62,11 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
     )
 
 
-def _know_copies(listing: Listing, ready: bool) -> Listing:
+def _know_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """The same, with its copies where they matter: patients are unknown, and the splits are not all there."""
     if ready or listing.groups is not None:
         return listing
-    first = first_copies(listing.root, listing.paths)
+    first = first_copies(listing.root, listing.paths, Index.open() if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
@@ -137,7 +138,7 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
         listing = replace(listing, groups=known.groups, patients=known.how, told=tuple(known.told))
     made = {"train": "all other images", "val": f"folder {folders['val'].name}/" if "val" in folders else ""}
     if "val" not in folders:
-        listing = _know_copies(listing, False)
+        listing = _know_copies(listing, False, config.cache)
         share = config.val_fraction
         parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
         how = "by patient" if known is not None else "by image"

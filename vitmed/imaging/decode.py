@@ -47,7 +47,11 @@ def read_image(
         UsageError: a package that reads such files is not installed.
     """
     path = Path(path)
-    found = decode(path, frame, least)
+    return picture(path, decode(path, frame, least), channels, window)
+
+
+def picture(path: Path, found: Deep | Image.Image, channels: int = 3, window: Window = None) -> Image.Image:
+    """What `decode` returned, as 8 bits per channel; changes a picture in place. Arguments and errors: `read_image`."""
     with _told(path):
         return to_mode(in_window(path, found, window) if isinstance(found, Deep) else found, channels)
 
@@ -125,6 +129,8 @@ def _told(path: Path) -> Iterator[None]:
             ("a broken link", "restore or remove it") if path.is_symlink() else ("no such file", "check its name")
         )
         raise DataError(f"{path}: {what}", fix) from None
+    except PermissionError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise DataError(f"{path}: more than {limit:,} pixels, refused", "cut it into tiles, or scale it down") from None

@@ -15,7 +15,8 @@ from PIL import Image, ImageOps
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.imaging.decode import read_image
+from vitmed.imaging.decode import decode, picture
+from vitmed.imaging.decoded import Deep
 from vitmed.imaging.window import Window
 
 
@@ -69,7 +70,12 @@ class Preprocessing:
         Raises:
             DataError: as `read_image`; and where padding would leave less than a pixel of a long, thin image.
         """
-        image = read_image(path, self.channels, frame=self.frame, window=self.window, least=self.least)
+        path = Path(path)
+        return self.square(path, decode(path, self.frame, self.least))
+
+    def square(self, path: Path, found: Deep | Image.Image) -> np.ndarray:
+        """What `decode` returned for a file, made square: (S, S, C) uint8. Raises as `read`."""
+        image = picture(path, found, self.channels, self.window)
         if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
             width, height = image.size
             raise DataError(

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from vitmed.core.errors import DataError
-from vitmed.core.process import cores
-from vitmed.data.loading import Images, Progress
+from vitmed.data.batches import Progress, in_threads
+from vitmed.data.loading import Images
 from vitmed.imaging.decode import read_size
 from vitmed.models.inference import check_finite, predict_logits
 from vitmed.models.vit import ViT
@@ -81,11 +80,10 @@ def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndar
         return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
 
     rows = []
-    with ThreadPoolExecutor(cores()) as pool:
-        for done, row in enumerate(pool.map(one, range(len(images)), chunksize=64), 1):
-            rows.append(row)
-            if progress is not None:
-                progress(done, len(images))
+    for done, row in enumerate(in_threads(one, range(len(images))), 1):
+        rows.append(row)
+        if progress is not None:
+            progress(done, len(images))
     return np.stack(rows)
 
 

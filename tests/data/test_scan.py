@@ -1,0 +1,191 @@
+"""One scan: each file decoded once for everything, nothing kept of a failure, and few tasks at a time."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
+from PIL import Image
+
+import vitmed
+from vitmed.data.batches import in_threads
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import Index, hash_files
+from vitmed.imaging import choose_window, npz, rasters
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
+    """How often each file is decoded."""
+    counts: Counter[Path] = Counter()
+    real, lock = rasters.read, threading.Lock()
+
+    def read(path: Path, frame: int | None, least: Any) -> Any:
+        with lock:
+            counts[path.absolute()] += 1
+        return real(path, frame, least)
+
+    monkeypatch.setattr(rasters, "read", read)
+    return counts
+
+
+class Stop(Exception):
+    """Ends a run where its evaluation would begin."""
+
+
+@pytest.fixture
+def no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitmed.commands import train
+
+    draw_nothing(monkeypatch)
+
+    def stop(*_: object, **__: object) -> None:
+        raise Stop
+
+    monkeypatch.setattr(train, "judge_best", stop)
+
+
+def first_run(data: Path, runs: Path) -> None:
+    with pytest.raises(Stop):
+        vitmed.train(data, output=runs, sets=TINY_SETS, ui=Recorder(), **TINY | {"epochs": 1, "baseline": False})
+
+
+def files(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png"))
+
+
+@pytest.mark.usefixtures("no_evaluation")
+def test_a_first_run_decodes_every_file_once_for_all_purposes(tmp_path: Path, decoded: Counter[Path]) -> None:
+    """The speed sample, the squares and the data check share one decode; `check` afterwards needs none."""
+    data = draw_splits(tmp_path / "data", 6, 3, 3)
+    first_run(data, tmp_path / "runs")
+    assert decoded == {path.absolute(): 1 for path in data.rglob("*.png")}
+    decoded.clear()
+    index = Index.open()
+    records = scan(data, files(data), index, Recorder())
+    assert not decoded and all(record.kind == "" for record in records)
+
+
+@pytest.mark.usefixtures("no_evaluation")
+def test_deep_images_are_decoded_once_more_at_most_for_the_window(
+    tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose_window, "IMAGES", 4)
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 3), ("test", 3)):
+        for name, level in (("dark", 1000), ("light", 3000)):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for i in range(count):
+                values = (level + rng.integers(0, 500, (20, 20))).astype(np.uint16)
+                Image.fromarray(values).save(tmp_path / "data" / split / name / f"{i}.png")
+    first_run(tmp_path / "data", tmp_path / "runs")
+    assert len(decoded) == 24 and sum(decoded.values()) == 24 + 4
+
+
+def test_a_moved_folder_is_hashed_and_not_decoded_again(tmp_path: Path, decoded: Counter[Path]) -> None:
+    data = draw_classes(tmp_path / "data", 6)
+    index = Index.open()
+    before = scan(data, files(data), index, Recorder())
+    decoded.clear()
+    shutil.copytree(data, tmp_path / "moved")
+    after = scan(tmp_path / "moved", files(data), index, Recorder())
+    assert not decoded
+    assert [record.sha256 for record in after] == [record.sha256 for record in before]
+    assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(before, after, strict=True))
+
+
+def test_a_record_of_another_decoder_does_not_count(
+    tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = draw_classes(tmp_path / "data", 3)
+    scan(data, files(data), Index.open(), Recorder())
+    installed = metadata.version
+    for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg", "pyjpegls", "numpy"):
+        newer = {package: "99.0"}
+        monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
+        decoded.clear()
+        scan(data, files(data), Index.open(), Recorder())
+        assert len(decoded) == 6, package
+
+
+def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decoded: Counter[Path]) -> None:
+    """Training decodes a large JPEG at a part of its size; the check of the folder looks at all of it."""
+    data = draw_classes(tmp_path / "data", 3)
+    for file in list(data.rglob("*.png")):
+        Image.open(file).resize((640, 640)).save(file.with_suffix(".jpg"))
+        file.unlink()
+    names = sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
+    from vitmed.core.config import DataConfig
+    from vitmed.data.loading import Images
+    from vitmed.data.read_images import scan_all
+    from vitmed.data.samples import Sample
+    from vitmed.imaging.preprocessing import Preprocessing
+
+    how = Preprocessing(16, 3, "pad", "imagenet")
+    images = {"train": Images(data, [Sample(name, 0, None) for name in names], how)}
+    _, records = scan_all(images, DataConfig(), Recorder())
+    assert all(record.reduced for record in records) and sum(decoded.values()) == 6
+    _, again = scan_all(images, DataConfig(), Recorder())
+    assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(records, again, strict=True))
+    alone = scan(data, names, Index(), Recorder())
+    after = scan(data, names, Index.open(), Recorder())
+    assert not any(record.reduced for record in after)
+    assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(alone, after, strict=True))
+
+
+def test_files_are_hashed_in_threads_and_a_missing_one_has_no_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = draw_classes(tmp_path / "data", 3)
+    real, threads = npz.content, set()
+
+    def content(path: Path) -> bytes:
+        threads.add(threading.current_thread())
+        return real(path)
+
+    monkeypatch.setattr(npz, "content", content)
+    found = hash_files([*(str(data / name) for name in files(data)), str(data / "gone.png")])
+    assert [len(digest) for digest in found] == [64] * 6 + [0]
+    assert threads and threading.main_thread() not in threads
+
+
+def test_few_tasks_wait_however_many_files_there_are() -> None:
+    taken = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = in_threads(lambda number: -number, endless(), together=4, ahead=3)
+    assert [next(results) for _ in range(10)] == [-number for number in range(1, 11)]
+    assert taken <= 10 + 4 * 6
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_nothing_is_begun_after_an_error() -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 5:
+            raise ValueError("five")
+        return number
+
+    with pytest.raises(ValueError, match="five"):
+        list(in_threads(work, range(1_000_000), together=1, ahead=8))
+    assert len(begun) < 1000

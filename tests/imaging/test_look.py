@@ -1,0 +1,90 @@
+"""One decode gives what two gave: the square is that of `Preprocessing.read`, the record that of a file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+from vitmed.imaging.look import look
+from vitmed.imaging.preprocessing import Preprocessing
+
+
+def photo(side: int = 60, seed: int = 0) -> Image.Image:
+    small = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((side, side * 3 // 4), Image.Resampling.BICUBIC)
+
+
+def turned(path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo().save(path.with_suffix(".jpg"), exif=exif)
+
+
+def in_another_space(path: Path) -> None:
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("XYZ"))
+    photo().save(path, icc_profile=lab.tobytes())
+
+
+def sixteen_bits(path: Path) -> None:
+    values = np.random.default_rng(1).integers(900, 3000, (40, 50), dtype=np.uint16)
+    Image.fromarray(values).save(path)
+
+
+def palette(path: Path) -> None:
+    image = photo().convert("P")
+    image.save(path, transparency=3)
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "colour": lambda path: photo().save(path),
+    "grey": lambda path: photo().convert("L").save(path),
+    "transparent": lambda path: Image.merge("RGBA", (*photo().split(), photo(seed=5).split()[0])).save(path),
+    "palette": palette,
+    "cmyk": lambda path: photo().convert("CMYK").save(path.with_suffix(".jpg")),
+    "turned": turned,
+    "profile": in_another_space,
+    "deep": sixteen_bits,
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_decode_serves_the_check_and_the_network(tmp_path: Path, kind: str, channels: int) -> None:
+    KINDS[kind](tmp_path / "image.png")
+    (path,) = tmp_path.iterdir()
+    how = Preprocessing(32, channels, "pad", "imagenet", window=(1000.0, 2500.0))
+    both, alone = look(path, "aa", None, how), look(path, "aa", None)
+    assert both.error is None and both.square is not None and alone.square is None
+    assert np.array_equal(both.square, how.read(path))
+    assert both.record is not None and alone.record is not None
+    assert both.record.facts == alone.record.facts and not both.record.reduced
+    for name in ("numbers", "thumbnail"):
+        assert np.array_equal(getattr(both.record, name), getattr(alone.record, name))
+
+
+def test_a_large_jpeg_decoded_in_part_is_marked(tmp_path: Path) -> None:
+    """Its thumbnail and mean colour are nearly those of the whole image."""
+    path = tmp_path / "large.jpg"
+    photo(1600).save(path, quality=95)
+    how = Preprocessing(32, 3, "pad", "imagenet")
+    part, whole = look(path, "aa", None, how), look(path, "aa", None)
+    assert np.array_equal(part.square, how.read(path))
+    assert part.record is not None and whole.record is not None
+    assert part.record.reduced and not whole.record.reduced
+    assert part.record.thumbnail is not None and whole.record.thumbnail is not None
+    correlation = np.corrcoef(part.record.thumbnail.ravel(), whole.record.thumbnail.ravel())[0, 1]
+    assert correlation > 0.999  # near copies are those from 0.99 on
+    assert part.record.numbers is not None and whole.record.numbers is not None
+    assert np.abs(part.record.numbers[:3] - whole.record.numbers[:3]).max() < 1  # mean colour
+
+
+def test_a_file_that_makes_no_square_still_has_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "thin.png"
+    photo().resize((400, 2)).save(path)
+    found = look(path, "aa", None, Preprocessing(32, 3, "pad", "imagenet"))
+    assert found.record is not None and found.record.kind == "" and found.square is None
+    assert "too thin" in str(found.error)
