@@ -154,7 +154,7 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
     ),
     "shortcut_colour": (
         "warning",
-        "The mean colour predicts the label: through stain, light or exposure, or because the classes themselves differ.",
+        "The mean colour predicts the label: through stain, light or exposure, or because the classes differ.",
         "--normalize image and stain augmentation remove much of it; a model must exceed this AUROC",
     ),
     "shortcut_border": (
