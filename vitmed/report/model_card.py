@@ -37,23 +37,27 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
     classes = metrics["classes"]
     more = f" and {len(classes) - CLASSES:,} more" if len(classes) > CLASSES else ""
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
-    text = _environment().get_template("model_card.md.j2").render(
-        header=header,
-        name=name,
-        folder=folder,
-        metrics=metrics,
-        flow=metrics.get("flow"),
-        facts=metrics["report"]["facts"],
-        classes=classes,
-        listed=", ".join(classes[:CLASSES]) + more,
-        most=CLASSES,
-        headline=[(title, entry) for _, title, entry in headline_of(metrics)],
-        sampling=sampling_of(metrics),
-        threshold=(metrics.get("operating_points") or {}).get("threshold"),
-        value=value,
-        interval=interval,
-        counted=counted,
-        limitations=_limitations(metrics),
+    text = (
+        _environment()
+        .get_template("model_card.md.j2")
+        .render(
+            header=header,
+            name=name,
+            folder=folder,
+            metrics=metrics,
+            flow=metrics.get("flow"),
+            facts=metrics["report"]["facts"],
+            classes=classes,
+            listed=", ".join(classes[:CLASSES]) + more,
+            most=CLASSES,
+            headline=[(title, entry) for _, title, entry in headline_of(metrics)],
+            sampling=sampling_of(metrics),
+            threshold=(metrics.get("operating_points") or {}).get("threshold"),
+            value=value,
+            interval=interval,
+            counted=counted,
+            limitations=_limitations(metrics),
+        )
     )
     return f"{text}\n{_stamp(text)}\n"
 
