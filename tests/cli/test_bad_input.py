@@ -361,7 +361,7 @@ def test_weights_that_are_not_finite(vitmed: RUN, trained: Trained, tmp_path: Pa
     weights = dict(load_checkpoint(trained.best).weights)
     weights["head.bias"] = weights["head.bias"].clone()
     weights["head.bias"][1] = torch.nan
-    file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights)
+    file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights, policy=None)
     image, report = trained.data / "test" / "amber" / "amber_0.png", tmp_path / "report"
     told = "nan.pt: gives numbers that are not finite"
     clean(vitmed("predict", image, "--checkpoint", file, "--csv", tmp_path / "p.csv"), 4, told)
