@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def images(folder: Path, count: int = 16) -> Images:
     samples = [Sample(f"{c}/{c}_{i}.png", k, None) for k, c in enumerate(CLASSES) for i in range(count)]
     found = Images(folder, samples, Preprocessing(16, 3, "pad", "imagenet"))
-    found.check(True)
+    found.cache = np.stack([found.read(i) for i in range(len(found))])
     return found
 
 
