@@ -405,7 +405,7 @@ def test_ctrl_c_before_training(trained: Trained, vitmed: RUN, monkeypatch: pyte
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vitmed.training.run.scan_all", interrupt)
+    monkeypatch.setattr("vitmed.data.scan.Scan.decode", interrupt)
     answer = vitmed("train", trained.data, "-o", tmp_path / "runs", *TINY_ARGS)
     clean(answer, 130, "interrupted before there was anything to save", place=tmp_path / "runs")
 
