@@ -52,12 +52,16 @@ TINY_ARGS = [
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """`pytest` alone runs in several processes; named tests, `-n 0`, `-p no:xdist` and `--pdb` in one."""
+    """`pytest` alone runs in several processes; named tests, `-n 0`, `-p no:xdist` and `--pdb` in one.
+
+    So does `--cov`, which has to know the number of processes earlier than this: `pytest -n 2 --cov=vitmed`.
+    """
     options = config.option
     if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
         return
     all_tests = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if all_tests and options.numprocesses is None and not options.usepdb:
+    one = options.usepdb or getattr(options, "cov_source", None)
+    if all_tests and options.numprocesses is None and not one:
         options.numprocesses = min(PROCESSES, os.cpu_count() or 1)
     if options.numprocesses and options.dist == "no":
         options.dist = "worksteal"  # neighbours, which share fixtures, stay together as long as there is work for all

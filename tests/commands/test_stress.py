@@ -49,7 +49,7 @@ def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.M
 
     report = package.evaluate(run, resamples=5, ui=Recorder())
     html = (report.folder / "report.html").read_text()
-    section = html.partition('id="robustness"')[2].partition("<h2")[2].partition("<h2")[0]
+    section = html.partition('id="robustness"')[2].partition("</section>")[0]
     assert given["verdict"] in section and "JPEG" in section and "Hue" in section
     assert (report.folder / "robustness.png").is_file() and report.metrics["robustness"] == given
     rebuilt = package.evaluate(report.folder / "predictions.csv", ui=Recorder(), output=run / "again")
