@@ -230,11 +230,7 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
         f"The longest side of all images is at least {THIN:g} times the shortest.",
         "nothing, if you intend this; resizing to squares removes the size in px",
     ),
-    "mixed_formats": (
-        "note",
-        "Images are stored in several file formats.",
-        "nothing, unless a shortcut is reported",
-    ),
+    "mixed_formats": ("note", "Images are stored in several file formats.", "nothing, unless a shortcut is reported"),
     "rotated": (
         "note",
         "EXIF asks to rotate or mirror images. vitmed always does so; other programs may not.",
