@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.area_intervals import pulled_areas
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.evaluation import Entry, auroc_entry, of_share
+from vitmed.metrics.estimates import Estimate, of_share
+from vitmed.metrics.evaluation import of_auroc
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
 from vitmed.metrics.resampling import group_index
@@ -87,48 +89,74 @@ def fit_familiarity(train: np.ndarray, labels: np.ndarray, validation: np.ndarra
     return Familiarity(unscaled.means, packed, edge, len(train)) if edge > 0 else None
 
 
+class Unlike(Frozen):
+    """`n` other images: how well the score tells them apart, the share that is noticed, and their scores."""
+
+    n: int
+    auroc: Estimate
+    flagged: Estimate
+    scores: list[float]
+
+
+class OutOfDistribution(Frozen):
+    """How many of the evaluated images are unlike the training images.
+
+    Attributes:
+        n: training images behind the score.
+        n_unfamiliar: images with a score above 1; flagged: their share.
+        quantiles: of the scores, at 5, 25, 50, 75 and 95 %.
+        unlike: other images; None where none were given.
+    """
+
+    n: int
+    n_unfamiliar: int
+    flagged: Estimate
+    quantiles: list[float]
+    unlike: Unlike | None
+    error_rate_familiar: Estimate | None = None
+    error_rate_unfamiliar: Estimate | None = None
+
+
 def report_familiarity(
     predictions: Predictions, stored: Mapping[str, Any] | None, config: EvaluateConfig
-) -> dict[str, Any] | None:
+) -> OutOfDistribution | None:
     """How many of the judged images are unlike the training ones, whether errors are among them, and other images.
 
     Args:
         stored: n and, where other images were given, unlike: their scores.
 
     Returns:
-        n: training images behind it, n_unfamiliar: of the judged above 1, flagged: their share, error_rate_familiar,
-        error_rate_unfamiliar, quantiles; unlike: {n, auroc, flagged, scores}, or None. None where the predictions hold
-        no scores.
+        None where the predictions hold no scores.
     """
     scores = scores_of(predictions)
     if scores is None or stored is None or not len(scores):
         return None
     boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
-    found: dict[str, Any] = {
-        "n": int(stored["n"]),
-        "n_unfamiliar": int(above.sum()),
-        "flagged": boot.proportion(above, np.ones(len(above), bool)),
-        "quantiles": np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
-        "unlike": None,
-    }
-    if predictions.labels is not None:
-        wrong = predictions.predicted != predictions.labels
-        for name, part in (("familiar", ~above), ("unfamiliar", above)):
-            found[f"error_rate_{name}"] = boot.proportion(wrong, part)
-    others = np.array(stored.get("unlike") or (), dtype=np.float64)
+    unlike, others = None, np.array(stored.get("unlike") or (), dtype=np.float64)
     if len(others):
-        found["unlike"] = {
-            "n": len(others),
-            "auroc": told_apart(scores, predictions.groups, others),
-            "flagged": of_share(share(others > 1, np.ones(len(others), bool), Units(np.arange(len(others))))),
-            "scores": [float(f"{score:.5g}") for score in others],
-        }
-    return found
+        unlike = Unlike(
+            n=len(others),
+            auroc=told_apart(scores, predictions.groups, others),
+            flagged=of_share(share(others > 1, np.ones(len(others), bool), Units(np.arange(len(others))))),
+            scores=[float(f"{score:.5g}") for score in others],
+        )
+    found = OutOfDistribution(
+        n=int(stored["n"]),
+        n_unfamiliar=int(above.sum()),
+        flagged=boot.proportion(above, np.ones(len(above), bool)),
+        quantiles=np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
+        unlike=unlike,
+    )
+    if predictions.labels is None:
+        return found
+    wrong = predictions.predicted != predictions.labels
+    parts = {"error_rate_familiar": ~above, "error_rate_unfamiliar": above}
+    return found.model_copy(update={name: boot.proportion(wrong, part) for name, part in parts.items()})
 
 
 def told_apart(
     scores: np.ndarray, groups: Sequence[str] | None, others: np.ndarray, other_groups: Sequence[str] | None = None
-) -> Entry:
+) -> Estimate:
     """AUROC with which the score tells other images, (T,), from the judged, (S,); no patient has images of both."""
     names = [
         name and f"{kind} {name}"
@@ -137,7 +165,7 @@ def told_apart(
     ]
     other = np.arange(len(names)) >= len(scores)
     area = pulled_areas(np.concatenate([scores, others]), other)[0]
-    return auroc_entry(area, other, Units(group_index(names, len(names))))
+    return of_auroc(area, other, Units(group_index(names, len(names))))
 
 
 def scores_of(predictions: Predictions) -> np.ndarray | None:

@@ -16,12 +16,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.frozen import Frozen
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import fit_sets, prediction_sets
 from vitmed.decisions.operating_points import apply_point, choose_points
 from vitmed.decisions.out_of_distribution import Familiarity, scores_of
 from vitmed.decisions.selective_prediction import certainty, choose_answers
 from vitmed.metrics.bootstrap import Bootstrap
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import finding
 from vitmed.metrics.predictions import UNFAMILIARITY, Predictions
 from vitmed.metrics.scoring import known_labels
@@ -146,14 +148,25 @@ class Judgement:
         )
 
 
-def count_answers(predictions: Predictions) -> dict[str, Any] | None:
-    """How many images are answered by the column `answer`, and why the others are not.
+class AnswerCounts(Frozen):
+    """How many of `n` images are answered, and why the others are not.
 
-    Returns:
-        n; n_answered; answered: their share; wrong_answered, wrong_unanswered: the share of errors among the answered
-        and among the others, each an entry; unanswered {reason: images}, an image with two reasons counted at both.
-        None without images, or where no judgement wrote the column.
+    Attributes:
+        answered: the share that is.
+        wrong_answered, wrong_unanswered: the share of errors among the answered and among the others.
+        unanswered: reason -> images; an image with two reasons counts at both.
     """
+
+    n: int
+    n_answered: int
+    answered: Estimate
+    wrong_answered: Estimate
+    wrong_unanswered: Estimate
+    unanswered: dict[str, int]
+
+
+def count_answers(predictions: Predictions) -> AnswerCounts | None:
+    """The counts of the column `answer`; None without images, or where no judgement wrote the column."""
     cells = predictions.columns.get(ANSWER, ())
     if not cells or not all(cell == YES or cell.startswith(NO) for cell in cells):
         return None
@@ -166,14 +179,14 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
     )
     boot = Bootstrap.of(predictions, 0)
     wrong = predictions.predicted != known_labels(predictions)
-    return {
-        "n": len(cells),
-        "n_answered": int(answered.sum()),
-        "answered": boot.proportion(answered, np.ones(len(cells), bool)),
-        "wrong_answered": boot.proportion(wrong, answered),
-        "wrong_unanswered": boot.proportion(wrong, ~answered),
-        "unanswered": dict(why.most_common()),
-    }
+    return AnswerCounts(
+        n=len(cells),
+        n_answered=int(answered.sum()),
+        answered=boot.proportion(answered, np.ones(len(cells), bool)),
+        wrong_answered=boot.proportion(wrong, answered),
+        wrong_unanswered=boot.proportion(wrong, ~answered),
+        unanswered=dict(why.most_common()),
+    )
 
 
 class _Plain(BaseModel):
