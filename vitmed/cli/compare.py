@@ -26,6 +26,6 @@ def compare(
 
     found = command(*results, output=output, resamples=resamples, ui=ui())
     if as_json:
-        print_json(found.content)
+        print_json(found.content.to_dict())
     else:
         print_comparison(found)

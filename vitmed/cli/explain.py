@@ -72,4 +72,4 @@ def stress(
         allow_leakage=allow_leakage, ui=ui(),
     )  # fmt: skip
     if as_json:
-        print_json({"folder": str(found.folder), **found.content})
+        print_json({"folder": str(found.folder), **found.content.to_dict()})

@@ -209,4 +209,5 @@ def demo(
 
 
 def train_json(result: Any) -> dict[str, Any]:
-    return {"run": str(result.folder), "val": result.val and result.val.metrics, "test": result.test.metrics}
+    val = result.val and result.val.metrics.to_dict()
+    return {"run": str(result.folder), "val": val, "test": result.test.metrics.to_dict()}

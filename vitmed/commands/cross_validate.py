@@ -20,13 +20,15 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.operating_points import TITLES, asked_point, by_fold
+from vitmed.decisions.operating_points import TITLES, Fold, Folds, FoldsAuroc, asked_point, by_fold
 from vitmed.decisions.policy import Judgement
+from vitmed.decisions.reliability import FittedCalibration
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.metrics.table import METRICS
 from vitmed.report.headline import Evaluation, finish
 from vitmed.report.participant_flow import folds_flow
+from vitmed.report.results import Results
 from vitmed.report.write import NUMBERS, PREDICTIONS, read_baselines, write_report
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import read_judgement
@@ -135,7 +137,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     saved = [load_checkpoint(place.best) for place in places]
     first, tests = saved[0], [place.path / "test" for place in places]
     root, config = first.data_root(), first.config.evaluate
-    told = [json.loads((test / NUMBERS).read_text(encoding="utf-8")) for test in tests]
+    told = [Results.model_validate_json((test / NUMBERS).read_text(encoding="utf-8")) for test in tests]
     folds = _each(told, [read_judgement(test / NUMBERS, first.classes) for test in tests], config)
     decided = by_fold(folds)
     parts = [Predictions.from_csv(test / PREDICTIONS, decided=decided) for test in tests]
@@ -143,10 +145,10 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     baselines = [read_baselines(test) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
     area = metric_values(pooled)["auroc"]
-    folds["auroc"] = {"pooled": area if math.isfinite(area) else None, "mean": _mean(told, "auroc")}
-    mixed = _mixing(folds["auroc"], _spread(told, "auroc"))
+    auroc = FoldsAuroc(pooled=area if math.isfinite(area) else None, mean=_mean(told, "auroc"))
+    mixed = _mixing(auroc, _spread(told, "auroc"))
     notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is judged on."]
-    notes += [*_decisions(folds), *mixed, *by_name([one["report"]["notes"] for one in told])]
+    notes += [*_decisions(folds), *mixed, *by_name([one.report.notes for one in told])]
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test",
@@ -158,59 +160,54 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
             notes=notes,
             baselines={key: pool([found[key] for found in baselines]) for key in shared},
             flow=folds_flow(saved, places, pooled, config.subgroups),
-            folds=folds,
+            folds=folds.model_copy(update={"auroc": auroc}),
         )
     for name in BY_FOLD[:2]:
         ui.say(f"{METRICS[name].title} by fold: {_spread(told, name)}")
     return Evaluation(pooled, metrics, folder.path / "test")
 
 
-def _each(
-    told: Sequence[Mapping[str, Any]], judgements: Sequence[Judgement | None], config: EvaluateConfig
-) -> dict[str, Any]:
+def _each(told: Sequence[Results], judgements: Sequence[Judgement | None], config: EvaluateConfig) -> Folds:
     """What each fold is, for the pooled report.
 
     Args:
-        told: what metrics.json of the test of each fold holds.
-
-    Returns:
-        asked: key of the operating point that was asked for, target: what it is to reach, costs: the matrix; each: by
-        fold images, patients, calibration, point (key of the one that decides), threshold, why (it is another than the
-        one that was asked for), numbers {name: entry}.
+        told: of the test of each fold.
     """
-    classes = told[0]["classes"]
+    classes = told[0].classes
     asked = asked_point(config, len(classes))
-    each: list[dict[str, Any]] = []
+    each: list[Fold] = []
     for one, judgement in zip(told, judgements, strict=True):
         operating: Mapping[str, Any] = {"chosen": "default", "points": {}} if judgement is None else judgement.operating
         points, chosen = operating["points"], operating["chosen"]
         raw = Calibration.none(len(classes), "this model holds no calibration")
-        of_class = {} if one["positive_class"] is None else one["per_class"][one["positive_class"]]
-        numbers = {name: one["overall"][name] for name in BY_FOLD}
+        numbers = {name: one.overall[name] for name in BY_FOLD}
+        if one.positive_class is not None:
+            numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}
+        calibration = (raw if judgement is None else judgement.calibration).to_dict()
         each.append(
-            {
-                "images": one["n"],
-                "patients": one["n_groups"],
-                "calibration": (raw if judgement is None else judgement.calibration).to_dict(),
-                "point": chosen,
-                "threshold": points.get(chosen, {}).get("threshold"),
-                "why": points.get(asked, {}).get("why", ""),
-                "numbers": numbers | {name: of_class[name] for name in OF_POSITIVE if of_class},
-            }
+            Fold(
+                images=one.n,
+                patients=one.n_groups,
+                calibration=FittedCalibration(**calibration),
+                point=chosen,
+                threshold=points.get(chosen, {}).get("threshold"),
+                why=points.get(asked, {}).get("why", ""),
+                numbers=numbers,
+            )
         )
     costs = None if judgements[0] is None else judgements[0].operating.get("costs")
     target = None if asked in ("default", "youden") else getattr(config, asked)
-    return {"asked": asked, "target": target, "costs": costs, "each": each}
+    return Folds(asked=asked, target=target, costs=costs, each=each)
 
 
-def _facts(told: Sequence[Mapping[str, Any]], pooled: Predictions) -> dict[str, str]:
+def _facts(told: Sequence[Results], pooled: Predictions) -> dict[str, str]:
     """What the report says of data, model and training: of all folds, or of each by its name."""
-    facts = [one["report"]["facts"] for one in told]
-    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one['n']:,}" for one in told])}
+    facts = [one.report.facts for one in told]
+    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one.n:,}" for one in told])}
     if pooled.groups is None:
         found["Patients"] = "unknown"
     else:
-        patients = _by_fold([f"{one['n_groups']:,}" for one in told])
+        patients = _by_fold([f"{one.n_groups:,}" for one in told])
         found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
         if key not in GONE:
@@ -223,22 +220,22 @@ def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
     return between.join(f"fold {number}: {text}" for number, text in enumerate(texts, 1))
 
 
-def _decisions(folds: Mapping[str, Any]) -> list[str]:
+def _decisions(folds: Folds) -> list[str]:
     """What decides, as a note; none where it is the likeliest class, as was asked for."""
-    if folds["asked"] == "default":
+    if folds.asked == "default":
         return []
-    if folds["costs"] is not None and all(fold["threshold"] is None for fold in folds["each"]) and by_fold(folds):
+    if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
         return ["Each fold takes the class with the lowest expected cost, by the costs that were given."]
     thresholds = [
-        "the likelier class" if fold["threshold"] is None else f"from {fold['threshold']:.3g}" for fold in folds["each"]
+        "the likelier class" if fold.threshold is None else f"from {fold.threshold:.3g}" for fold in folds.each
     ]
-    asked = TITLES[folds["asked"]].lower() + ("" if folds["target"] is None else f" {folds['target']}")
+    asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
     return [f"Each fold decides at its own threshold, chosen on its validation ({asked}): {_by_fold(thresholds)}."]
 
 
-def _mixing(auroc: Mapping[str, float | None], each: str) -> list[str]:
+def _mixing(auroc: FoldsAuroc, each: str) -> list[str]:
     """A note where pooling makes another AUROC than the folds have."""
-    pooled, mean = auroc["pooled"], auroc["mean"]
+    pooled, mean = auroc.pooled, auroc.mean
     if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
         return []
     return [
@@ -277,17 +274,17 @@ def pool(parts: Sequence[Predictions]) -> Predictions:
     )
 
 
-def _values(told: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
-    return [one["overall"][name]["value"] for one in told]
+def _values(told: Sequence[Results], name: str) -> list[float | None]:
+    return [one.overall[name].value for one in told]
 
 
-def _mean(told: Sequence[Mapping[str, Any]], name: str) -> float | None:
+def _mean(told: Sequence[Results], name: str) -> float | None:
     """Mean over the folds; None where it is undefined in one."""
     known = [value for value in _values(told, name) if value is not None]
     return statistics.mean(known) if len(known) == len(told) else None
 
 
-def _spread(told: Sequence[Mapping[str, Any]], name: str) -> str:
+def _spread(told: Sequence[Results], name: str) -> str:
     """Mean, standard deviation and each value."""
     values = _values(told, name)
     known = [value for value in values if value is not None]

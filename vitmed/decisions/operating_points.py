@@ -410,14 +410,16 @@ def _report_costs(
         return None
     points = {}
     for key, called in (("default", predictions.logits.argmax(axis=1)), ("cost", predictions.predicted)):
-        reached = Reached(**spent(chosen["costs"], predictions, called, config))
+        reached = Reached.model_validate(spent(chosen["costs"], predictions, called, config))
         points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
     return OperatingPoints(positive=None, chosen=chosen["chosen"], threshold=None, points=points, notes=[])
 
 
 def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Estimate]:
-    """What decisions cost, as fields of `Reached`: expected_cost, by image; normalised_cost, over that of the cheapest single class
-    for all (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model); and accuracy, of these images.
+    """What decisions cost, as fields of `Reached`, and their accuracy on these images.
+
+    `expected_cost` is by image; `normalised_cost` is over that of the cheapest single class for all (Ferrer, arXiv
+    2209.05355: above 1 the model is worth less than no model).
 
     Of two classes the costs are those at `config.prevalence`, where it is given; else classes are as common as here.
 

@@ -60,6 +60,50 @@ class ClassDifference(Estimate):
     p_holm: float | None = None
 
 
+class ComparedModel(Frozen):
+    """One of the models that are compared; a baseline belongs to the model `baseline_of`."""
+
+    baseline_of: str | None
+    overall: dict[str, Estimate]
+
+
+class ComparedPair(Frozen):
+    """Two of the models: the differences, first minus second, and which is better, in a sentence.
+
+    Attributes:
+        classes: by class; None of two classes, and of very many.
+    """
+
+    first: str
+    second: str
+    difference: dict[str, Estimate]
+    tests: Tests
+    classes: dict[str, ClassDifference] | None
+    verdict: str = ""
+
+
+class ComparisonResults(Frozen):
+    """What compare.json holds.
+
+    Attributes:
+        patients: None where they are unknown.
+        resampling: "by image" or "by patient".
+        verdict: of the best model and the next.
+    """
+
+    images: int
+    patients: int | None
+    resampling: str
+    level: float
+    resamples: int
+    classes: list[str]
+    positive_class: str | None
+    models: dict[str, ComparedModel]
+    pairs: list[ComparedPair]
+    notes: list[str]
+    verdict: str
+
+
 def compare_predictions(
     predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
 ) -> PairedComparison:

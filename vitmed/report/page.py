@@ -1,7 +1,7 @@
 """report.html: one file that needs nothing else. A section is a line in `SECTIONS`, a template and its figures.
 
-The template of a section sees `metrics` (all that metrics.json holds), `facts`, and the ways to write an entry of
-{value, low, high}: `value(entry)`, `interval(entry)`, `signed(entry)`, `share(entry)`; and `number(float or None)`,
+The template of a section sees `metrics` (the `Results`), `facts`, and the ways to write an estimate:
+`value(entry)`, `interval(entry)`, `signed(entry)`, `share(entry)`; and `number(float or None)`,
 `counted(n, noun)`, `chance(probability)`, `reasons({name: reason})`. It may hold neither style attributes nor scripts:
 the page's Content-Security-Policy lets only its own through.
 """
@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, chance, counted, listed
+from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.metrics.table import METRICS, PER_CLASS
@@ -25,7 +26,8 @@ from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.table import PLOTS
-from vitmed.report.slider import at, rows
+from vitmed.report.results import Results
+from vitmed.report.slider import Slider, at, rows
 
 FOLDER = Path(__file__).parent
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # after them, of two classes, those of the positive one
@@ -58,18 +60,17 @@ CALIBRATION_TITLES = {
 
 
 def render(
-    metrics: Mapping[str, Any],
+    metrics: Results,
     figures: Mapping[str, Drawn],
     *,
     title: str,
     facts: Mapping[str, str],
-    slider: Mapping[str, Any] | None = None,
+    slider: Slider | None = None,
     linked: bool = False,
 ) -> str:
     """The text of report.html: one file that loads nothing and runs one script, its own.
 
     Args:
-        metrics: all that metrics.json holds.
         figures: name in `PLOTS`, or training_curves -> the figure.
         slider: of `slider.slider_data`.
         linked: name the PNG files beside the page instead of holding the figures, for Markdown.
@@ -90,7 +91,7 @@ def render(
         "headline": [(title, entry) for _, title, entry in headline_of(metrics)],
         "sampling": sampling_of(metrics),
         "worth": worth(metrics),
-        "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
+        "overall": [(metric, metrics.overall[name]) for name, metric in METRICS.items()],
         "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
         "metric_titles": {name: metric.title for name, metric in METRICS.items()},
         "gap_titles": GAP_TITLES,
@@ -98,7 +99,7 @@ def render(
         "point_titles": POINT_TITLES,
         "calibration_titles": CALIBRATION_TITLES,
         "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
-        "signed": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
+        "signed": lambda entry: "undefined" if entry.value is None else f"{entry.value:+.3f}",
         "value": value,
         "interval": interval,
         "number": number,
@@ -107,7 +108,7 @@ def render(
         "share": share,
         "reasons": reasons,
         "slider": slider,
-        "slider_rows": rows(slider["classes"][0], slider["decided"]) if slider else [],
+        "slider_rows": rows(slider.classes[0], slider.decided) if slider else [],
         "at": at,
         "limitations": limitations(metrics),
     }
@@ -124,28 +125,28 @@ def render(
     return page.render(context, sections=sections, style=style, script=script, policy=policy)
 
 
-def headline_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """The first numbers: (key, title, entry); of two classes also those of the positive one."""
-    found = [(name, METRICS[name].title, metrics["overall"][name]) for name in HEADLINE]
-    if metrics["positive_class"] is not None:
-        of_class = metrics["per_class"][metrics["positive_class"]]
+def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
+    """The first numbers: (key, title, number); of two classes also those of the positive one."""
+    found = [(name, METRICS[name].title, metrics.overall[name]) for name in HEADLINE]
+    if metrics.positive_class is not None:
+        of_class = metrics.per_class[metrics.positive_class]
         found += [(name, CLASS_TITLES[name], of_class[name]) for name in ("sensitivity", "specificity", "ppv", "npv")]
     return found
 
 
-def value(entry: Mapping[str, Any]) -> str:
-    """The value of an entry, three digits."""
-    return number(entry["value"])
+def value(found: Estimate) -> str:
+    """The value of an estimate, three digits."""
+    return number(found.value)
 
 
-def interval(entry: Mapping[str, Any]) -> str:
+def interval(found: Estimate) -> str:
     """`0.911 to 0.934`; "" where there is none."""
-    return "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}"
+    return "" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
 
 
-def share(entry: Mapping[str, Any]) -> str:
+def share(found: Estimate) -> str:
     """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
-    return value(entry) if entry["value"] is None else f"{value(entry)} ({interval(entry) or 'no interval'})"
+    return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
 
 
 def reasons(found: Mapping[str, str]) -> list[str]:
@@ -189,30 +190,30 @@ AREAS_BY = {  # method of an AUROC -> in words
 }
 
 
-def sampling_of(metrics: Mapping[str, Any]) -> str:
+def sampling_of(metrics: Numbers) -> str:
     """How the intervals came about, for a reader who knows none of the methods."""
-    level, sample = f"{metrics['level']:.0%} intervals", metrics["sample"]
-    sizes, by_patient = sample["images_per_patient"], metrics["resampling"] == "by patient"
-    units = metrics["n_groups"] if by_patient else metrics["n"]
+    level, sizes = f"{metrics.level:.0%} intervals", metrics.sample.images_per_patient
+    by_patient = metrics.resampling == "by patient"
+    units = metrics.n if metrics.n_groups is None else metrics.n_groups
     if units < 2:
         unit = "patient" if by_patient else "image"
         return (
             f"No intervals: one {unit} cannot tell how much others would differ." if units else "There are no images."
         )
-    drawn = f"the rest from {metrics['resamples']:,} resamples (bootstrap)."
-    rest = drawn if metrics["resamples"] else "the rest has none, as no resamples were asked for."
-    single = {metrics["per_class"][c]["auroc"]["method"] for c in metrics["classes"]}
-    mean = metrics["overall"]["auroc"]["method"]
-    area = f"of AUROC {AREAS_BY[mean]}"
+    drawn = f"the rest from {metrics.resamples:,} resamples (bootstrap)."
+    rest = drawn if metrics.resamples else "the rest has none, as no resamples were asked for."
+    single = {AREAS_BY[own.auroc.method or ""] for own in metrics.per_class.values()}
+    mean = AREAS_BY[metrics.overall["auroc"].method or ""]
+    area = f"of AUROC {mean}"
     if mean not in single:
-        areas = " or ".join(AREAS_BY[method] for method in sorted(single))
-        area = f"of AUROC of a class {areas}, of its mean over the classes {AREAS_BY[mean]}"
+        areas = " or ".join(sorted(single))
+        area = f"of AUROC of a class {areas}, of its mean over the classes {mean}"
     if not by_patient:
         return (
             f"{level}: of proportions by Wilson, {area}, {rest} Each image counts as independent. The patients are "
             "unknown: if they have several images each, the intervals are too narrow."
         )
-    if not sizes or sizes["max"] == 1:
+    if not sizes or sizes.max == 1:
         return f"{level}: of proportions by Wilson, {area}, {rest} Each patient has one image."
     return (
         f"{level}, by patient: of proportions by Wilson for the effective number of images, {area}, {rest} They show "
@@ -220,34 +221,33 @@ def sampling_of(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def worth(metrics: Mapping[str, Any]) -> str:
+def worth(metrics: Numbers) -> str:
     """What the sample is worth, in words: patients, images of each, and how many independent images they equal."""
-    sample, right = metrics["sample"], metrics["sample"]["accuracy"]
-    sizes = sample["images_per_patient"]
-    if sizes is None:
+    sample, right = metrics.sample, metrics.sample.accuracy
+    sizes, patients = sample.images_per_patient, sample.n_patients
+    if sizes is None or patients is None:
         return ""
-    each = f"{sizes['min']:,} to {sizes['max']:,} of each, in the median {sizes['median']:,.4g}"
-    each = f"{sizes['max']:,} of each" if sizes["min"] == sizes["max"] else each
-    told = f"{counted(sample['n_images'], 'image')} of {counted(sample['n_patients'], 'patient')}"
-    told += f", {each}." if sample["n_patients"] > 1 else "."
-    if sizes["max"] == 1 or right["effective_n"] is None:
+    each = f"{sizes.min:,} to {sizes.max:,} of each, in the median {sizes.median:,.4g}"
+    each = f"{sizes.max:,} of each" if sizes.min == sizes.max else each
+    told = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}"
+    told += f", {each}." if patients > 1 else "."
+    if sizes.max == 1 or right.effective_n is None:
         return told
-    if right["design_effect"] is None:
-        seen = "No error was seen" if metrics["overall"]["accuracy"]["value"] else "Nothing was right"
+    if right.design_effect is None:
+        seen = "No error was seen" if metrics.overall["accuracy"].value else "Nothing was right"
         return f"{told} {seen}, so nothing tells how alike a patient's images are: each patient counts once."
-    alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
-    how = f"{alike}design effect {right['design_effect']:.1f}"
-    if right["design_effect"] <= 1:
+    alike = "" if right.icc is None else f"intraclass correlation of being right {right.icc:.2f}, "
+    how = f"{alike}design effect {right.design_effect:.1f}"
+    if right.design_effect <= 1:
         how = "images of one patient are not seen to be alike in being right"
-    parts = [f"{right['effective_n']:,.0f} independent images for the accuracy ({how})"]
-    if metrics["positive_class"] is not None:
-        found = sample["classes"][metrics["classes"].index(metrics["positive_class"])]
-        for name, one in found.items():
-            if one["effective_n"] is not None:
-                seen = metrics["per_class"][metrics["positive_class"]][name]["value"]
-                once = " (all are right" if seen == 1 else " (all are wrong"
-                once = f"{once}, so each patient counts once)" if one["design_effect"] is None else ""
-                parts.append(f"{one['effective_n']:,.0f} for the {name}{once}")
+    parts = [f"{right.effective_n:,.0f} independent images for the accuracy ({how})"]
+    if metrics.positive_class is not None:
+        own = metrics.per_class[metrics.positive_class]
+        for name, one in sample.classes[metrics.classes.index(metrics.positive_class)]:
+            if one.effective_n is not None:
+                once = " (all are right" if own[name].value == 1 else " (all are wrong"
+                once = f"{once}, so each patient counts once)" if one.design_effect is None else ""
+                parts.append(f"{one.effective_n:,.0f} for the {name}{once}")
     return f"{told} They are worth {', '.join(parts)}."
 
 

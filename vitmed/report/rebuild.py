@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,19 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
+from vitmed.core.frozen import Frozen
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.operating_points import by_fold
 from vitmed.decisions.policy import Judgement, asked_of, make_judgement, notes_of, own_columns
+from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, finish
 from vitmed.report.participant_flow import judged
+from vitmed.report.results import Flow, Results
 from vitmed.report.write import BASELINE, NUMBERS, PREDICTIONS, read_baselines, write_report
 from vitmed.training.fit_policy import raw_validation, read_judgement
 
@@ -40,7 +43,7 @@ def rebuild(
     said: dict[str, Any] = {"title": f"report of {file.name}", "facts": {"Made from": file.name}, "notes": notes}
     beside, told = file.with_name(NUMBERS), list(predictions.notes)
     asked, judgement, of_model = EvaluateConfig(), None, not file.name.startswith(BASELINE)
-    before: dict[str, Any] = {}
+    old: Results | None = None
     if beside.is_file():
         judgement = read_judgement(beside, predictions.classes) if of_model else None
         try:
@@ -50,14 +53,14 @@ def rebuild(
                 raise ValueError(predictions.positive)
             if of_model:
                 said = {key: before["report"][key] for key in said}
-                said["found"] = found_with_model(before.get("attention"), before.get("robustness"))
-                said |= {key: before.get(key) for key in ("flow", "folds")}
+                old = Results.model_validate(before)
+                said |= {"found": found_with_model(old.attention, old.robustness), "flow": old.flow, "folds": old.folds}
                 if by_fold(said["folds"]):
                     predictions = replace(Predictions.from_csv(file, decided=True), positive=predictions.positive)
                 asked = EvaluateConfig(**before["report"].get("evaluate", {}))
-                if before["n"] != len(predictions):
-                    told.append(_other_rows(said, before["n"], predictions))
-                elif changed := _relabelled(before, predictions):
+                if old.n != len(predictions):
+                    told.append(_other_rows(said, old.n, predictions))
+                elif changed := _relabelled(old, predictions):
                     told.append(changed)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DataError(f"{beside}: not the metrics.json of a report", "move it away to go without it") from None
@@ -92,8 +95,8 @@ def rebuild(
     elif judgement is not None:
         predictions = judgement.decide(predictions)
     internal = known_internal(run, judgement) if is_other(said.get("flow")) else None
-    if internal is None and as_before and "external" in before:  # the report was written elsewhere
-        said["found"] = {**said["found"], "external": before["external"]}
+    if internal is None and as_before and old is not None and old.external is not None:  # it was written elsewhere
+        said["found"] = {**said["found"], "external": old.external}
     metrics = write_report(
         folder,
         predictions,
@@ -111,21 +114,22 @@ def rebuild(
 def _other_rows(said: dict[str, Any], before: int, predictions: Predictions) -> str:
     """Count anew in what a report says where its table has other rows than when it was made; and a note on it."""
     rows = len(predictions)
-    if said["flow"] and said["flow"].get("judged"):
-        who = said["flow"]["judged"]
-        said["flow"] = {**said["flow"], "judged": judged(predictions, who["split"], who.get("seen"))}
+    flow: Flow | None = said["flow"]
+    if flow is not None and flow.judged is not None:
+        about = judged(predictions, flow.judged.split, flow.judged.seen)
+        said["flow"] = flow.model_copy(update={"judged": about})
     facts = {key: text.replace(f": {before:,} judged", f": {rows:,} judged") for key, text in said["facts"].items()}
     said["facts"] = facts
     of = f"{rows:,} of the {before:,}" if rows < before else f"{rows:,} instead of the {before:,}"
     return f"The table has {of} rows that the report was made of."
 
 
-def _relabelled(before: Mapping[str, Any], predictions: Predictions) -> str:
+def _relabelled(before: Results, predictions: Predictions) -> str:
     """A note where a table has other labels or patients than the report was made of; "" where it has the same."""
     images = np.bincount(known_labels(predictions), minlength=len(predictions.classes)).tolist()
     patients = None if predictions.groups is None else len(np.unique(group_index(predictions.groups, len(predictions))))
-    other = ["labels"] * (images != [before["per_class"][c]["n"] for c in predictions.classes])
-    other += ["patients"] * (patients != before["n_groups"])
+    other = ["labels"] * (images != [before.per_class[c].n for c in predictions.classes])
+    other += ["patients"] * (patients != before.n_groups)
     if not other:
         return ""
     return (
@@ -161,7 +165,7 @@ def same_images(a: Predictions, b: Predictions) -> bool:
     return (a.classes, a.paths) == (b.classes, b.paths) and np.array_equal(known_labels(a), known_labels(b))
 
 
-def found_with_model(attention: dict[str, Any] | None, robustness: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+def found_with_model(attention: Attention | None, robustness: Robustness | None) -> dict[str, Frozen]:
     """What a report takes over, of what there is: maps of attention, and a stress test."""
     return {key: part for key, part in (("attention", attention), ("robustness", robustness)) if part}
 
@@ -186,10 +190,9 @@ def known_internal(run: RunFolder, judgement: Judgement | None) -> Predictions |
     return judgement.apply(replace(raw, positive=positive)) if judgement else raw
 
 
-def is_other(flow: Mapping[str, Any] | None) -> bool:
+def is_other(flow: Flow | None) -> bool:
     """Whether a report is about images that are not of the run."""
-    judged = (flow or {}).get("judged")
-    return judged is not None and judged["split"] is None
+    return flow is not None and flow.judged is not None and flow.judged.split is None
 
 
 def new_folder(output: str | Path | None, default: Path) -> Path:
