@@ -18,7 +18,7 @@ from vitmed.explanation.faithfulness import (
     affordable,
     check_maps,
     curves,
-    mean_entry,
+    mean_estimate,
     rank_correlation,
     sample,
     unit_means,
@@ -79,9 +79,9 @@ def test_the_scores_follow_the_probability_of_the_class() -> None:
 
 def test_the_interval_is_students() -> None:
     values = np.random.default_rng(0).normal(0.3, 0.2, 12)
-    entry, theirs = mean_entry(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    entry, theirs = mean_estimate(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((values.mean(), theirs.low, theirs.high))
-    assert mean_entry(values[:1])["low"] is None
+    assert mean_estimate(values[:1])["low"] is None
     assert unit_means(np.array([1.0, 3.0, 10.0]), np.array([7, 7, 2])).tolist() == [10, 2]  # a patient counts once
 
 
