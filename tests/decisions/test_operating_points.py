@@ -138,7 +138,7 @@ class TestChoice:
         found = choose_points(p, config(**asked))
         assert found["chosen"] == "default" and why in found["notes"][0]
         assert apply_point(p, found) is p
-        json.dumps(report_points(draw(), found, config()), allow_nan=False)
+        json.dumps(report_points(draw(), found, config()).to_dict(), allow_nan=False)
 
     def test_too_few_positives_are_told(self) -> None:
         few = draw(100, share=0.05)
@@ -243,7 +243,7 @@ class TestReached:
     @pytest.mark.parametrize("truth", [[1] * 5, [0] * 5])
     def test_one_class(self, truth: list[int]) -> None:
         report = report_points(of([0.2, 0.4, 0.6, 0.8, 0.9], truth), None, config())
-        json.dumps(report, allow_nan=False)
+        json.dumps(report.to_dict(), allow_nan=False)
 
 
 class TestPrevalence:

@@ -55,7 +55,7 @@ def test_the_numbers_are_those_of_others(classes: int) -> None:
     clean_error = 1 - balanced_accuracy_score(clean.labels, clean.predicted)
     assert found["relative"]["value"] == pytest.approx(np.mean(errors) - clean_error)
     assert found["n_groups"] == 20 and found["resampling"] == "by patient"
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_a_mean_corruption_error_by_hand() -> None:

@@ -206,7 +206,7 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
 
 def quiet(p: Predictions) -> dict:
     result = evaluate_predictions(p, resamples=60)
-    json.dumps(result, allow_nan=False)
+    json.dumps(result.to_dict(), allow_nan=False)
     entries = dict(result["overall"]) | {f"{m} of {c}": result["per_class"][c][m] for c in p.classes for m in PER_CLASS}
     for name, entry in entries.items():
         assert (entry["value"] is None) == (name in result["undefined"]), name

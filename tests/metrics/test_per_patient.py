@@ -38,7 +38,7 @@ def test_shares_and_the_worst_by_hand() -> None:
     ]
     spread = told["spread"]["accuracy"]
     assert (spread["n"], spread["min"], spread["median"], spread["max"]) == (3, 0.6, 0.8, 0.9)
-    assert "heap" not in told and "SECRET" not in json.dumps(told, allow_nan=False)
+    assert "heap" not in told and "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
 
 
 def test_who_is_outside_the_limits() -> None:

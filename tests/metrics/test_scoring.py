@@ -210,7 +210,7 @@ def quiet(p: Predictions) -> dict:
         warnings.simplefilter("error")
         metric_values(p)
         result = evaluate_predictions(p, resamples=40)
-    json.dumps(result, allow_nan=False)
+    json.dumps(result.to_dict(), allow_nan=False)
     nulls = {name for name, entry in result["overall"].items() if entry["value"] is None}
     nulls |= {f"{m} of {c}" for c in p.classes for m in PER_CLASS if result["per_class"][c][m]["value"] is None}
     assert nulls == set(result["undefined"])

@@ -43,7 +43,7 @@ def draw(
 def column(p: Predictions, cells: list[str]) -> dict[str, Any]:
     told = subgroups(replace(p, columns={"c": tuple(cells)}), ["c"], 20)
     assert told is not None
-    json.dumps(told, allow_nan=False)
+    json.dumps({name: own.to_dict() for name, own in told.items()}, allow_nan=False)
     return told["c"]
 
 
@@ -83,7 +83,7 @@ def test_quartiles_of_few_patients_would_tell_their_ages() -> None:
     p = draw(patients=12, images=10)
     found = column(p, [str(60 + i // 10) for i in range(120)])
     assert found["strata"] == [] and found["gaps"] == {} and "fewer than 10 patients" in found["reason"]
-    assert not re.search(r"\b6\d\b|\b7\d\b", json.dumps(found))  # no age of anybody
+    assert not re.search(r"\b6\d\b|\b7\d\b", json.dumps(found.to_dict()))  # no age of anybody
 
 
 def test_groups_that_are_alike_have_no_worst() -> None:
@@ -129,9 +129,9 @@ def test_a_column_that_names_patients_is_not_told() -> None:
     p = draw()
     assert p.groups is not None
     found = column(p, list(p.groups))
-    assert "one patient" in found["reason"] and "SECRET" not in json.dumps(found)
+    assert "one patient" in found["reason"] and "SECRET" not in json.dumps(found.to_dict())
     halves = [f"{name}{i % 2}" for i, name in enumerate(p.groups)]
-    assert "SECRET" not in json.dumps(column(p, halves))
+    assert "SECRET" not in json.dumps(column(p, halves).to_dict())
 
 
 def test_many_small_strata_are_only_counted() -> None:
@@ -279,7 +279,7 @@ def test_a_thousand_classes() -> None:
         np.eye(1000, dtype=np.float32)[labels], columns={"site": tuple("NS"[i // 10 % 2] for i in range(2000))},
     )  # fmt: skip
     told = subgroups(p, ["site"], 100)
-    assert told is not None and set(told["site"]["gaps"]) == {"accuracy"} and len(json.dumps(told)) < 1e4
+    assert told is not None and set(told["site"]["gaps"]) == {"accuracy"} and len(str(told)) < 1e4
 
 
 # -- the commands

@@ -30,7 +30,7 @@ def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray
 def compared(own: Predictions, other: Predictions) -> dict:  # type: ignore[type-arg]
     found = beside_internal(other, evaluate_predictions(other, 50), own, 50)
     assert found is not None
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
     return found
 
 

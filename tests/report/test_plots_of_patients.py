@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
 from vitmed.report.plots.patients import forest, patient_spread
+from vitmed.report.results import Results
 
 GALLERIES = [errors_by_pair, errors_by_patient, suspected_labels]
 
@@ -137,10 +137,11 @@ def test_patients_who_cannot_be_shown() -> None:
 @pytest.mark.parametrize("classes", [2, 12, 60])
 def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
     p = draw(classes)
-    metrics: dict[str, Any] = evaluate_predictions(p, resamples=20)
+    metrics = Results.of(evaluate_predictions(p, resamples=20))
     assert forest(p, metrics) is None and forest(p, None) is None
     cells = tuple("small" if i < 4 else cell for i, cell in enumerate(p.columns["ward"]))
-    metrics["subgroups"] = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"], 20)
+    found = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"], 20)
+    metrics = Results.of(metrics, subgroups=found)
     figure = forest(p, metrics)
     assert figure is not None and is_png(figure)
     told = texts(figure)
@@ -156,7 +157,6 @@ def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
     p = draw()
     assert p.labels is not None
     p = replace(p, labels=np.where(np.array(p.columns["ward"]) == "A", 1, p.labels))
-    metrics: dict[str, Any] = evaluate_predictions(p, resamples=20)
-    metrics["subgroups"] = subgroups(p, ["ward"], 20)
+    metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"], 20))
     figure = forest(p, metrics)
     assert figure is not None and texts(figure).count("undefined") == 2  # AUROC and sensitivity of A

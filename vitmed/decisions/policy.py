@@ -208,6 +208,8 @@ class _Entry(_Plain):
 class _Counts(_Plain):
     tp: int
     fp: int
+    fn: int
+    tn: int
 
 
 class _Promised(_Plain):
