@@ -197,13 +197,14 @@ def test_every_image_type_stands_in_the_page_of_formats() -> None:
     assert [suffix for suffix in READERS if f"`{suffix}`" not in text] == []
 
 
-def test_the_configuration_page_is_up_to_date() -> None:
-    script = ROOT / "docs" / "configuration.py"
+@pytest.mark.parametrize("name", ["configuration", "schema"])
+def test_what_a_script_writes_is_up_to_date(name: str) -> None:
+    script = ROOT / "docs" / f"{name}.py"
     spec = importlib.util.spec_from_file_location("configuration_page", script)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert read(module.FILE) == module.text(), "run: python docs/configuration.py"
+    assert read(module.FILE) == module.text(), f"run: python docs/{name}.py"
 
 
 @pytest.mark.parametrize(

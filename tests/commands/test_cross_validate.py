@@ -156,7 +156,7 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     assert "the likelier class wins" not in text and "(in use)" not in text
     assert "abstention" not in found
 
-    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics
+    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics.to_dict()
     for part in ("overall", "per_class", "operating_points", "prevalence", "flow", "folds", "notes", "per_patient"):
         assert again[part] == found[part], part
     assert (tmp_path / "again" / "predictions.csv").read_bytes() == (decided / "test/predictions.csv").read_bytes()

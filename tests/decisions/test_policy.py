@@ -23,6 +23,7 @@ from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point, report_points
 from vitmed.decisions.out_of_distribution import report_familiarity
 from vitmed.decisions.policy import Judgement, make_judgement, notes_of
+from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Material
 from vitmed.report.rebuild import note_prevalence
@@ -130,7 +131,7 @@ def test_the_report_is_made_again_from_the_table_as_it_was_or_with_another_point
     file = run.folder / "test" / "predictions.csv"
     before = json.loads(file.with_name("metrics.json").read_text())
     again = evaluate(file, output=tmp_path / "a", ui=Recorder())
-    assert again.metrics == before and (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
+    assert again.metrics.to_dict() == before and (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
     other = evaluate(file, output=tmp_path / "b", cost="50:1", ui=Recorder())
     assert other.metrics["report"]["judgement"]["asked"]["cost"] == "50:1"
     assert other.predictions.logits == pytest.approx(run.result.test.predictions.logits, rel=1e-4, abs=1e-4)
@@ -204,7 +205,7 @@ def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained
             with_it = judgement.apply(p)
             json.dumps(judgement.to_dict(arrays=False))
             config = EvaluateConfig(resamples=0)
-            material = Material(with_it, {}, config=config, judgement=judgement)
+            material = Material(with_it, evaluate_predictions(with_it, resamples=0), config=config, judgement=judgement)
             for key in ("operating", "sets", "answers", "familiarity"):
                 material.chosen(key)
             report_points(with_it, material.chosen("operating"), config)

@@ -25,6 +25,7 @@ from vitmed.explanation.faithfulness import (
     verdict,
 )
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
 
 HOW = Preprocessing(32, 3, "pad", "half")
@@ -92,8 +93,8 @@ def test_rank_correlation() -> None:
     assert rank_correlation(rising, np.ones((1, 6))) == [0]
 
 
-def entry(value: float, half: float) -> dict[str, float]:
-    return {"value": value, "low": value - half, "high": value + half}
+def entry(value: float, half: float) -> Estimate:
+    return Estimate(value=value, low=value - half, high=value + half)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def entry(value: float, half: float) -> dict[str, float]:
         (entry(0.2, 0.3), entry(0.1, 0.1), UNSHOWN),  # too few images
     ],
 )
-def test_verdicts(gain: dict[str, float], similarity: dict[str, float], expected: str) -> None:
+def test_verdicts(gain: Estimate, similarity: Estimate, expected: str) -> None:
     found, text = verdict(gain, similarity)
     assert found == expected
     assert ("do not read anything into it" in text.lower()) == (expected != EXPLAINS)

@@ -140,7 +140,7 @@ def test_youden_by_hand() -> None:
 def test_where_it_is_undefined_it_says_why(labels: list[int], groups: list[str], why: str) -> None:
     told = patient_level(said([0.1, 0.6, 0.7, 0.2], labels, groups))
     assert told is not None
-    assert re.search(why, told["reason"]) and not set(WAYS) & set(told)
+    assert re.search(why, told["reason"]) and not set(WAYS) & told.model_fields_set
 
 
 def test_without_patients_there_is_nothing_to_say() -> None:

@@ -31,7 +31,7 @@ def test_shares_and_the_worst_by_hand() -> None:
     assert images.tolist() == [5, 10, 5] and right.tolist() == [5, 8, 3]
     told = per_patient(p)
     assert told is not None and told["errors"] == 9
-    assert told["worst"] == [  # of as many errors, first who has fewer images
+    assert [worst.to_dict() for worst in told["worst"]] == [  # of as many errors, first who has fewer images
         {"patient": 3, "n": 10, "errors": 4, "accuracy": 0.6},
         {"patient": 2, "n": 20, "errors": 4, "accuracy": 0.8},
         {"patient": 1, "n": 10, "errors": 1, "accuracy": 0.9},

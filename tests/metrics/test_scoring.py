@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.evaluation import Judged, evaluate_predictions
 from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.positive_class import positive_class
@@ -148,7 +149,9 @@ def test_every_number_has_an_interval_around_it() -> None:
 
 
 def numbers(content: Any) -> list[float]:
-    """Every number in a nested dict, in order."""
+    """Every number in a nested dict or result, in order."""
+    if isinstance(content, Frozen):
+        content = content.to_dict()
     if isinstance(content, dict):
         return [number for value in content.values() for number in numbers(value)]
     return [float(content)] if isinstance(content, int | float) else []

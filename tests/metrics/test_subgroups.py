@@ -116,7 +116,7 @@ def test_small_strata_are_named_and_not_judged() -> None:
     cells = ["big"] * 195 + ["few"] * 9 + ["SECRET"] * 5 + ["few patients"] * 91
     found = column(p, cells)
     by_name = {stratum["name"]: stratum for stratum in found["strata"]}
-    assert by_name["few"] == {"name": "few", "n": "<10", "suppressed": True}
+    assert by_name["few"].to_dict() == {"name": "few", "n": "<10", "suppressed": True}
     assert by_name["big"]["n"] == 195 and found["too_small"] == 2
     assert "SECRET" not in by_name  # of one patient: the value may be a name
     assert by_name["few patients"]["n_groups"] == 10
@@ -300,7 +300,7 @@ def test_the_report_of_a_table_by_subgroup(tmp_path: Path, vitmed: Any) -> None:
     html = (tmp_path / "a" / "report.html").read_text()
     assert "By site" in html and "Equalised odds" in html and "SECRET" not in html
     again = evaluate(tmp_path / "a" / "predictions.csv", output=tmp_path / "b", ui=Recorder())  # it remembers
-    assert again.metrics["subgroups"] == told["subgroups"]
+    assert again.metrics.to_dict()["subgroups"] == told["subgroups"]
     answer = vitmed("evaluate", file, "--subgroup", "hospital", "-o", tmp_path / "c")
     assert answer.code == 2 and "site, scanner" in answer.err.replace("\n", " ") and not (tmp_path / "c").exists()
 

@@ -3,6 +3,7 @@
 config          the configuration: fields, YAML files, defaults
 flags           which field each flag of the command line sets
 errors          the errors that a user can cause, and their exit codes
+frozen          `Frozen`: the base of every typed result
 files           files that are written whole or not at all
 run_folder      the names of the files in a run folder
 cache_folder    where downloads and decoded images are kept

@@ -166,4 +166,5 @@ class Results(Numbers):
     @classmethod
     def of(cls, numbers: Numbers, **parts: Any) -> Results:
         """The numbers, and further parts by their names; those that are None are left out."""
-        return cls(**dict(numbers), **{name: part for name, part in parts.items() if part is not None})
+        known = {name: value for name, value in numbers if name in numbers}
+        return cls(**known | {name: part for name, part in parts.items() if part is not None})
