@@ -121,7 +121,7 @@ def test_small_strata_are_named_and_not_judged() -> None:
     assert "SECRET" not in by_name  # of one patient: the value may be a name
     assert by_name["few patients"]["n_groups"] == 10
     nine = column(p, ["big"] * 210 + ["nine patients"] * 90)
-    assert nine["strata"][1] == {"name": "nine patients", "n": "<10", "suppressed": True}
+    assert nine["strata"][1].to_dict() == {"name": "nine patients", "n": "<10", "suppressed": True}
     assert nine["gaps"] == {} and "fewer than two strata" in nine["reason"]
 
 
