@@ -92,8 +92,8 @@ def one_test(p: Predictions, truths: dict[str, float], resamples: int, seed: int
     rows = [row.ppv for row in elsewhere.rows if row.prevalence == PREVALENCE]
     overall["PPV at 1 %"] = rows[0] if rows else Estimate(value=None, low=None, high=None)
     acted, truth = p.probabilities[:, 1] >= ACTING, judged.labels == 1
-    _, low, high = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), judged.units)  # as `decision_curve`
-    overall["net benefit"] = estimate(low, low, high, "mover")
+    net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), judged.units)  # as `decision_curve`
+    overall["net benefit"] = estimate(*net, "mover")
     entries = {**overall, "sensitivity": per_class[1]["sensitivity"], "specificity": per_class[1]["specificity"]}
     found = {name: held((entries[name].low, entries[name].high), truths[name]) for name in SHOWN}
     positive = judged.labels == 1
