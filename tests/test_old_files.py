@@ -187,6 +187,7 @@ def test_old_names_are_reported_once(run: Path) -> None:
     assert any("'unfamiliarity'" in text and "'ood_score'" in text for text in told)
 
 
+@pytest.mark.filterwarnings("ignore::vitmed.core.aliases.OldNameWarning")
 def test_metrics_json_has_the_names_of_today() -> None:
     before = metrics(OLD / "run" / "test")
     with pytest.warns(OldNameWarning, match="familiarity"):
