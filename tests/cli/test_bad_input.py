@@ -112,7 +112,7 @@ def test_files_that_are_no_images(refused: Callable[..., Answer], tmp_path: Path
     refused(
         3, data, "6 of 30 images cannot be used", "zero.png: the file is empty",
         "cut.png: cannot be decoded", "text.jpg: not an image", "link.png: a broken link",
-        "scan.dcm: a DICOM file without a picture", "nan.tif: holds values that are not finite",
+        "scan.dcm: a DICOM file without an image", "nan.tif: holds values that are not finite",
     )  # fmt: skip
 
 

@@ -38,10 +38,10 @@ def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    return f"{part} of {data}", part if is_own(saved, chosen) else f"{data}_{part}"
+    return f"{part} of {data}", part if is_file_window(saved, chosen) else f"{data}_{part}"
 
 
-def is_own(saved: Checkpoint, chosen: Chosen) -> bool:
+def is_file_window(saved: Checkpoint, chosen: Chosen) -> bool:
     """Whether the images are a split of the run itself."""
     return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
 

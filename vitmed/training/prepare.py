@@ -19,7 +19,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
-from vitmed.imaging.choose_window import settle
+from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.reader_agreement import grades_of, readings
@@ -192,10 +192,10 @@ def settle_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
     with ui.bar("looking at training images") as advance:
-        found = settle(paths, config.data.window, config.data.frame, advance)
-    for line in found.told:
+        found = choose_window(paths, config.data.window, config.data.frame, advance)
+    for line in found.notes:
         ui.say(line)
-    for line in found.warned:
+    for line in found.warnings:
         ui.warn(line)
     window = list(found.window) if isinstance(found.window, tuple) else found.window
     return config.model_copy(update={"data": config.data.model_copy(update={"window": window})})
