@@ -25,7 +25,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.subgroups import check_columns
 from vitmed.metrics.table import METRICS
-from vitmed.models.pretrained import Weights, fitted
+from vitmed.models.pretrained import Weights, config_for_weights
 from vitmed.models.public_weights import open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.checkpoint import from_scratch
@@ -102,7 +102,7 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
 
 def start_from(config: Config, weights: Weights) -> Config:
     """What the weights decide where nothing else was said: the network, and how images are normalised."""
-    data, model = config.data, fitted(config.model, weights)
+    data, model = config.data, config_for_weights(config.model, weights)
     if not data.model_fields_set & {"normalize", "mean", "std"}:
         update: dict[str, Any] = {"normalize": weights.normalize[0]}
         if weights.normalize[0] == "given":
