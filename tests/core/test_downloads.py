@@ -222,7 +222,7 @@ def test_a_slow_server_is_asked_again(server: Server, monkeypatch: pytest.Monkey
     monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
     server.stall = [1.0]
     assert fetch("toy", ui).read_bytes() == CONTENT
-    assert any("no byte came for 0.2 s" in line for line in ui.said) and "Range" in server.asked[1]
+    assert any("no data for 0.2 s" in line for line in ui.said) and "Range" in server.asked[1]
 
 
 @pytest.mark.usefixtures("listed")
@@ -236,7 +236,7 @@ def test_after_some_tries_in_vain_it_gives_up_and_keeps_what_came(server: Server
     server.cut = [400_000, 0, 0, 0, 0, 0, 0, 0, 0]
     with pytest.raises(CheckpointError) as error:
         fetch("toy", ui)
-    assert "5 tries brought nothing, 0.4 MB are here" in str(error.value) and str(weight_path("toy")) in str(
+    assert "5 tries without new data, 0.4 MB are here" in str(error.value) and str(weight_path("toy")) in str(
         error.value
     )
     assert len(server.asked) == 6 - 1 and left(cache) == {"model.pth.part", "model.pth.part.from"}
@@ -248,7 +248,7 @@ def test_after_some_tries_in_vain_it_gives_up_and_keeps_what_came(server: Server
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
 def test_a_refusal_is_told_at_once(server: Server, cache: Path, status: int) -> None:
     server.status = [status]
-    with pytest.raises(CheckpointError, match=f"the server says {status}"):
+    with pytest.raises(CheckpointError, match=f"the server answers {status}"):
         fetch("toy", Recorder())
     assert len(server.asked) == 1 and left(cache) == set()
 

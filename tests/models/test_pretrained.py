@@ -237,9 +237,9 @@ def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:
         read_weights(tmp_path / name)
 
 
-def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_habit(tmp_path: Path) -> None:
+def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_custom(tmp_path: Path) -> None:
     assert read_weights(changed(tmp_path)).normalize[0] == "imagenet"
-    assert "habit" in read_weights(changed(tmp_path)).normalize[1]
+    assert "custom" in read_weights(changed(tmp_path)).normalize[1]
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
     assert read_weights(changed(tmp_path)).normalize == ("half", "preprocessor_config.json")
     (tmp_path / "preprocessor_config.json").unlink()

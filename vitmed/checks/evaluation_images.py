@@ -138,7 +138,7 @@ def foreign_images(saved: Checkpoint, root: Path, asked: Asked) -> tuple[Listing
             f"--split {parts[0]}",
         )
     listing, notes = _foreign_patients(saved, listing, asked)
-    return listing, part, [*notes, *listing.told]
+    return listing, part, [*notes, *listing.notes]
 
 
 def _foreign_patients(saved: Checkpoint, listing: Listing, asked: Asked) -> tuple[Listing, list[str]]:

@@ -29,7 +29,7 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
-from vitmed.training.checkpoint import load_checkpoint, placed
+from vitmed.training.checkpoint import find_paths, load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import get_ready
@@ -189,7 +189,7 @@ def _resumed(
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
-    tree = placed(checkpoint.config, folder.path)
+    tree = find_paths(checkpoint.config, folder.path)
     tree["data"]["root"] = str(data_folder(data) if data is not None else checkpoint.data_root())
     epochs = checkpoint.config.train.epochs
     for key, value in overrides.items():

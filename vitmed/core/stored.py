@@ -1,4 +1,4 @@
-"""The base of the typed parts that a checkpoint or a metrics.json holds."""
+"""The base class of typed parts in a checkpoint or a metrics.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Stored(BaseModel):
-    """A frozen part of a file: every field has its type, numbers are finite, and unknown keys are left out."""
+    """A frozen part of a file: fields are typed, numbers are finite, and unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 

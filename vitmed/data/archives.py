@@ -106,7 +106,7 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
         stream = archive.open("rb")
     except OSError as error:
         raise DataError(f"{archive}: cannot be read ({error.strerror})", "name a zip or tar file") from None
-    with stream, _damage(archive), (ui or Ui()).bar(f"unpacking {archive.name}", unit="files") as advance:
+    with stream, _as_data_error(archive), (ui or Ui()).bar(f"unpacking {archive.name}", unit="files") as advance:
         members: list[Member] = []
         total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
         for member in (_zip_members if archive.name.lower().endswith(".zip") else _tar_members)(archive, stream):
@@ -144,7 +144,7 @@ def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
     magic = stream.read(6)
     stream.seek(0)
     opener = next((opener for start, opener in PACKERS.items() if magic.startswith(start)), None)
-    plain: Any = _Modest(archive, opener(stream) if opener else stream)
+    plain: Any = _LimitedReads(archive, opener(stream) if opener else stream)
     file = tarfile.TarFile(fileobj=plain)
     for info in file:
         if not (info.isreg() or info.isdir()):
@@ -152,7 +152,7 @@ def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
         yield Member(info.name, info.size, cast(Any, partial(file.extractfile, info)) if info.isreg() else None)
 
 
-class _Modest:
+class _LimitedReads:
     """A stream that refuses to read much at once: a tar may claim a name of gigabytes, which tarfile would hold."""
 
     def __init__(self, archive: Path, stream: IO[bytes]):
@@ -189,7 +189,7 @@ def _bomb(archive: Path) -> DataError:
 
 
 @contextlib.contextmanager
-def _damage(archive: Path) -> Iterator[None]:
+def _as_data_error(archive: Path) -> Iterator[None]:
     """Turns whatever is wrong with the bytes of an archive into a DataError."""
     fix = "fetch or copy it again"
     try:

@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError
 from vitmed.data import npz_folders
 from vitmed.data.folders import class_names, data_folder, image_names, split_folders, subfolders
 from vitmed.data.patient_names import Guess, guess_patients
-from vitmed.data.patients import Progress, know_patients
+from vitmed.data.patients import Progress, find_patients
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.tables import labels_from_table
@@ -37,9 +37,9 @@ class Listing:
         where: split name -> where it came from, in words; none for "all".
         columns: names of further columns; rows: S times their cells, or none.
         groups: S patients, or None; patients: how they are known, in words.
-        told: what the user should hear.
+        notes: what the user should hear.
         guess: what the file names look like where nothing was said of patients.
-        first: (S,) int64, for every image the first one of the same bytes; None: not known, or no copies.
+        first_copy: (S,) int64, for every image the first one of the same bytes; None: not known, or no copies.
     """
 
     root: Path
@@ -53,9 +53,9 @@ class Listing:
     rows: Sequence[tuple[str, ...]] = ()
     groups: list[str] | None = None
     patients: str = ""
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     guess: Guess | None = None
-    first: np.ndarray | None = None
+    first_copy: np.ndarray | None = None
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
         """These images as samples."""
@@ -65,7 +65,7 @@ class Listing:
         labels = self.labels[indices].tolist()
         return tuple(map(Sample, (self.paths[i] for i in chosen), labels, groups, rows))
 
-    def place(self, part: str, label: int) -> str:
+    def location(self, part: str, label: int) -> str:
         """Where the images of a class are, or should be; for a message."""
         if self.source.is_file():
             return str(self.source)
@@ -107,10 +107,10 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
     if npz.is_npz(listing.root) and (config.group_regex is not None or config.groups in GROUP_WORDS):
         raise DataError(f"{listing.root}: an .npz file tells no patients", "name them by --groups TABLE")
     by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
-    known = know_patients(config, listing.root, listing.paths, progress, by_folder)
+    known = find_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
-        told = (*listing.told, *known.told)
-        return replace(listing, groups=known.groups, patients=known.how, told=told)
+        notes = (*listing.notes, *known.notes)
+        return replace(listing, groups=known.groups, patients=known.source, notes=notes)
     if listing.groups is not None:
         return listing
     guess = guess_patients(listing.paths, by_folder)
@@ -203,7 +203,7 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
         rows=[table.rows[i] for i in order.tolist()] if table.columns else (),
         groups=None if table.groups is None else [table.groups[i] for i in order.tolist()],
         patients="" if table.groups is None else "by table (--labels)",
-        told=table.told,
+        notes=table.notes,
     )
 
 

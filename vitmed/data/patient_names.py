@@ -65,7 +65,7 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
             if _ids(expression, some) is None:
                 continue
             ids = _ids(expression, paths)
-            if ids is not None and _sensible(shape, ids, paths, folders_are_classes):
+            if ids is not None and _plausible(shape, ids, paths, folders_are_classes):
                 names = sorted(set(ids))
                 return Guess(expression, len(names), tuple(names[:3]))
     return Guess()
@@ -82,7 +82,7 @@ def _ids(expression: str, paths: Sequence[str]) -> list[str] | None:
     return found
 
 
-def _sensible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
+def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
     count = Counter(ids)
     together = sum(n for n in count.values() if n > 1)
     if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):

@@ -25,7 +25,7 @@ def patient_notes(splits: Splits, split: str) -> list[str]:
     ]
 
 
-def patients_fact(splits: Splits) -> str:
+def describe_patients(splits: Splits) -> str:
     """How many patients there are in each split, whether one is in two, and how they are known, in words."""
     if not splits.grouped:
         return "unknown, so the images were split one by one: a patient may be in two splits"
@@ -35,12 +35,12 @@ def patients_fact(splits: Splits) -> str:
     return f"{counts}, {f'{shared:,} OF THEM IN TWO' if shared else 'none in two'}{known}"
 
 
-def tell_patients(splits: Splits, risk: str, ui: Ui) -> None:
+def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
     """Say who is where; where patients are unknown, what that risks and what the file names look like."""
-    for text in splits.told:
+    for text in splits.notes:
         ui.warn(text)
     if splits.grouped:
-        ui.say(f"patients: {patients_fact(splits)}")
+        ui.say(f"patients: {describe_patients(splits)}")
         return
     guess = splits.guess
     if guess is None:

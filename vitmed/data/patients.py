@@ -18,21 +18,21 @@ Progress = Callable[[int, int], None]
 NAMES, DICOM = GROUP_WORDS
 
 
-class Known(NamedTuple):
+class KnownPatients(NamedTuple):
     """The patient of every image, in the order of the paths; how they are known, in words; messages for the user."""
 
     groups: list[str]
-    how: str
-    told: list[str]
+    source: str
+    notes: list[str]
 
 
-def know_patients(
+def find_patients(
     config: DataConfig,
     root: Path,
     paths: Sequence[str],
     progress: Progress | None = None,
     folders_are_classes: bool = True,
-) -> Known | None:
+) -> KnownPatients | None:
     """The patients, as `config.group_regex` or `config.groups` ask; None where neither does.
 
     Args:
@@ -45,11 +45,11 @@ def know_patients(
         UsageError: no regular expression, or pydicom is missing.
     """
     if config.group_regex is not None:
-        return Known(_by_expression(config.group_regex, root, paths), "by expression (--group-regex)", [])
+        return KnownPatients(_by_expression(config.group_regex, root, paths), "by expression (--group-regex)", [])
     if config.groups is None:
         return None
     if config.groups == DICOM:
-        return Known(_by_dicom(root, paths, progress), "by PatientID (--groups dicom)", [])
+        return KnownPatients(_by_dicom(root, paths, progress), "by PatientID (--groups dicom)", [])
     if config.groups == NAMES:
         guess = guess_patients(paths, folders_are_classes)
         if guess.expression is None:
@@ -58,9 +58,9 @@ def know_patients(
                 "--group-regex EXPRESSION, or --groups TABLE",
             )
         how = "by file name (--groups names)"
-        return Known(_by_expression(guess.expression, root, paths), how, [])
-    groups, told = groups_from_table(config.groups, root, paths)
-    return Known(groups, "by table (--groups)", told)
+        return KnownPatients(_by_expression(guess.expression, root, paths), how, [])
+    groups, notes = groups_from_table(config.groups, root, paths)
+    return KnownPatients(groups, "by table (--groups)", notes)
 
 
 def compile_group(expression: str | None) -> re.Pattern[str] | None:

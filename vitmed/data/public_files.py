@@ -33,21 +33,21 @@ CHUNK = 4096  # images
 AGAIN = "fetch or copy it again"
 
 
-class Part(NamedTuple):
+class SplitArrays(NamedTuple):
     """A split: images (N, H, W) or (N, H, W, 3) uint8, labels (N,) whole numbers into the classes."""
 
     images: np.ndarray
     labels: np.ndarray
 
 
-class Original(NamedTuple):
+class PublicSet(NamedTuple):
     """A whole set: number -> class name, and its splits by name."""
 
     classes: dict[int, str]
-    parts: dict[str, Part]
+    parts: dict[str, SplitArrays]
 
 
-def read_original(path: Path) -> Original | None:
+def read_public_files(path: Path) -> PublicSet | None:
     """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None for any other path.
 
     Raises:
@@ -60,7 +60,7 @@ def read_original(path: Path) -> Original | None:
     return None
 
 
-def write_folder(original: Original, folder: Path, ui: Ui) -> int:
+def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
     """Write `folder/<split>/<class>/<index>.png`, without loss; the number of images.
 
     Raises:
@@ -73,7 +73,7 @@ def write_folder(original: Original, folder: Path, ui: Ui) -> int:
             for label in np.unique(part.labels).tolist():
                 (folder / split / original.classes[label]).mkdir(parents=True)
 
-            def write(index: int, split: str = split, part: Part = part) -> None:
+            def write(index: int, split: str = split, part: SplitArrays = part) -> None:
                 name = original.classes[int(part.labels[index])]
                 image = Image.fromarray(np.ascontiguousarray(part.images[index]))
                 image.save(folder / split / name / f"{index:06d}.png", compress_level=4)
@@ -86,7 +86,7 @@ def write_folder(original: Original, folder: Path, ui: Ui) -> int:
     return total
 
 
-def _check(path: Path, original: Original) -> None:
+def _check(path: Path, original: PublicSet) -> None:
     for split, (images, labels) in original.parts.items():
         if len(images) != len(labels) or not len(labels):
             raise DataError(f"{path}: {len(images):,} images but {len(labels):,} labels in {split}", AGAIN)
@@ -102,10 +102,12 @@ def _check(path: Path, original: Original) -> None:
 # --- MedMNIST
 
 
-def _medmnist(path: Path) -> Original | None:
+def _medmnist(path: Path) -> PublicSet | None:
     if not npz.is_npz(path):
         return None
-    return Original(npz_folders.names_of(path), {name: Part(*part) for name, part in npz.open_npz(path).items()})
+    return PublicSet(
+        npz_folders.names_of(path), {name: SplitArrays(*part) for name, part in npz.open_npz(path).items()}
+    )
 
 
 # --- CIFAR
@@ -119,7 +121,7 @@ CIFAR = (
 )
 
 
-def _cifar(path: Path) -> Original | None:
+def _cifar(path: Path) -> PublicSet | None:
     for count, files, meta in CIFAR:
         names = [name for part in files.values() for name in part]
         there = [name for name in names if (path / name).is_file()]
@@ -128,31 +130,31 @@ def _cifar(path: Path) -> Original | None:
         if len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
             raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read: Callable[[Path, int], Part] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
+        read: Callable[[Path, int], SplitArrays] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
         parts = {}
         for split, batches in files.items():
             read_batches = [read(path / name, count) for name in batches]
-            parts[split] = Part(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
-        return Original(_cifar_names(path / meta, count), parts)
+            parts[split] = SplitArrays(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
+        return PublicSet(_cifar_names(path / meta, count), parts)
     return None
 
 
-def _binary_batch(file: Path, count: int) -> Part:
+def _binary_batch(file: Path, count: int) -> SplitArrays:
     before = 1 if count == 10 else 2  # label bytes of a record; the last is the one that counts
     data = np.frombuffer(_read(file), dtype=np.uint8)
     if not len(data) or len(data) % (before + PIXELS):
         raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {before + PIXELS}", AGAIN)
     records = data.reshape(-1, before + PIXELS)
-    return Part(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
+    return SplitArrays(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
 
 
-def _pickled_batch(file: Path, count: int) -> Part:
+def _pickled_batch(file: Path, count: int) -> SplitArrays:
     tree = _unpickle(file)
     data, labels = (_entry(tree, name) for name in ("data", "labels" if count == 10 else "fine_labels"))
     good = isinstance(labels, list) and all(isinstance(k, int) for k in labels)
     if not good or not isinstance(data, _Array) or data.values.ndim != 2 or data.values.shape[1:] != (PIXELS,):
         raise DataError(f"{file}: not a batch of CIFAR-{count}", AGAIN)
-    return Part(_interleaved(data.values), np.array(labels, dtype=np.int64))
+    return SplitArrays(_interleaved(data.values), np.array(labels, dtype=np.int64))
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
@@ -243,19 +245,21 @@ def _entry(tree: dict[Any, Any], name: str) -> Any:
 # --- MNIST
 
 
-def _mnist(path: Path) -> Original | None:
+def _mnist(path: Path) -> PublicSet | None:
     parts, missing = {}, []
     for split, prefix in (("train", "train"), ("test", "t10k")):
         files = [_idx_file(path, prefix, kind) for kind in ("images.idx3", "labels.idx1")]
         missing += [f"{prefix}-{kind}" for kind, file in zip(("images", "labels"), files, strict=True) if file is None]
         if None not in files:
-            parts[split] = Part(*(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None))
+            parts[split] = SplitArrays(
+                *(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None)
+            )
     if len(missing) == 4:
         return None
     if missing:
         raise DataError(f"{path}: the file {', '.join(missing)} is missing, of MNIST's four", AGAIN)
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
-    return Original({k: str(k) for k in numbers}, parts)
+    return PublicSet({k: str(k) for k in numbers}, parts)
 
 
 def _idx_file(path: Path, prefix: str, kind: str) -> Path | None:
@@ -296,4 +300,4 @@ def _read(file: Path, limit: int = 1 << 30) -> bytes:
     return data
 
 
-READERS: dict[str, Callable[[Path], Original | None]] = {"medmnist": _medmnist, "cifar": _cifar, "mnist": _mnist}
+READERS: dict[str, Callable[[Path], PublicSet | None]] = {"medmnist": _medmnist, "cifar": _cifar, "mnist": _mnist}

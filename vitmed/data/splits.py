@@ -17,7 +17,7 @@ from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.data.copies import first_copies, together
 from vitmed.data.folders import data_folder, image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.patients import Progress, know_patients
+from vitmed.data.patients import Progress, find_patients
 from vitmed.data.samples import Splits, shared_groups
 from vitmed.data.scan_cache import Index
 from vitmed.data.split_names import SPLITS
@@ -42,11 +42,11 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
     for name, indices in listing.parts.items():
         _check_classes(listing, name, indices)
-    listing = _know_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
+    listing = _with_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
-    told = [*listing.told, *_check_disjoint(listing, parts, config.allow_leakage)]
+    notes = [*listing.notes, *_check_disjoint(listing, parts, config.allow_leakage)]
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] += f", a stratified sample of {len(parts['train']):,}"
@@ -57,12 +57,12 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         made={name: made[name] for name in SPLITS},
         columns=listing.columns,
         patients=listing.patients,
-        told=tuple(told),
+        notes=tuple(notes),
         guess=listing.guess,
     )
 
 
-def _know_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
+def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """The same, with its copies where they matter: patients are unknown, and the splits are not all there."""
     if ready or listing.groups is not None:
         return listing
@@ -70,8 +70,8 @@ def _know_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
-    told = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
-    return replace(listing, first=first, told=(*listing.told, told))
+    notes = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
+    return replace(listing, first_copy=first, notes=(*listing.notes, notes))
 
 
 def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -132,13 +132,13 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     parts = {name: np.flatnonzero(names == name) for name in SPLITS}
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
-    known = know_patients(config, root, paths, progress, folders_are_classes=False)
+    known = find_patients(config, root, paths, progress, folders_are_classes=False)
     listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
     if known is not None:
-        listing = replace(listing, groups=known.groups, patients=known.how, told=tuple(known.told))
+        listing = replace(listing, groups=known.groups, patients=known.source, notes=tuple(known.notes))
     made = {"train": "all other images", "val": f"folder {folders['val'].name}/" if "val" in folders else ""}
     if "val" not in folders:
-        listing = _know_copies(listing, False, config.cache)
+        listing = _with_copies(listing, False, config.cache)
         share = config.val_fraction
         parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
         how = "by patient" if known is not None else "by image"
@@ -146,9 +146,9 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] = f"a sample of {len(parts['train']):,} of the others"
-    told = (*listing.told, *_check_disjoint(listing, parts, config.allow_leakage))
+    notes = (*listing.notes, *_check_disjoint(listing, parts, config.allow_leakage))
     samples = {name: listing.samples(parts[name]) for name in ("train", "val")}
-    return Splits(root, ("image",), samples, made, patients=listing.patients, told=told), len(parts["test"])
+    return Splits(root, ("image",), samples, made, patients=listing.patients, notes=notes), len(parts["test"])
 
 
 def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,14 +177,14 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
             of_class = rng.permutation(np.flatnonzero(labels == k))
             number[of_class] = (begin + np.arange(len(of_class))) % folds
             begin += len(of_class)
-        if listing.first is not None:
-            number = together(listing.first, indices, number)
+        if listing.first_copy is not None:
+            number = together(listing.first_copy, indices, number)
     taken = number == fold - 1
     for label, name in enumerate(listing.classes):
         if not (labels[taken] == label).any() or not (labels[~taken] == label).any():
             what = "patients" if listing.groups is not None else "images"
             raise DataError(
-                f"{listing.place(ALL, label)}: class {name!r} has too few {what} for fold {fold} of {folds}",
+                f"{listing.location(ALL, label)}: class {name!r} has too few {what} for fold {fold} of {folds}",
                 "fewer --folds, or add images",
             )
     return indices[taken], indices[~taken]
@@ -208,22 +208,22 @@ def split_off(
         codes = group_codes(listing.groups, indices)
         if len(codes) and codes.max() == 0:
             raise DataError(f"{listing.root}: one patient cannot be split into train and {name}", "add patients")
-        taken[_patients(labels, codes, fraction, seed)] = True
+        taken[_patient_share(labels, codes, fraction, seed)] = True
     else:
         rng = np.random.default_rng([seed, SPLITS.index(name)])
         for k in classes:
             of_class = np.flatnonzero(labels == k)
             count = max(1, round(len(of_class) * fraction))
             taken[rng.permutation(of_class)[:count]] = True
-        if listing.first is not None:
-            taken = together(listing.first, indices, taken)
+        if listing.first_copy is not None:
+            taken = together(listing.first_copy, indices, taken)
     for k in classes:
         of_class = labels == k
         if not (of_class & taken).any() or not (of_class & ~taken).any():
             count = int(of_class.sum())
             few = " of too few patients" if listing.groups is not None else ""
-            few = " that are often copies of each other" if listing.first is not None else few
-            place = listing.place("train" if "train" in listing.parts else ALL, k)
+            few = " that are often copies of each other" if listing.first_copy is not None else few
+            place = listing.location("train" if "train" in listing.parts else ALL, k)
             raise DataError(
                 f"{place}: class {listing.classes[k]!r} has {count} image{'s' * (count != 1)}{few}, too few to split "
                 f"off {name}",
@@ -239,7 +239,7 @@ def group_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
     return np.fromiter((code[group] for group in chosen), dtype=np.int64, count=len(chosen))
 
 
-def _patients(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Positions of about `fraction` of the images, whole patients; none where no such share has every class.
 
     The first fold of a stratified k-fold over patients that holds, and leaves, an image of every class; fewer
@@ -259,7 +259,7 @@ def _patients(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int)
 def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """(S,) int64: the fold of every image, 0 to folds - 1; whole patients, classes in proportion."""
     if int(codes.max()) + 1 > MANY:
-        return _levelled(labels, codes, folds, seed)
+        return _balanced_folds(labels, codes, folds, seed)
     from sklearn.model_selection import StratifiedGroupKFold
 
     number = np.empty(len(labels), dtype=np.int64)
@@ -271,7 +271,7 @@ def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int)
     return number
 
 
-def _levelled(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
+def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """The same for many patients: each, from the largest down, goes where it adds least to the unevenness of the folds.
 
     The unevenness is the sum over the classes of the squared shares that the folds have of a class; a patient with c_k
@@ -321,7 +321,7 @@ def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
         if label not in have:
             where = "" if part == ALL else f" in the {part} split"
             raise DataError(
-                f"{listing.place(part, label)}: class {name!r} has no image{where}",
+                f"{listing.location(part, label)}: class {name!r} has no image{where}",
                 "add images, or remove the class everywhere",
             )
 

@@ -63,7 +63,7 @@ class Table:
             )
         return found
 
-    def lacks(self, what: str, names: Sequence[str]) -> DataError:
+    def missing_column(self, what: str, names: Sequence[str]) -> DataError:
         """The error for a column that is not there."""
         return DataError(
             f"{self.file}: no column for the {what}; it has {', '.join(map(repr, self.header))}",
@@ -172,9 +172,9 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
     if len(table.header) == 2 and (path is None) != (group is None):  # the only other column
         path, group = (1 - group, group) if path is None and group is not None else (path, 1 - (path or 0))
     if path is None:
-        raise table.lacks("path of an image", PATH_NAMES)
+        raise table.missing_column("path of an image", PATH_NAMES)
     if group is None or group == path:
-        raise table.lacks("patient", GROUP_NAMES)
+        raise table.missing_column("patient", GROUP_NAMES)
     matcher = Matcher(root, table.file, paths)
     found: list[str | None] = [None] * len(paths)
     strange: list[str] = []
@@ -197,8 +197,8 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
             f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{first_of(missing, len(missing))}{rows}",
             f"give paths relative to {root} or to the table, or add the rows",
         )
-    told = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
-    return [str(patient) for patient in found], told
+    notes = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
+    return [str(patient) for patient in found], notes
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Labels:
         groups: patients, or None.
         splits: train, val or test of each, or None.
         columns: names of the further columns; rows: their cells.
-        told: messages for the user.
+        notes: messages for the user.
     """
 
     images: list[int]
@@ -220,7 +220,7 @@ class Labels:
     splits: list[str] | None
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_groups: bool = True) -> Labels:
@@ -237,9 +237,9 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
     path, label, split = table.find(PATH_NAMES), table.find(LABEL_NAMES), table.find(SPLIT_COLUMN_NAMES)
     group = table.find(GROUP_NAMES) if own_groups else None
     if path is None:
-        raise table.lacks("path of an image", PATH_NAMES)
+        raise table.missing_column("path of an image", PATH_NAMES)
     if label is None:
-        raise table.lacks("label", LABEL_NAMES)
+        raise table.missing_column("label", LABEL_NAMES)
     further = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split)]
     columns = tuple(table.header[i] for i in further)
     taken = [name for name in columns if name in TAKEN or name.startswith(("prob_", "logit_"))]
@@ -277,7 +277,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
 
     cells = [tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows]
     left = len(paths) - len(images)
-    told = (f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else ()
+    notes = (f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else ()
     return Labels(
         images=images,
         labels=column(label, "label") or [],
@@ -285,7 +285,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
         splits=_splits(table, split, rows),
         columns=columns,
         rows=cells,
-        told=told,
+        notes=notes,
     )
 
 

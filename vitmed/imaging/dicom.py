@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.process import Shared
+from vitmed.core.process import SharedContext
 from vitmed.imaging.codestreams import read_stream
 from vitmed.imaging.decoded import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
@@ -53,7 +53,7 @@ def _silence() -> Iterator[None]:
             logger.setLevel(level)
 
 
-QUIET = Shared(_silence)  # pydicom warns about every oddity, even where it reads the file
+QUIET = SharedContext(_silence)  # pydicom warns about every oddity, even where it reads the file
 
 
 def has_magic(head: bytes) -> bool:

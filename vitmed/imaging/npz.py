@@ -23,6 +23,7 @@ import numpy as np
 from filelock import FileLock
 
 from vitmed.core.cache_folder import cache_folder
+from vitmed.core.downloads import ROOM, check_room
 from vitmed.core.errors import DataError, UsageError
 
 SPLITS = ("train", "val", "test")
@@ -107,9 +108,7 @@ def _open(file: Path, size: int, changed: int) -> dict[str, Split]:
         arrays = {member.stem: np.load(member, mmap_mode="r", allow_pickle=False) for member in place.glob("*.npy")}
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"{folder}: cannot be used ({reason})", "make room, or name another disk: VITMED_CACHE=FOLDER"
-        ) from None
+        raise UsageError(f"{folder}: cannot be used ({reason})", ROOM) from None
     splits = {}
     for name in SPLITS:
         if f"{name}_images" in arrays:
@@ -132,13 +131,7 @@ def _unpack(file: Path, folder: Path, place: Path) -> None:
     try:
         with _opened(file) as archive:
             members = _members(file, archive)
-            total = sum(info.file_size for info in members)
-            free = shutil.disk_usage(folder).free
-            if total > free:
-                raise UsageError(
-                    f"{folder}: {file.name} unpacked is {total / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free",
-                    "make room, or name another disk: VITMED_CACHE=FOLDER",
-                )
+            check_room(folder, sum(info.file_size for info in members))
             for info in members:
                 with archive.open(info) as source, (part / info.filename).open("wb") as target:
                     shutil.copyfileobj(source, target, BLOCK)  # stops at the stated size, and checks the CRC

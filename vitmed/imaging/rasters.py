@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
-from vitmed.core.process import Shared
+from vitmed.core.process import SharedContext
 from vitmed.imaging.codestreams import Stream, read_stream
 from vitmed.imaging.decoded import FRAMES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
@@ -167,7 +167,7 @@ def _silence() -> Iterator[None]:
         cv2.utils.logging.setLogLevel(level)
 
 
-OPENCV_QUIET = Shared(_silence)  # vitmed's own error names the file
+OPENCV_QUIET = SharedContext(_silence)  # vitmed's own error names the file
 
 
 def _opencv(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.core.downloads import Source, bring
+from vitmed.core.downloads import Source, fetch_file
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.ui import Ui
 from vitmed.models.catalogue import entry_of, is_name, is_path, unknown_name
@@ -56,4 +56,4 @@ def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | 
     checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
     again = f"vitmed weights fetch {name}"
     source = Source(name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub)
-    return bring(source, weight_path(name, folder), ui, offline, warn=entry.non_commercial)
+    return fetch_file(source, weight_path(name, folder), ui, offline, warn=entry.non_commercial)

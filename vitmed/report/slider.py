@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.text import chance
+from vitmed.core.text import format_probability
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
@@ -138,11 +138,13 @@ def rows(curve: Mapping[str, Any], decided: bool) -> list[tuple[str, dict[str, A
     names: dict[int, list[str]] = {curve["start"]: ["in use"]} if decided else {}
     for text, index in curve["marks"]:
         names.setdefault(index, []).append(text)
-    marked = {chance(curve["thresholds"][index]) for index in names}
-    round_ones = [curve["thresholds"].index(threshold) for threshold in ROWS if chance(threshold) not in marked]
+    marked = {format_probability(curve["thresholds"][index]) for index in names}
+    round_ones = [
+        curve["thresholds"].index(threshold) for threshold in ROWS if format_probability(threshold) not in marked
+    ]
     told = []
     for index in sorted({*names, *round_ones}):
         row = at(curve, index)
         name = f" ({', '.join(names[index])})" if index in names else ""
-        told.append((f"{chance(row['threshold'])}{name}", row))
+        told.append((f"{format_probability(row['threshold'])}{name}", row))
     return told

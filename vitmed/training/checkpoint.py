@@ -21,8 +21,8 @@ from vitmed.core.config import PATHS, Config, ModelConfig
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
-from vitmed.core.load_config import AnyConfig, build_config, is_word
-from vitmed.core.places import find, is_elsewhere, store
+from vitmed.core.load_config import AnyConfig, build_config, is_keyword
+from vitmed.core.places import find_path, is_elsewhere, store_path
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.policy import DecisionPolicy
@@ -143,7 +143,7 @@ def set_data_root(path: Path, root: Path) -> None:
     """Write into a checkpoint, of training or of pretraining, where its data folder lies now."""
     content = safe_load(path)
     if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
-        stored = store(root, path.parent)
+        stored = store_path(root, path.parent)
         content["data"]["root"] = content["config"]["data"]["root"] = stored
         with whole_file(path) as stream:
             torch.save(content, stream)
@@ -244,7 +244,7 @@ def _head(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
         "format": format,
         "version": VERSION,
         "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
-        "config": portable(config, path.parent).model_dump(),
+        "config": store_paths(config, path.parent).model_dump(),
     }
 
 
@@ -260,7 +260,7 @@ def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dic
         for name, samples in splits.samples.items()
     }
     return {
-        "root": store(splits.root, path.parent),
+        "root": store_path(splits.root, path.parent),
         "splits": membership,
         "made": splits.made,
         "columns": list(splits.columns),
@@ -275,7 +275,7 @@ def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[
         rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
-    root = find(data["root"], path.parent)
+    root = find_path(data["root"], path.parent)
     splits = Splits(
         root,
         tuple(content["classes"]),
@@ -371,24 +371,24 @@ def _read_policy(path: Path, content: dict[str, Any]) -> DecisionPolicy | None:
     return policy
 
 
-def portable(config: AnyConfig, folder: Path) -> AnyConfig:
-    """The configuration with its paths as `places.store` names them in a folder; a name of the catalogue is none."""
+def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
+    """The configuration with its paths as `places.store_path` names them in a folder."""
     for section, name in PATHS:
         part = getattr(config, section)
         value = getattr(part, name)
-        if value is not None and not is_word(name, value):
-            part = part.model_copy(update={name: store(value, folder)})
+        if value is not None and not is_keyword(name, value):
+            part = part.model_copy(update={name: store_path(value, folder)})
             config = config.model_copy(update={section: part})
     return config
 
 
-def placed(config: AnyConfig, folder: Path) -> dict[str, Any]:
-    """The tree of a configuration as `portable` left it, with its paths as they are seen from here."""
+def find_paths(config: AnyConfig, folder: Path) -> dict[str, Any]:
+    """The tree of a configuration as `store_paths` left it, with its paths as they are seen from here."""
     tree = config.model_dump()
     for section, name in PATHS:
         value = tree[section][name]
-        if value is not None and not is_word(name, value, folder):
-            tree[section][name] = str(find(value, folder))
+        if value is not None and not is_keyword(name, value, folder):
+            tree[section][name] = str(find_path(value, folder))
     return tree
 
 
