@@ -192,9 +192,9 @@ def test_label_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     assert "line 62: x.png" in text
     assert "no label (column 'label'): line 61" in refused(head, *rows[:-1], [rows[-1][0], " "])
     assert "a/i0.png is named in line 2 and in line 62" in refused(head, *rows, ["a/i0.png", "1"])
-    assert "all rows are of one class, 'x'" in refused(head, *([p, "x"] for p, _ in rows))
+    assert "all rows have the class 'x'" in refused(head, *([p, "x"] for p, _ in rows))
     assert "no column for the label" in refused(["path", "finding"], *rows)
-    assert "'later' in the column 'split' is no split" in refused([*head, "split"], *([*row, "later"] for row in rows))
+    assert "'later' in column 'split' is not a split" in refused([*head, "split"], *([*row, "later"] for row in rows))
     assert "has test but no train" in refused([*head, "split"], *([*row, "test"] for row in rows))
     for name in ("prediction", "confidence", "class", "sha256", "prob_0", "logit_x"):
         assert f"the column {name} has a name that" in refused([*head, name], *([*row, "1"] for row in rows))

@@ -322,7 +322,7 @@ def test_only_some_members(tmp_path: Path) -> None:
 
 def test_patients_cannot_be_found_in_it(tmp_path: Path) -> None:
     file = save(tmp_path / "mine.npz", **arrays())
-    with pytest.raises(DataError, match="tells no patients"):
+    with pytest.raises(DataError, match="does not identify patients"):
         make_splits(DataConfig(root=str(file), group_regex=r"\d+"))
 
 

@@ -35,7 +35,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pretraining import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import find_paths, load_pretraining, save_encoder, save_pretraining, store_paths
 from vitmed.training.loop import TrainState
-from vitmed.training.plan_rules import SCRATCH, Situation, decide
+from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, settle_window
 from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
 from vitmed.training.run import epochs_of, json_line, splits_csv, stop_signals
@@ -141,15 +141,15 @@ def _sized(config: PretrainConfig, splits: Splits, ui: Ui) -> PretrainConfig:
     """Image and patch size as the plan of training from scratch has them, where nobody set them."""
     count, val = (len(splits.samples[name]) for name in ("train", "val"))
     device = pick_device(config.train.device).type
-    situation = Situation(SCRATCH, count, val, median_side(splits), device, width=0)
+    inputs = PlanInputs(SCRATCH, count, val, median_side(splits), device, width=0)
     decided = {
-        decision.field.removeprefix("model."): decision
-        for decision in decide(Config(model=config.model), situation)
-        if decision.field in ("model.image_size", "model.patch_size")
+        setting.field.removeprefix("model."): setting
+        for setting in plan_settings(Config(model=config.model), inputs)
+        if setting.field in ("model.image_size", "model.patch_size")
     }
-    for decision in decided.values():
-        ui.say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
-    update = {name: decision.value for name, decision in decided.items()}
+    for setting in decided.values():
+        ui.say(f"{setting.field} {setting.value}: {setting.when}; {setting.why}")
+    update = {name: setting.value for name, setting in decided.items()}
     return config.model_copy(update={"model": config.model.model_copy(update=update)})
 
 

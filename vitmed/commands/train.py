@@ -140,9 +140,9 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: 
     config, splits = ready.config, ready.splits
     asked_point(config.evaluate, len(splits.classes))  # before the night, not after it
     session = TrainingRun(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
-    if ready.decisions:
-        ui.say(f"plan for {ready.situation}; flags go over it, --config replaces it:")
-        for line in describe(ready.decisions):
+    if ready.settings:
+        ui.say(f"plan for {ready.inputs}; flags go over it, --config replaces it:")
+        for line in describe(ready.settings):
             ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)

@@ -145,7 +145,7 @@ def _download(source: Source, path: Path, ui: Ui) -> None:
     """Fetch the file, check it, write its hash and give it its name; remove it if it is wrong."""
     part, digest = _from_hub(source, path) if source.hub else (_from_address(source, path, ui), None)
     what = f"{path.name} from {source.url}"
-    fix = f"it was removed; try again: {source.again}. If the error stays, the file was changed on its way: avoid it"
+    fix = f"it was removed; try again: {source.again}. If the error stays, it was changed on its way: do not use it"
     try:
         source.check(part, what, fix, digest)
     except VitmedError:

@@ -34,7 +34,7 @@ from vitmed.models.weight_files import safe_load
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
-GONE = {"data.cache_mb"}  # fields that earlier versions stored
+REMOVED = {"data.cache_mb"}  # fields that earlier versions stored
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint whole or not at all. Paths are stored relative to its folder."""
     content = {
-        **_head(FORMAT, config, path),
+        **_header(FORMAT, config, path),
         "classes": list(splits.classes),
         "preprocessing": Preprocessing.of(config).to_dict(),
         "data": {**_membership(splits, hashes, path), "seen": list(seen)},
@@ -180,7 +180,7 @@ def save_encoder(
     It also holds the sha256 of every image that pretraining used, so that a test image among them is noticed later.
     """
     content = {
-        **_head(ENCODER, config, path),
+        **_header(ENCODER, config, path),
         "preprocessing": Preprocessing.of(config).to_dict(),
         "seen": [digest for name in hashes for digest in hashes[name]],
         "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
@@ -191,7 +191,7 @@ def save_encoder(
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class PretrainingState:
     """The last.pt of a pretraining run: its configuration, its images, and the state from which `--resume` goes on."""
 
     path: Path
@@ -206,7 +206,7 @@ def save_pretraining(
 ) -> None:
     """Write the state of a pretraining run whole or not at all. Paths are stored relative to its folder."""
     content = {
-        **_head(PRETRAINING, config, path),
+        **_header(PRETRAINING, config, path),
         "classes": list(splits.classes),
         "data": _membership(splits, hashes, path),
         "training": training,
@@ -215,28 +215,28 @@ def save_pretraining(
         torch.save(content, stream)
 
 
-def load_pretraining(path: Path) -> Pretraining:
+def load_pretraining(path: Path) -> PretrainingState:
     """Read the last.pt of a pretraining run. Raises CheckpointError where it is something else, or damaged."""
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
     try:
         splits, hashes = _read_membership(path, content)
-        config = build_config(_today(content["config"]), PretrainConfig)
-        return Pretraining(path, config, splits, hashes, dict(content["training"]))
+        config = build_config(_without_removed_fields(content["config"]), PretrainConfig)
+        return PretrainingState(path, config, splits, hashes, dict(content["training"]))
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
 
 
-def _today(config: dict[str, Any]) -> dict[str, Any]:
+def _without_removed_fields(config: dict[str, Any]) -> dict[str, Any]:
     """A stored configuration without the fields that are gone; they changed no result."""
     return {
-        section: {field: value for field, value in fields.items() if f"{section}.{field}" not in GONE}
+        section: {field: value for field, value in fields.items() if f"{section}.{field}" not in REMOVED}
         for section, fields in config.items()
     }
 
 
-def _head(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
+def _header(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
     """What every file of ours begins with."""
     import vitmed
 
@@ -334,7 +334,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     splits, hashes = _read_membership(path, content)
     classes = splits.classes
-    config = build_config(_today(content["config"]))
+    config = build_config(_without_removed_fields(content["config"]))
     if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"classes {classes}")
     if Preprocessing(**content["preprocessing"]) != Preprocessing.of(config):

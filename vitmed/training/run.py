@@ -115,7 +115,7 @@ class TrainingRun:
         self.hashes, records = check_images(self.images, self.config.data, self.ui)
         before = seen_before(self.seen, self.hashes["test"])
         if before:
-            self.ui.warn(f"{before:,} images of test were used to make the weights: the result is flattered")
+            self.ui.warn(f"{before:,} images of test were used to make the weights: the result is optimistic")
         return records
 
     def open(self, folder: RunFolder) -> None:
@@ -281,7 +281,7 @@ def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[d
     for name in ("val", "test"):
         copies = sum(digest in seen for digest in hashes[name])
         if copies:
-            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered")
+            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is optimistic")
         seen |= dict.fromkeys(hashes[name], name)
     return hashes, records
 
