@@ -61,7 +61,7 @@ def test_one_decode_serves_the_check_and_the_network(tmp_path: Path, kind: str, 
     assert both.error is None and both.square is not None and alone.square is None
     assert np.array_equal(both.square, how.read(path))
     assert both.record is not None and alone.record is not None
-    assert both.record.facts == alone.record.facts and not both.record.reduced
+    assert both.record.header == alone.record.header and not both.record.reduced
     for name in ("numbers", "thumbnail"):
         assert np.array_equal(getattr(both.record, name), getattr(alone.record, name))
 

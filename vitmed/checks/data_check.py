@@ -150,8 +150,8 @@ def _looks(images: Sequence[Image]) -> tuple[np.ndarray, np.ndarray]:
     """Thumbnails (N, S, S) uint8 and width / height (N,)."""
     if not images:
         return np.empty((0, 1, 1), np.uint8), np.empty(0)
-    sides = [(i.record.facts.width, i.record.facts.height) for i in images if i.record.facts is not None]
-    turned = [i.record.facts.orientation >= 5 for i in images if i.record.facts is not None]
+    sides = [(i.record.header.width, i.record.header.height) for i in images if i.record.header is not None]
+    turned = [i.record.header.orientation >= 5 for i in images if i.record.header is not None]
     aspects = np.array([h / w if turn else w / h for (w, h), turn in zip(sides, turned, strict=True)])
     return np.stack([i.record.thumbnail for i in images if i.record.thumbnail is not None]), aspects
 

@@ -108,10 +108,10 @@ def of_files(images: Sequence[Image]) -> list[Finding]:
         reason, more = bad[0].record.problem, f" (the first: {bad[0].record.problem})"
         text = f"{counted(len(bad), 'file')}: {reason}" if len(bad) == 1 else f"{counted(len(bad), 'file')}{more}"
         found.append(make(kind, text, [image.path for image in bad], fix=bad[0].record.fix))
-    good = [image for image in images if not image.record.kind and image.record.facts is not None]
+    good = [image for image in images if not image.record.kind and image.record.header is not None]
     if not good:
         return found
-    facts = [image.record.facts for image in good if image.record.facts is not None]
+    facts = [image.record.header for image in good if image.record.header is not None]
     for code, values in (
         ("mixed_modes", [f.mode for f in facts]),
         ("mixed_depths", [f"{f.bits} bits" for f in facts]),

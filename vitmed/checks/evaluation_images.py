@@ -99,13 +99,13 @@ def own_notes(saved: Checkpoint, split: str, now: list[str]) -> list[str]:
     if copies:
         notes.append(
             f"Leakage: {copies:,} of these images {'is' if copies == 1 else 'are'} byte for byte in another split; the "
-            "result is flattered."
+            "result is optimistic."
         )
     before = seen_before(saved.seen, saved.hashes[split]) if split == "test" else 0
     if before:
         notes.append(
             f"Leakage: {before:,} of these images {'was' if before == 1 else 'were'} used to make the weights that the "
-            "run started from; the result is flattered."
+            "run started from; the result is optimistic."
         )
     return notes
 
@@ -138,7 +138,7 @@ def foreign_images(saved: Checkpoint, root: Path, asked: Asked) -> tuple[Listing
             f"--split {parts[0]}",
         )
     listing, notes = _foreign_patients(saved, listing, asked)
-    return listing, part, [*notes, *listing.told]
+    return listing, part, [*notes, *listing.notes]
 
 
 def _foreign_patients(saved: Checkpoint, listing: Listing, asked: Asked) -> tuple[Listing, list[str]]:
@@ -177,7 +177,7 @@ def leakage(
         text += "this model (train, val or pretraining)"
         if not allow:
             raise DataError(f"{root}: {text}, the first is {seen[0]}", "judge it on others, or say --allow-leakage")
-        notes.append(f"Leakage: {text}; the result is flattered.")
+        notes.append(f"Leakage: {text}; the result is optimistic.")
     tested = set(saved.hashes.get("test", ()))
     again = sum(digest in tested for digest in hashes)
     if again:

@@ -54,7 +54,7 @@ class Shortcut:
 
 def features(records: Sequence[Record]) -> dict[str, np.ndarray]:
     """Family -> (N, D) float64. Every record is of an image that could be decoded."""
-    facts = [record.facts for record in records]
+    facts = [record.header for record in records]
     size = np.array([[f.width, f.height] for f in facts if f is not None], dtype=np.float64)
     weight = np.array([[record.size] for record in records], dtype=np.float64)
     pixels = size.prod(axis=1, keepdims=True)

@@ -20,7 +20,7 @@ from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
-from vitmed.data.patients import compile_group, group_of, know_patients
+from vitmed.data.patients import compile_group, find_patients, group_of
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import Index
 from vitmed.data.tables import labels_from_table
@@ -106,9 +106,9 @@ def check(
     if pattern is not None and (missed := sum(group is None for group in of_images)):
         ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
     if groups is not None:
-        known = know_patients(config, root, paths)
+        known = find_patients(config, root, paths)
         assert known is not None
-        of_images, source = known.groups, known.how
+        of_images, source = known.groups, known.source
     if own_groups is not None:
         of_images, source = own_groups, "by table (--labels)"
     if source is None and (guess := guess_patients(paths)).expression is not None:
@@ -154,7 +154,7 @@ def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Surve
         the survey of them, and their patients where the table has those and they count.
     """
     table = labels_from_table(file, seen.root, seen.files, own_groups)
-    for told in table.told:
+    for told in table.notes:
         ui.warn(told)
     files = tuple(seen.files[i] for i in table.images)
     if len(files) < len(seen.files):

@@ -19,7 +19,7 @@ from vitmed.data.read_images import read_all
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
 from vitmed.training.loop import classification_loss, end_epoch, rest_of_epoch
-from vitmed.training.lr_range import Range, rising, watch
+from vitmed.training.lr_range import RangeTest, rising_rates, run_range_test
 from vitmed.training.prepare import get_ready
 from vitmed.training.run import TrainingRun
 
@@ -36,7 +36,7 @@ def lr_find(
     offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
-) -> Range:
+) -> RangeTest:
     """The learning rate range test: what `train` would do, with a rate that rises from step to step.
 
     Only training images are looked at; no run folder is made and nothing is kept but the picture.
@@ -67,8 +67,8 @@ def lr_find(
     session = TrainingRun(ready.config, ready.splits, ready.device, ui, ready.weights)
     read_all({"train": session.images["train"]}, ready.config.data, ui)
     session.prepare()
-    rates = rising(low, high, steps)
-    found = watch(rates, _losses(session, rates, ui))
+    rates = rising_rates(low, high, steps)
+    found = run_range_test(rates, _losses(session, rates, ui))
     write_bytes(file, png(lr_range(found)))
     planned = ready.config.train.lr
     ui.say(f"{'ended where the loss rose' if found.diverged else 'the loss did not diverge'}; picture: {file}")

@@ -17,7 +17,7 @@ from vitmed.core.hardware import describe as describe_device
 from vitmed.core.load_config import load_config
 from vitmed.core.places import as_written
 from vitmed.core.ui import Ui
-from vitmed.training.plan_rules import Decision, Situation, describe, fields_set
+from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
 from vitmed.training.prepare import TIMED, Ready, get_ready, minutes_of_training
 
 
@@ -26,8 +26,8 @@ class Plan:
     """What `vitmed plan` found: the configuration, why, what it costs, and the file that it was written to."""
 
     config: Config
-    decisions: list[Decision]
-    situation: Situation
+    settings: list[PlannedSetting]
+    inputs: PlanInputs
     minutes: float
     file: Path
 
@@ -63,8 +63,8 @@ def plan(
         file = free_name(file, file.suffix)
     check_writable(file)
     ready = get_ready(load_config(config, overrides, sets), True, offline, ui)
-    ui.say(f"plan for {ready.situation}:")
-    for line in describe(ready.decisions):
+    ui.say(f"plan for {ready.inputs}:")
+    for line in describe(ready.settings):
         ui.say(f"  {line}")
     with ui.bar("timing a step", unit="steps"):
         minutes = minutes_of_training(ready)
@@ -76,13 +76,13 @@ def plan(
     )
     write_text(file, plan_yaml(ready, file.parent))
     ui.say(f"edit {file} and train with: vitmed train --config {file}")
-    return Plan(ready.config, ready.decisions, ready.situation, minutes, file)
+    return Plan(ready.config, ready.settings, ready.inputs, minutes, file)
 
 
 def plan_yaml(ready: Ready, folder: Path) -> str:
     """What was set and what was decided, each with its reason, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in ready.decisions}
-    lines = [f"# vitmed plan: {ready.situation}", "# Train with: vitmed train --config THIS_FILE"]
+    reasons = {d.field: f"{d.when}: {d.why}" for d in ready.settings}
+    lines = [f"# vitmed plan: {ready.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
         asked, definite = getattr(ready.given, section), getattr(ready.config, section)
         fields = {

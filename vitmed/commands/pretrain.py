@@ -21,7 +21,7 @@ from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
-from vitmed.data.patient_notes import tell_patients
+from vitmed.data.patient_notes import report_patients
 from vitmed.data.read_images import read_all
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
@@ -33,9 +33,9 @@ from vitmed.models.vit import build_vit
 from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pretraining import loss_curves, reconstruction_figure
-from vitmed.training.checkpoint import load_pretraining, placed, portable, save_encoder, save_pretraining
+from vitmed.training.checkpoint import find_paths, load_pretraining, save_encoder, save_pretraining, store_paths
 from vitmed.training.loop import TrainState
-from vitmed.training.plan_rules import SCRATCH, Situation, decide
+from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, settle_window
 from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
 from vitmed.training.run import epochs_of, json_line, splits_csv, stop_signals
@@ -141,15 +141,15 @@ def _sized(config: PretrainConfig, splits: Splits, ui: Ui) -> PretrainConfig:
     """Image and patch size as the plan of training from scratch has them, where nobody set them."""
     count, val = (len(splits.samples[name]) for name in ("train", "val"))
     device = pick_device(config.train.device).type
-    situation = Situation(SCRATCH, count, val, median_side(splits), device, width=0)
+    inputs = PlanInputs(SCRATCH, count, val, median_side(splits), device, width=0)
     decided = {
-        decision.field.removeprefix("model."): decision
-        for decision in decide(Config(model=config.model), situation)
-        if decision.field in ("model.image_size", "model.patch_size")
+        setting.field.removeprefix("model."): setting
+        for setting in plan_settings(Config(model=config.model), inputs)
+        if setting.field in ("model.image_size", "model.patch_size")
     }
-    for decision in decided.values():
-        ui.say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
-    update = {name: decision.value for name, decision in decided.items()}
+    for setting in decided.values():
+        ui.say(f"{setting.field} {setting.value}: {setting.when}; {setting.why}")
+    update = {name: setting.value for name, setting in decided.items()}
     return config.model_copy(update={"model": config.model.model_copy(update=update)})
 
 
@@ -175,7 +175,7 @@ def _resumed(
     if config is not None or sets or set(overrides) - RESUMABLE:
         raise UsageError("--resume goes on with the run's own configuration", "with it give only --device, --workers")
     saved = load_pretraining(folder.last)
-    tree = placed(saved.config, folder.path)
+    tree = find_paths(saved.config, folder.path)
     root = data_folder(data if data is not None else saved.splits.root)
     tree["data"]["root"] = str(root)
     for key, value in overrides.items():
@@ -208,7 +208,7 @@ class Run:
         self.hashes: dict[str, list[str]] = {}
         for name, samples in splits.samples.items():
             ui.say(f"{name:5} {len(samples):,} images, {splits.made[name]}")
-        tell_patients(splits, "a patient of a later test may be among these images", ui)
+        report_patients(splits, "a patient of a later test may be among these images", ui)
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
         ui.say(f"encoder {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
         ui.say(
@@ -220,7 +220,7 @@ class Run:
     def open(self, folder: RunFolder) -> None:
         """Write what is known before the first batch, and make a new state."""
         self.folder = folder
-        write_text(folder.config, portable(self.config, folder.path).to_yaml())
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
         self._prepare()
@@ -234,7 +234,7 @@ class Run:
             self.state.load_state_dict(training)
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
-        write_text(folder.config, portable(self.config, folder.path).to_yaml())  # the data may lie elsewhere now
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # the data may lie elsewhere now
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def _prepare(self) -> None:

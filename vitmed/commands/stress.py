@@ -183,7 +183,9 @@ def _decode(
     def one(sample: Sample) -> Image.Image | str:
         try:
             path = root / sample.path
-            return reduced(read_image(path, how.channels, frame=how.frame, window=how.window, least=how.least), how)
+            return reduced(
+                read_image(path, how.channels, frame=how.frame, window=how.window, min_size=how.min_size), how
+            )
         except DataError as error:
             return error.line
 

@@ -29,7 +29,7 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
-from vitmed.training.checkpoint import load_checkpoint, placed
+from vitmed.training.checkpoint import find_paths, load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import get_ready
@@ -140,9 +140,9 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: 
     config, splits = ready.config, ready.splits
     asked_point(config.evaluate, len(splits.classes))  # before the night, not after it
     session = TrainingRun(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
-    if ready.decisions:
-        ui.say(f"plan for {ready.situation}; flags go over it, --config replaces it:")
-        for line in describe(ready.decisions):
+    if ready.settings:
+        ui.say(f"plan for {ready.inputs}; flags go over it, --config replaces it:")
+        for line in describe(ready.settings):
             ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
@@ -189,7 +189,7 @@ def _resumed(
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
-    tree = placed(checkpoint.config, folder.path)
+    tree = find_paths(checkpoint.config, folder.path)
     tree["data"]["root"] = str(data_folder(data) if data is not None else checkpoint.data_root())
     epochs = checkpoint.config.train.epochs
     for key, value in overrides.items():

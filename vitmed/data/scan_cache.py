@@ -26,7 +26,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.ui import Ui
 from vitmed.data.batches import Progress, batched, in_threads
 from vitmed.imaging import npz
-from vitmed.imaging.decoded import FileFacts
+from vitmed.imaging.decoded import ImageHeader
 from vitmed.imaging.decoder_versions import decoding_version
 from vitmed.imaging.look import NUMBERS, SIDE, Record
 
@@ -209,8 +209,8 @@ def _remove(file: Path) -> None:
 
 
 def _values(record: Record) -> tuple[str, bytes]:
-    assert record.facts is not None and record.numbers is not None and record.thumbnail is not None
-    facts = [record.size, record.sha256, asdict(record.facts), record.personal]
+    assert record.header is not None and record.numbers is not None and record.thumbnail is not None
+    facts = [record.size, record.sha256, asdict(record.header), record.personal]
     return json.dumps(facts), record.numbers.astype("<f4").tobytes() + record.thumbnail.tobytes()
 
 
@@ -218,4 +218,4 @@ def _record(reduced: bool, facts: str, pixels: bytes) -> Record:
     size, sha256, head, personal = json.loads(facts)
     numbers = np.frombuffer(pixels, "<f4", count=len(NUMBERS))
     thumbnail = np.frombuffer(pixels, np.uint8, offset=numbers.nbytes).reshape(SIDE, SIDE)
-    return Record(size, sha256, FileFacts(**head), numbers, thumbnail, tuple(personal), reduced)
+    return Record(size, sha256, ImageHeader(**head), numbers, thumbnail, tuple(personal), reduced)

@@ -6,7 +6,7 @@ import hashlib
 from importlib import metadata
 from pathlib import Path
 
-# Distributions that decode a file, or compute with its pixels. Those that are not installed count as absent.
+# Distributions that decode a file or process its pixels.
 DECODERS = (
     "pillow", "numpy",
     "opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python",
@@ -15,9 +15,9 @@ DECODERS = (
 
 
 def decoding_version() -> str:
-    """16 hexadecimal digits: vitmed's own sources in `imaging/` and the versions of `DECODERS`; imports none of them.
+    """16 hexadecimal digits: a hash of vitmed's sources in `imaging/` and the versions of `DECODERS`.
 
-    Whatever is kept of decoded pixels carries this string, so an upgrade makes it anew.
+    Every cache of decoded pixels carries this string, so an upgrade renews it.
     """
     digest = hashlib.sha256()
     for name in DECODERS:

@@ -1,4 +1,4 @@
-"""What looks like a person: in file names, and in the metadata that travel inside an image file."""
+"""Finds what looks like personal data: in file names, and in the metadata inside image files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from vitmed.imaging.dicom import QUIET
 
-# Marks in the bytes of a file without which there is nothing to look for: most files end here.
+# A file without any of these byte sequences has no metadata to search; most files have none.
 MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
 EXIF_FIELDS = {
     0x013B: "Artist",
@@ -25,8 +25,6 @@ KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|
 NO_PERSON = re.compile(r"anonym|de-?ident|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case", re.I)
 DICOM_FIELDS = ("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames")
 BURNED = {"US": "ultrasound", "SC": "secondary capture", "XA": "angiography"}
-
-
 _YEAR = r"(?:19\d\d|20[0-2]\d)"
 _DATE = rf"{_YEAR}(?:[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01]))?(?!\d)"
 _NAME = r"(?:[A-Z]{2,}|[A-Z][a-z]+(?:-[A-Z][a-z]+)?)"
@@ -35,7 +33,7 @@ _NAMES = re.compile(
     rf"(?<![A-Za-z0-9])(?:({_NAME})[_ ,.-]+({_NAME})[_ ,.-]+{_DATE}|"
     rf"{_DATE}[_ ,.-]+({_NAME})[_ ,.-]+({_NAME})(?![A-Za-z]))"
 )
-# Words that stand where a name would: of cameras, slides, organs and views.
+# Words of cameras, slides, organs and views that appear where a name would.
 _WORDS = (
     "img image scan slide slice cell cells thin thinf thick original copy frame crop patch tile stain series study "
     "view left right front side normal abnormal positive negative benign malignant infected uninfected parasitized "
@@ -60,7 +58,7 @@ PATTERNS = {
 def looks_like_a_person(text: str) -> str | None:
     """What in a file name or a comment looks like a person: "a name", "a date of birth", "an e-mail address", ...
 
-    Patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` is called a name, `jdoe3` is not.
+    It matches patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` counts as a name, `jdoe3` not.
     """
     for what, expression in PATTERNS.items():
         if expression.search(text):
@@ -72,19 +70,19 @@ def looks_like_a_person(text: str) -> str | None:
 
 
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
-    """Fields of the metadata that look like a person or tell where the picture was taken: names, never values."""
+    """Names (never values) of metadata fields that look like personal data or state where the image was taken."""
     if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
         return _dicom(data)
     head = data if data[:4] == b"\x89PNG" else data[: 1 << 18]
     if not any(mark in head for mark in MARKS):
         return ()
     found: set[str] = set()
-    # Pillow warns of, and raises for, much that a damaged file may hold; the decoder will tell of that.
+    # Pillow raises many errors for damaged files; the decoder reports them.
     with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
         found |= _exif(image)
         texts = dict(image.info)
         if isinstance(image, ImageFile.ImageFile) and image.format == "PNG":
-            texts |= getattr(image, "text", {})  # also what stands behind the pixels
+            texts |= getattr(image, "text", {})  # also the texts after the pixels
         for key, value in texts.items():
             text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
             if key in ("exif", "icc_profile", "photoshop") or not isinstance(text, str) or not text.strip():
@@ -115,13 +113,13 @@ def _exif(image: Image.Image) -> set[str]:
 
 @QUIET
 def _dicom(data: bytes) -> tuple[str, ...]:
-    """Of a DICOM file, where pydicom is installed: fields that are filled, and marks of text inside the picture."""
+    """Filled personal fields of a DICOM file, and signs of text in its pixels; () without pydicom."""
     try:
         import pydicom
     except ImportError:
         return ()
     found = []
-    with contextlib.suppress(Exception):  # a damaged file is the reader's to name
+    with contextlib.suppress(Exception):  # the decoder reports damaged files
         tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
         head = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
         for name in DICOM_FIELDS:
@@ -131,5 +129,5 @@ def _dicom(data: bytes) -> tuple[str, ...]:
         if str(head.get("BurnedInAnnotation", "")).upper() == "YES":
             found.append("DICOM BurnedInAnnotation YES")
         elif (modality := str(head.get("Modality", ""))) in BURNED:
-            found.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the picture")
+            found.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
     return tuple(found)

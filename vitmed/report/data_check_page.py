@@ -51,7 +51,7 @@ def table(images: Sequence[Image]) -> list[dict[str, Any]]:
 
 def sizes(images: Sequence[Image]) -> dict[str, Any]:
     """Counts by format, mode and bit depth, and the quartiles of width and height; of the files whose head is sound."""
-    facts = [image.record.facts for image in images if image.record.facts is not None]
+    facts = [image.record.header for image in images if image.record.header is not None]
     found: dict[str, Any] = {
         "formats": dict(Counter(f.format for f in facts).most_common()),
         "modes": dict(Counter(f.mode for f in facts).most_common()),
@@ -67,8 +67,8 @@ def size_histogram(images: Sequence[Image]) -> Figure:
     """Longer sides, px, by class where there are few."""
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes = figure.add_subplot()
-    good = [image for image in images if image.record.facts is not None]
-    longer = np.array([max(i.record.facts.width, i.record.facts.height) for i in good if i.record.facts is not None])
+    good = [image for image in images if image.record.header is not None]
+    longer = np.array([max(i.record.header.width, i.record.header.height) for i in good if i.record.header is not None])
     labels = np.array([image.label or "no class" for image in good])
     names = sorted(set(labels.tolist()))
     if len(good):

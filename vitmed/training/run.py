@@ -24,7 +24,7 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
-from vitmed.data.patient_notes import seen_before, tell_patients
+from vitmed.data.patient_notes import report_patients, seen_before
 from vitmed.data.read_images import scan_all
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
@@ -36,7 +36,7 @@ from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import build_vit
 from vitmed.training.baselines import LinearHead
-from vitmed.training.checkpoint import Checkpoint, portable, save_checkpoint, set_data_root
+from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root, store_paths
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
 
@@ -83,7 +83,7 @@ class TrainingRun:
         if len(splits.classes) == 2:
             told = self.config.data.positive or splits.classes[positive_class(splits.classes)]
             self.ui.say(f"positive class: {told} (--positive names the other)")
-        tell_patients(splits, "a patient may be in two splits, which flatters the result", self.ui)
+        report_patients(splits, "a patient may be in two splits, which flatters the result", self.ui)
         model = config.model
         self.ui.say(f"model {describe_model(model)}, {start}")
         self.ui.say(f"training {self._learning()}")
@@ -115,13 +115,13 @@ class TrainingRun:
         self.hashes, records = check_images(self.images, self.config.data, self.ui)
         before = seen_before(self.seen, self.hashes["test"])
         if before:
-            self.ui.warn(f"{before:,} images of test were used to make the weights: the result is flattered")
+            self.ui.warn(f"{before:,} images of test were used to make the weights: the result is optimistic")
         return records
 
     def open(self, folder: RunFolder) -> None:
         """Write what is known before the first batch, and make a new state."""
         self.folder = folder
-        write_text(folder.config, portable(self.config, folder.path).to_yaml())
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
         write_json(folder.data_check, {"notes": self.notes, "counts": self.counts})
@@ -139,7 +139,7 @@ class TrainingRun:
             self.state.load_state_dict(checkpoint.training)
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
-        write_text(folder.config, portable(self.config, folder.path).to_yaml())  # it may go on for longer
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # it may go on for longer
         if self.splits.root != checkpoint.splits.root:
             for file in folder.path.glob("*.pt"):  # none may be written again, and all are evaluated on these images
                 set_data_root(file, self.splits.root)
@@ -281,7 +281,7 @@ def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[d
     for name in ("val", "test"):
         copies = sum(digest in seen for digest in hashes[name])
         if copies:
-            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is flattered")
+            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is optimistic")
         seen |= dict.fromkeys(hashes[name], name)
     return hashes, records
 
