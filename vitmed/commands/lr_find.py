@@ -18,7 +18,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_all
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
-from vitmed.training.loop import classification_loss, end_epoch, rest_of_epoch
+from vitmed.training.loop import classification_loss, end_epoch, train_epoch
 from vitmed.training.lr_range import Range, rising, watch
 from vitmed.training.prepare import get_ready
 from vitmed.training.run import TrainingRun
@@ -98,7 +98,7 @@ def _losses(session: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[fl
     done = 0
     with ui.bar("raising the learning rate", unit="steps") as advance:
         while not ended():
-            events = rest_of_epoch(
+            events = train_epoch(
                 state, session.loader, batches, noted, config, session.device, ended, lambda step: rates[step]
             )
             try:

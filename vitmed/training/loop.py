@@ -177,7 +177,7 @@ def fit(
     train = config.train
     loss_of = classification_loss(state.model, batches.labels, val.preprocessing, len(classes), config, precision)
     while state.epoch < train.epochs and not out_of_patience(state, config) and not stop():
-        complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
+        complete = yield from train_epoch(state, loader, batches, loss_of, config, device, stop)
         if not complete:
             return
         predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
@@ -212,7 +212,7 @@ def classification_loss(
     return loss_of
 
 
-def rest_of_epoch(
+def train_epoch(
     state: TrainState,
     loader: DataLoader,
     batches: EpochBatches,

@@ -21,7 +21,7 @@ from vitmed.data.batches import read_batches
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT
-from vitmed.training.loop import Epoch, Step, TrainState, end_epoch, rest_of_epoch, scheduled_lr
+from vitmed.training.loop import Epoch, Step, TrainState, end_epoch, scheduled_lr, train_epoch
 from vitmed.training.optimiser import adamw
 
 BETAS = (0.9, 0.95)  # of AdamW, in the paper
@@ -65,7 +65,7 @@ def pretrain_epochs(
             return state.model(x)
 
     while state.epoch < config.train.epochs and not stop():
-        complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
+        complete = yield from train_epoch(state, loader, batches, loss_of, config, device, stop)
         if not complete:
             return
         loss = reconstruction_loss(cast(MAE, state.model), val, config.train.seed, device, precision)
