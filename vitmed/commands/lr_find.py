@@ -20,7 +20,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
 from vitmed.training.loop import classification_loss, end_epoch, train_epoch
 from vitmed.training.lr_range import Range, rising, watch
-from vitmed.training.prepare import get_ready
+from vitmed.training.prepare import prepare_run
 from vitmed.training.run import TrainingRun
 
 
@@ -62,15 +62,15 @@ def lr_find(
     if file.suffix.lower() != ".png":
         raise UsageError(f"{file}: the picture is a PNG", f"--output {file.with_suffix('.png')}")
     check_writable(file)
-    ready = get_ready(load_config(config, overrides, sets), config is None, offline, ui)
-    refuse_inside(ready.splits.root, file)
-    session = TrainingRun(ready.config, ready.splits, ready.device, ui, ready.weights)
-    read_all({"train": session.images["train"]}, ready.config.data, ui)
+    prepared = prepare_run(load_config(config, overrides, sets), config is None, offline, ui)
+    refuse_inside(prepared.splits.root, file)
+    session = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
+    read_all({"train": session.images["train"]}, prepared.config.data, ui)
     session.prepare()
     rates = rising(low, high, steps)
     found = watch(rates, _losses(session, rates, ui))
     write_bytes(file, png(lr_range(found)))
-    planned = ready.config.train.lr
+    planned = prepared.config.train.lr
     ui.say(f"{'ended where the loss rose' if found.diverged else 'the loss did not diverge'}; picture: {file}")
     if found.valley is None or found.steepest is None:
         ui.warn("the loss never fell: no learning rate can be suggested; more --steps, or another range")

@@ -18,7 +18,7 @@ from vitmed.core.load_config import load_config
 from vitmed.core.places import as_written
 from vitmed.core.ui import Ui
 from vitmed.training.plan_rules import Decision, Situation, describe, fields_set
-from vitmed.training.prepare import TIMED, Ready, get_ready, minutes_of_training
+from vitmed.training.prepare import TIMED, PreparedRun, minutes_of_training, prepare_run
 
 
 @dataclass(frozen=True)
@@ -62,34 +62,34 @@ def plan(
     if file.is_file():
         file = free_name(file, file.suffix)
     check_writable(file)
-    ready = get_ready(load_config(config, overrides, sets), True, offline, ui)
-    ui.say(f"plan for {ready.situation}:")
-    for line in describe(ready.decisions):
+    prepared = prepare_run(load_config(config, overrides, sets), True, offline, ui)
+    ui.say(f"plan for {prepared.situation}:")
+    for line in describe(prepared.decisions):
         ui.say(f"  {line}")
     with ui.bar("timing a step", unit="steps"):
-        minutes = minutes_of_training(ready)
-    train = ready.config.train
+        minutes = minutes_of_training(prepared)
+    train = prepared.config.train
     time_needed = "under a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
     ui.say(
-        f"{time_needed} for {train.epochs} epochs on {describe_device(ready.device)} ({TIMED} steps on random numbers "
+        f"{time_needed} for {train.epochs} epochs on {describe_device(prepared.device)} ({TIMED} steps on random numbers "
         "timed; reading and augmenting images, baselines and the evaluation not counted)"
     )
-    write_text(file, plan_yaml(ready, file.parent))
+    write_text(file, plan_yaml(prepared, file.parent))
     ui.say(f"edit {file} and train with: vitmed train --config {file}")
-    return Plan(ready.config, ready.decisions, ready.situation, minutes, file)
+    return Plan(prepared.config, prepared.decisions, prepared.situation, minutes, file)
 
 
-def plan_yaml(ready: Ready, folder: Path) -> str:
+def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
     """What was set and what was decided, each with its reason, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in ready.decisions}
-    lines = [f"# vitmed plan: {ready.situation}", "# Train with: vitmed train --config THIS_FILE"]
+    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.decisions}
+    lines = [f"# vitmed plan: {prepared.situation}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
-        asked, definite = getattr(ready.given, section), getattr(ready.config, section)
+        asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
         fields = {
             field: value
             for field, value in definite
             if f"{section}.{field}" in reasons
-            or field in fields_set(ready.given, section)
+            or field in fields_set(prepared.given, section)
             or value != getattr(asked, field)  # `auto`, made definite
         }
         for key in ("root", "groups", "labels", "weights"):

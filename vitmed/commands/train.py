@@ -32,7 +32,7 @@ from vitmed.report.plots.training import training_curves
 from vitmed.training.checkpoint import load_checkpoint, placed
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
-from vitmed.training.prepare import get_ready
+from vitmed.training.prepare import prepare_run
 from vitmed.training.run import TrainingRun
 from vitmed.training.run_baselines import Baselines
 
@@ -136,13 +136,13 @@ def _of_folds(folder: RunFolder, pooled: Evaluation) -> TrainResult:
 
 def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
     check_formats(config.evaluate)
-    ready = get_ready(config, plans, offline, ui)
-    config, splits = ready.config, ready.splits
+    prepared = prepare_run(config, plans, offline, ui)
+    config, splits = prepared.config, prepared.splits
     asked_point(config.evaluate, len(splits.classes))  # before the night, not after it
-    session = TrainingRun(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
-    if ready.decisions:
-        ui.say(f"plan for {ready.situation}; flags go over it, --config replaces it:")
-        for line in describe(ready.decisions):
+    session = TrainingRun(config, splits, prepared.device, ui, prepared.weights)  # sizes that do not fit end here
+    if prepared.decisions:
+        ui.say(f"plan for {prepared.situation}; flags go over it, --config replaces it:")
+        for line in describe(prepared.decisions):
             ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)

@@ -37,7 +37,7 @@ TIMED = 3  # steps that are timed, after one that is not
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedRun:
     """All that a run needs to begin.
 
     Attributes:
@@ -55,7 +55,7 @@ class Ready:
     decisions: list[Decision]
 
 
-def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
+def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedRun:
     """Read weights and folders, and complete the configuration: by the weights, by the plan, by what is left `auto`.
 
     Args:
@@ -97,7 +97,7 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
     complete = settle_window(complete, splits, ui)
     complete = build_config(complete.model_dump())  # values that do not go together end here
-    return Ready(config, complete, splits, weights, device, situation, decisions)
+    return PreparedRun(config, complete, splits, weights, device, situation, decisions)
 
 
 def start_from(config: Config, weights: Weights) -> Config:
@@ -151,9 +151,9 @@ def median_side(splits: Splits) -> int:
     return int(np.median(sides)) if sides else 224
 
 
-def minutes_of_training(ready: Ready) -> float:
+def minutes_of_training(prepared: PreparedRun) -> float:
     """Forward, backward and step on random numbers, times the steps of the run; validation counts a third of a step."""
-    config, device, splits = ready.config, ready.device, ready.splits
+    config, device, splits = prepared.config, prepared.device, prepared.splits
     if config.train.freeze:
         return 0.0
     images, val = len(splits.samples["train"]), len(splits.samples["val"])
