@@ -18,7 +18,7 @@ from vitmed.core.load_config import load_config
 from vitmed.core.places import as_written
 from vitmed.core.ui import Ui
 from vitmed.training.plan_rules import Decision, Situation, describe, fields_set
-from vitmed.training.prepare import TIMED, PreparedRun, minutes_of_training, prepare_run
+from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepare_run
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def plan(
     for line in describe(prepared.decisions):
         ui.say(f"  {line}")
     with ui.bar("timing a step", unit="steps"):
-        minutes = minutes_of_training(prepared)
+        minutes = estimated_minutes(prepared)
     train = prepared.config.train
     time_needed = "under a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
     ui.say(

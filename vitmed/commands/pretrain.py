@@ -36,7 +36,7 @@ from vitmed.report.plots.pretraining import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, placed, portable, save_encoder, save_pretraining
 from vitmed.training.loop import TrainState
 from vitmed.training.plan_rules import SCRATCH, Situation, decide
-from vitmed.training.prepare import median_side, settle_window
+from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
 from vitmed.training.run import epochs_of, json_line, splits_csv, stop_signals
 
@@ -112,7 +112,7 @@ def _fresh(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui)
     config = config.model_copy(update={"model": _plain(config.model), "data": _which(config.data)})
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
-    config = settle_window(_sized(config, splits, ui), splits, ui)
+    config = with_window(_sized(config, splits, ui), splits, ui)
     run = Run(config, splits, ui)
     if held_out:
         ui.say(f"test  {held_out:,} images, left out: pretraining never sees them")

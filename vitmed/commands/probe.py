@@ -27,7 +27,7 @@ from vitmed.report.headline import Evaluation, check_gates, finish, parse_gates
 from vitmed.report.participant_flow import flow_of, judged, why_left_out
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.checkpoint import portable
-from vitmed.training.prepare import settle_window
+from vitmed.training.prepare import with_window
 from vitmed.training.run import check_images, images_of, splits_csv
 from vitmed.training.run_baselines import fit_colours
 
@@ -83,7 +83,7 @@ def _colours_alone(
     tell_patients(splits, "a patient may be in two splits, which flatters the result", ui)
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    config = settle_window(config, splits, ui)
+    config = with_window(config, splits, ui)
     preprocessing = Preprocessing.of(config)
     images = images_of(splits, preprocessing)
     hashes, records = check_images(images, config.data, ui)

@@ -68,8 +68,8 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     check_names(config, SIZES, POLICIES, METRICS)
     weights = open_weights(config.model.weights, ui, offline) if config.model.weights is not None else None
     if weights is not None:
-        config = start_from(config, weights)
-    needs_weights(config)
+        config = config_with_weights(config, weights)
+    check_weights(config)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
@@ -89,18 +89,18 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
     )
-    if plans and config.train.freeze and (idle := idle_fields(config)):
+    if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains nothing, so these have no effect: {', '.join(idle)}")
     decisions = decide(config, situation) if plans and not config.train.freeze else []
     complete = planned(config, {decision.field: decision.value for decision in decisions})
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
-    complete = settle_window(complete, splits, ui)
+    complete = with_window(complete, splits, ui)
     complete = build_config(complete.model_dump())  # values that do not go together end here
     return PreparedRun(config, complete, splits, weights, device, situation, decisions)
 
 
-def start_from(config: Config, weights: Weights) -> Config:
+def config_with_weights(config: Config, weights: Weights) -> Config:
     """What the weights decide where nothing else was said: the network, and how images are normalised."""
     data, model = config.data, fitted(config.model, weights)
     if not data.model_fields_set & {"normalize", "mean", "std"}:
@@ -115,7 +115,7 @@ def start_from(config: Config, weights: Weights) -> Config:
     return config.model_copy(update={"model": model, "data": data})
 
 
-def needs_weights(config: Config) -> None:
+def check_weights(config: Config) -> None:
     """Raise UsageError where random weights would be kept as they are."""
     train = config.train
     for flag, given in (
@@ -131,7 +131,7 @@ def needs_weights(config: Config) -> None:
             )
 
 
-def idle_fields(config: Config) -> list[str]:
+def fields_without_effect(config: Config) -> list[str]:
     """What was set by hand and means nothing to a frozen network."""
     used = {"freeze", "baseline", "seed", "device", "precision", "workers"}
     return [
@@ -151,7 +151,7 @@ def median_side(splits: Splits) -> int:
     return int(np.median(sides)) if sides else 224
 
 
-def minutes_of_training(prepared: PreparedRun) -> float:
+def estimated_minutes(prepared: PreparedRun) -> float:
     """Forward, backward and step on random numbers, times the steps of the run; validation counts a third of a step."""
     config, device, splits = prepared.config, prepared.device, prepared.splits
     if config.train.freeze:
@@ -184,7 +184,7 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def settle_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
+def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
     """The configuration with a definite `data.window`; says what was found.
 
     Raises:
