@@ -21,7 +21,7 @@ from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
-from vitmed.data.patient_notes import tell_patients
+from vitmed.data.patient_notes import report_patients
 from vitmed.data.read_images import read_all
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
@@ -208,7 +208,7 @@ class Run:
         self.hashes: dict[str, list[str]] = {}
         for name, samples in splits.samples.items():
             ui.say(f"{name:5} {len(samples):,} images, {splits.made[name]}")
-        tell_patients(splits, "a patient of a later test may be among these images", ui)
+        report_patients(splits, "a patient of a later test may be among these images", ui)
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
         ui.say(f"encoder {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
         ui.say(

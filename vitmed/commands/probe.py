@@ -16,7 +16,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
-from vitmed.data.patient_notes import patient_notes, patients_fact, tell_patients
+from vitmed.data.patient_notes import patient_notes, patients_fact, report_patients
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
@@ -80,7 +80,7 @@ def _colours_alone(
     """Train and val fit and choose; val and test are judged, with a report each."""
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
-    tell_patients(splits, "a patient may be in two splits, which flatters the result", ui)
+    report_patients(splits, "a patient may be in two splits, which flatters the result", ui)
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     config = with_window(config, splits, ui)

@@ -35,7 +35,7 @@ def patients_fact(splits: Splits) -> str:
     return f"{counts}, {f'{shared:,} OF THEM IN TWO' if shared else 'none in two'}{known}"
 
 
-def tell_patients(splits: Splits, risk: str, ui: Ui) -> None:
+def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
     """Say who is where; where patients are unknown, what that risks and what the file names look like."""
     for text in splits.told:
         ui.warn(text)

@@ -24,7 +24,7 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
-from vitmed.data.patient_notes import seen_before, tell_patients
+from vitmed.data.patient_notes import report_patients, seen_before
 from vitmed.data.read_images import scan_all
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
@@ -83,7 +83,7 @@ class TrainingRun:
         if len(splits.classes) == 2:
             told = self.config.data.positive or splits.classes[positive_class(splits.classes)]
             self.ui.say(f"positive class: {told} (--positive names the other)")
-        tell_patients(splits, "a patient may be in two splits, which flatters the result", self.ui)
+        report_patients(splits, "a patient may be in two splits, which flatters the result", self.ui)
         model = config.model
         self.ui.say(f"model {describe_model(model)}, {start}")
         self.ui.say(f"training {self._learning()}")
