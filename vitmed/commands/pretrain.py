@@ -38,7 +38,7 @@ from vitmed.training.loop import TrainState
 from vitmed.training.plan_rules import SCRATCH, Situation, decide
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
-from vitmed.training.run import epochs_of, json_line, splits_csv, stop_signals
+from vitmed.training.run import json_line, splits_csv, stop_signals, with_progress
 
 UNLABELLED_VAL = 0.05  # share of images without classes that only the validation loss sees
 
@@ -253,7 +253,7 @@ class Run:
             events = pretrain_epochs(
                 state, self.loader, self.batches, self.images["val"], config, self.device, self.precision, stop
             )
-            for epoch in epochs_of(events, config, advance):
+            for epoch in with_progress(events, config, advance):
                 self._end_of_epoch(epoch.record)
             if stop():
                 self._save()

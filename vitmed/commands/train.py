@@ -149,7 +149,7 @@ def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: 
     session.notes, session.counts = check_before_training(splits, session.check_images(), config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     session.open(folder)
-    write_bytes(folder.contact_sheet, png(contact_sheet(session.sheet())))
+    write_bytes(folder.contact_sheet, png(contact_sheet(session.augmented_examples())))
     ui.say(f"run folder {folder.path}; what the network sees: {folder.contact_sheet.name}")
     return session
 

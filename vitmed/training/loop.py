@@ -66,7 +66,7 @@ class TrainState:
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
 
     @property
-    def judged(self) -> ViT:
+    def evaluated_model(self) -> ViT:
         """The network that validation judges and best.pt keeps."""
         return cast(ViT, self.model if self.ema is None else self.ema.module)
 
@@ -180,7 +180,7 @@ def fit(
         complete = yield from train_epoch(state, loader, batches, loss_of, config, device, stop)
         if not complete:
             return
-        predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
+        predictions = validate(state.evaluated_model, val, classes, device, precision, config.data.positive)
         record = epoch_record(state, batches.batches, predictions, config)
         end_epoch(state, record)
         yield Epoch(record, record["kept"], out_of_patience(state, config))

@@ -86,7 +86,7 @@ class TrainingRun:
         report_patients(splits, "a patient may be in two splits, which flatters the result", self.ui)
         model = config.model
         self.ui.say(f"model {describe_model(model)}, {start}")
-        self.ui.say(f"training {self._learning()}")
+        self.ui.say(f"training {self._trainable()}")
         self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
         if config.train.balance != "none":
             self.ui.warn(
@@ -95,7 +95,7 @@ class TrainingRun:
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
             self.ui.warn("mixup and cutmix change calibration: look at the log loss and Brier score")
 
-    def _learning(self) -> str:
+    def _trainable(self) -> str:
         """Which of the parameters will learn, in words."""
         parameters = list(self.model.parameters())
         total, train = sum(p.numel() for p in parameters) / 1e6, self.config.train
@@ -169,7 +169,7 @@ class TrainingRun:
                 state, self.loader, self.batches, self.images["val"], self.splits.classes, config, self.device,
                 self.precision, stop,
             )  # fmt: skip
-            for epoch in epochs_of(events, config, advance):
+            for epoch in with_progress(events, config, advance):
                 self._end_of_epoch(epoch)
             if stop():
                 self._save(self.folder.last, training=True)
@@ -217,10 +217,10 @@ class TrainingRun:
         weights["head.bias"] = torch.from_numpy(head.bias)
         self._write(path, weights, record)
 
-    def start_head(self, head: LinearHead) -> None:
+    def set_head(self, head: LinearHead) -> None:
         """Begin training with this head; the moving average begins with it too."""
         with torch.no_grad():
-            for network in {id(n): n for n in (self.model, self.state.judged)}.values():
+            for network in {id(n): n for n in (self.model, self.state.evaluated_model)}.values():
                 network.head.weight.copy_(torch.from_numpy(head.weight))
                 network.head.bias.copy_(torch.from_numpy(head.bias))
 
@@ -230,7 +230,7 @@ class TrainingRun:
 
     def _save(self, path: Path, training: bool) -> None:
         record = self.state.history[-1] if self.state.history else {}
-        self._write(path, merged(self.state.judged), record, self.state.state_dict() if training else None)
+        self._write(path, merged(self.state.evaluated_model), record, self.state.state_dict() if training else None)
 
     def _write(
         self,
@@ -250,7 +250,7 @@ class TrainingRun:
             seen=self.seen,
         )
 
-    def sheet(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
+    def augmented_examples(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
         """Per class, training images as the network sees them: augmented, normalised, and brought back for the eye."""
         shown: dict[str, list[np.ndarray]] = {}
         images = self.images["train"]
@@ -286,7 +286,7 @@ def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[d
     return hashes, records
 
 
-def epochs_of(events: Iterator[Step | Epoch], config: Config | PretrainConfig, advance: Advance) -> Iterator[Epoch]:
+def with_progress(events: Iterator[Step | Epoch], config: Config | PretrainConfig, advance: Advance) -> Iterator[Epoch]:
     """Show the steps and give on the epochs. Raises OutOfMemoryError where a step found no memory."""
     epochs = config.train.epochs
     try:

@@ -47,7 +47,7 @@ class Baselines:
         head = fit(features, session.splits, session.images, session.ui, "the pretrained features")
         session.save_head(session.folder.best if train.freeze else session.folder.baseline, head)
         if train.probe_first:
-            session.start_head(head)
+            session.set_head(head)
         if train.freeze and train.baseline:
             known, val = ((features(name), session.images[name].labels) for name in ("train", "val"))
             k, near = fit_neighbours(known, val, len(session.splits.classes))
