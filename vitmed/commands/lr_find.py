@@ -64,11 +64,11 @@ def lr_find(
     check_writable(file)
     prepared = prepare_run(load_config(config, overrides, sets), config is None, offline, ui)
     refuse_inside(prepared.splits.root, file)
-    session = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
-    read_all({"train": session.images["train"]}, prepared.config.data, ui)
-    session.prepare()
+    run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
+    read_all({"train": run.images["train"]}, prepared.config.data, ui)
+    run.prepare()
     rates = rising(low, high, steps)
-    found = watch(rates, _losses(session, rates, ui))
+    found = watch(rates, _losses(run, rates, ui))
     write_bytes(file, png(lr_range(found)))
     planned = prepared.config.train.lr
     ui.say(f"{'ended where the loss rose' if found.diverged else 'the loss did not diverge'}; picture: {file}")
@@ -80,11 +80,11 @@ def lr_find(
     return found
 
 
-def _losses(session: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]:
+def _losses(run: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]:
     """The mean training loss of every optimiser step, as long as somebody asks."""
-    config, state, batches = session.config, session.state, session.batches
-    classes, preprocessing = len(session.splits.classes), session.images["train"].preprocessing
-    loss_of = classification_loss(state.model, batches.labels, preprocessing, classes, config, session.precision)
+    config, state, batches = run.config, run.state, run.batches
+    classes, preprocessing = len(run.splits.classes), run.images["train"].preprocessing
+    loss_of = classification_loss(state.model, batches.labels, preprocessing, classes, config, run.precision)
     seen: list[torch.Tensor] = []
 
     def noted(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -98,9 +98,7 @@ def _losses(session: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[fl
     done = 0
     with ui.bar("raising the learning rate", unit="steps") as advance:
         while not ended():
-            events = train_epoch(
-                state, session.loader, batches, noted, config, session.device, ended, lambda step: rates[step]
-            )
+            events = train_epoch(state, run.loader, batches, noted, config, run.device, ended, lambda step: rates[step])
             try:
                 for _ in events:
                     if state.step > done:

@@ -22,51 +22,51 @@ Judge = Callable[[str], np.ndarray]  # name of a split -> logits (S, K)
 class Baselines:
     """The baselines of a run. Fitting reads train and val alone; the test is read when `of("test")` is asked for."""
 
-    def __init__(self, session: TrainingRun):
-        self.session = session
+    def __init__(self, run: TrainingRun):
+        self.run = run
         self.judges: dict[str, Judge] = {}
-        train, file = session.config.train, session.folder.baseline
-        fresh = session.config.model.weights is not None and session.state.step == 0
+        train, file = run.config.train, run.folder.baseline
+        fresh = run.config.model.weights is not None and run.state.step == 0
         if fresh and (train.baseline or train.freeze or train.probe_first):
             self._fit_frozen()
         if train.baseline and file.is_file():
             self.judges["frozen_features"] = self._frozen
         if train.baseline:
-            self.judges["colour_and_size"] = fit_colours(session.splits, session.images, session.ui)
+            self.judges["colour_and_size"] = fit_colours(run.splits, run.images, run.ui)
 
     def of(self, split: str) -> dict[str, Predictions]:
         """Key in `report.BASELINES` -> what it says of a split."""
-        splits, positive = self.session.splits, self.session.config.data.positive
+        splits, positive = self.run.splits, self.run.config.data.positive
         samples = splits.samples[split]
         return {name: labelled(splits.classes, samples, judge(split), positive) for name, judge in self.judges.items()}
 
     def _fit_frozen(self) -> None:
         """The frozen network with a logistic regression: the result of `--freeze`, else baseline.pt."""
-        session, train = self.session, self.session.config.train
+        run, train = self.run, self.run.config.train
         features = cached(self._features)
-        head = fit(features, session.splits, session.images, session.ui, "the pretrained features")
-        session.save_head(session.folder.best if train.freeze else session.folder.baseline, head)
+        head = fit(features, run.splits, run.images, run.ui, "the pretrained features")
+        run.save_head(run.folder.best if train.freeze else run.folder.baseline, head)
         if train.probe_first:
-            session.set_head(head)
+            run.set_head(head)
         if train.freeze and train.baseline:
-            known, val = ((features(name), session.images[name].labels) for name in ("train", "val"))
-            k, near = fit_neighbours(known, val, len(session.splits.classes))
-            session.ui.say(f"nearest neighbours: k = {k}, by log loss on validation")
+            known, val = ((features(name), run.images[name].labels) for name in ("train", "val"))
+            k, near = fit_neighbours(known, val, len(run.splits.classes))
+            run.ui.say(f"nearest neighbours: k = {k}, by log loss on validation")
             self.judges["nearest_neighbours"] = lambda split: near(features(split))
 
     def _features(self, split: str) -> np.ndarray:
-        session = self.session
-        with session.ui.bar(f"features of {split}") as advance:
-            return frozen_features(session.model, session.images[split], session.device, advance)
+        run = self.run
+        with run.ui.bar(f"features of {split}") as advance:
+            return frozen_features(run.model, run.images[split], run.device, advance)
 
     def _frozen(self, split: str) -> np.ndarray:
         """Of the network as it was before training: from baseline.pt, since the run's own has changed."""
-        session = self.session
-        model = load_checkpoint(session.folder.baseline).model().to(session.device)
-        with session.ui.bar(f"baseline on {split}") as advance:
-            features = frozen_features(model, session.images[split], session.device, advance)
+        run = self.run
+        model = load_checkpoint(run.folder.baseline).model().to(run.device)
+        with run.ui.bar(f"baseline on {split}") as advance:
+            features = frozen_features(model, run.images[split], run.device, advance)
         with torch.inference_mode():
-            return model.head(torch.from_numpy(features).to(session.device)).float().cpu().numpy()
+            return model.head(torch.from_numpy(features).to(run.device)).float().cpu().numpy()
 
 
 def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> Judge:
