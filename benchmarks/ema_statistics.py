@@ -18,6 +18,7 @@ import copy
 import statistics
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -73,7 +74,7 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict:
     run = TrainingRun(ready.config, ready.splits, ready.device, Ui())
     run.check_images()
     for images in run.images.values():
-        images.check(True)
+        images.cache = np.stack([images.read(i) for i in range(len(images))])
     run.prepare()
     train = run.images["train"]
     pixels = torch.stack([torch.from_numpy(train.read(i)) for i in range(len(train))])

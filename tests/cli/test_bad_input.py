@@ -361,7 +361,7 @@ def test_weights_that_are_not_finite(vitmed: RUN, trained: Trained, tmp_path: Pa
     weights = dict(load_checkpoint(trained.best).weights)
     weights["head.bias"] = weights["head.bias"].clone()
     weights["head.bias"][1] = torch.nan
-    file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights)
+    file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights, policy=None)
     image, report = trained.data / "test" / "amber" / "amber_0.png", tmp_path / "report"
     told = "nan.pt: gives numbers that are not finite"
     clean(vitmed("predict", image, "--checkpoint", file, "--csv", tmp_path / "p.csv"), 4, told)
@@ -405,7 +405,7 @@ def test_ctrl_c_before_training(trained: Trained, vitmed: RUN, monkeypatch: pyte
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vitmed.data.loading.Images.check", interrupt)
+    monkeypatch.setattr("vitmed.data.scan.Scan.decode", interrupt)
     answer = vitmed("train", trained.data, "-o", tmp_path / "runs", *TINY_ARGS)
     clean(answer, 130, "interrupted before there was anything to save", place=tmp_path / "runs")
 

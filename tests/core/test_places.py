@@ -13,8 +13,8 @@ from conftest import TINY, TINY_SETS, Recorder, draw_splits
 
 from vitmed import evaluate, train
 from vitmed.core import places
-from vitmed.core.config import load_config
 from vitmed.core.errors import DataError
+from vitmed.core.load_config import load_config
 from vitmed.core.places import find, project_path, store
 from vitmed.training.checkpoint import load_checkpoint
 

@@ -55,7 +55,7 @@ def no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise Stop
 
-    monkeypatch.setattr(train, "judge_best", stop)
+    monkeypatch.setattr(train, "fit_decision_policy", stop)
 
 
 def first_run(data: Path, runs: Path) -> None:

@@ -183,8 +183,9 @@ def test_a_damaged_one_is_a_checkpoint_error(run: Trained, tmp_path: Path) -> No
         {"weights_hash": "0" * 64},
     ):
         torch.save(content | {"policy": content["policy"] | change}, tmp_path / "best.pt")
-        with pytest.raises(CheckpointError, match="damaged"):
+        with pytest.raises(CheckpointError, match="damaged") as error:
             predict(run.data / "test", checkpoint=tmp_path / "best.pt", ui=Recorder())
+        assert str(error.value).count("best.pt") == 1
 
 
 def parts(tree: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

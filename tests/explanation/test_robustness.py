@@ -12,11 +12,12 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from vitmed.core.errors import DataError
 from vitmed.explanation.corruptions import CORRUPTIONS
-from vitmed.explanation.robustness import judge, known_stress, weights_hash
+from vitmed.explanation.robustness import judge, known_stress
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
+from vitmed.training.checkpoint import hash_weights
 
 
 def draw(signal: float, classes: int = 2, size: int = 120, seed: int = 0, groups: bool = True) -> Predictions:
@@ -122,7 +123,7 @@ def test_the_figures_draw() -> None:
 def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> None:
     weights = {"head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
     assert known_stress(tmp_path, weights) is None
-    for name, digest in (("stress", weights_hash(weights)), ("stress-2", "another")):
+    for name, digest in (("stress", hash_weights(weights)), ("stress-2", "another")):
         (tmp_path / name).mkdir()
         text = json.dumps({"weights_sha256": digest, "corruptions": {}, "name": name})
         (tmp_path / name / "stress.json").write_text(text)

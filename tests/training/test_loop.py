@@ -20,6 +20,7 @@ from vitmed.core.hardware import Precision
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import Sample
+from vitmed.imaging import rasters
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
@@ -51,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def images(folder: Path, count: int = 16) -> Images:
     samples = [Sample(f"{c}/{c}_{i}.png", k, None) for k, c in enumerate(CLASSES) for i in range(count)]
     found = Images(folder, samples, Preprocessing(16, 3, "pad", "imagenet"))
-    found.check(True)
+    found.cache = np.stack([found.read(i) for i in range(len(found))])
     return found
 
 
@@ -381,12 +382,12 @@ def test_balancing_and_mixing_warn_of_calibration(tmp_path: Path) -> None:
 def test_the_test_split_takes_no_part_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are decoded once, to find the broken ones; then not again until training is over."""
     log: list[str] = []
-    read = Preprocessing.read
+    read = rasters.read
 
-    def note(self: Preprocessing, path: str | Path) -> np.ndarray:
+    def note(path: Path, frame: int | None, least: Any) -> Any:
         if "/test/" in str(path):
             log.append("read")
-        return read(self, path)
+        return read(path, frame, least)
 
     class Notes(Recorder):
         def say(self, text: str) -> None:
@@ -395,7 +396,7 @@ def test_the_test_split_takes_no_part_before_the_end(tmp_path: Path, monkeypatch
                 log.append("epoch")
                 assert not list((tmp_path / "runs").glob("*/test"))
 
-    monkeypatch.setattr(Preprocessing, "read", note)
+    monkeypatch.setattr(rasters, "read", note)
     data = draw_splits(tmp_path / "d", test=3)
     result = train(data, output=tmp_path / "runs", ui=Notes(), sets=TINY_SETS, **TINY)
     assert log[: 6 + 3] == ["read"] * 6 + ["epoch"] * 3 and set(log[9:]) == {"read"}

@@ -32,7 +32,7 @@ from vitmed.data.samples import Splits
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.look import Record
 
-LINES = 8  # findings that training says
+LINES = 8  # findings that training reports
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
 
 
@@ -102,13 +102,13 @@ GUESSED = "guessed from the file names"
 
 
 def guessed_groups(paths: Sequence[str], guess: Guess) -> list[str | None]:
-    """The patients that file names look like."""
+    """The patients that file names suggest."""
     pattern = compile_group(guess.expression)
     return [group_of(path, pattern) for path in paths]
 
 
 def diagnose(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequence[str] | None = None) -> Found:
-    """All that rests on the files themselves; shortcuts in these splits (None: in every one)."""
+    """The findings that follow from the files; shortcuts in these splits (None: in every split)."""
     with ui.bar("looking for copies", unit="steps"):
         exact = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
         copies = {i for group in exact for i in group[1:]}

@@ -1,4 +1,4 @@
-"""From what is known of every file to what is wrong with the data set: pure functions that give findings."""
+"""From the records of the files to findings about the data set: pure functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Image(NamedTuple):
 
 
 def of_folder(survey: Survey) -> list[Finding]:
-    """What the folders say, before any file is opened."""
+    """Findings from folder names alone, before any file is opened."""
     found = []
     names = [name for of_split in survey.folders.values() for name in of_split]
     labels = {place.label for place in survey.places if place.label is not None}
@@ -53,9 +53,7 @@ def of_folder(survey: Survey) -> list[Finding]:
     for same in alike.values():
         if len(same) > 1:
             told = " and ".join(map(repr, sorted(same)))
-            found.append(
-                make("class_names_alike", f"class folders {told} differ by what an eye hardly sees", sorted(same))
-            )
+            found.append(make("class_names_alike", f"class folders {told} are hard to tell apart by eye", sorted(same)))
     loose = [path for path, p in zip(survey.files, survey.places, strict=True) if p.label is None]
     if loose and labels:
         found.append(make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose))
@@ -64,7 +62,7 @@ def of_folder(survey: Survey) -> list[Finding]:
         found.append(make("outside_splits", text, survey.outside))
     found += _of_counts(survey, sorted(set(names) | labels))
     if survey.rubbish:
-        text = f"{counted(len(survey.rubbish), 'file')} that systems leave behind; vitmed passes over them"
+        text = f"{counted(len(survey.rubbish), 'file')} left behind by the operating system; vitmed ignores them"
         found.append(make("rubbish", text, survey.rubbish))
     if survey.others:
         told = ", ".join(f"{count:,} {suffix}" for suffix, count in list(survey.others.items())[:8])
@@ -100,7 +98,7 @@ def _hidden(survey: Survey, split: str | None, name: str) -> bool:
 
 
 def of_files(images: Sequence[Image]) -> list[Finding]:
-    """Files that cannot be read, and mixtures of what can."""
+    """Files that cannot be read, and mixtures among those that can."""
     found = []
     by_kind: dict[str, list[Image]] = defaultdict(list)
     for image in images:
@@ -163,7 +161,7 @@ class Copies(NamedTuple):
 
 
 def sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> Copies:
-    """Every group under the worst that is true of it."""
+    """Every group under the worst kind that applies to it."""
     sorted_ = Copies([], [], [])
     for group in groups:
         labels = {images[i].label for i in group} - {None}

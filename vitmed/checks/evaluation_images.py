@@ -1,4 +1,4 @@
-"""Which images an evaluation judges, and what must be said about them before its numbers are believed."""
+"""Which images an evaluation uses, and what a reader must know about them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitmed.training.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class Asked:
-    """Which images `vitmed evaluate` is asked to judge: `data` None means the run's own; the rest is about `data`."""
+    """The images that `vitmed evaluate` is asked to use: `data` None means the run's own; the rest describes `data`."""
 
     data: str | Path | None
     split: str
@@ -31,12 +31,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The images that are judged.
+    """The images to evaluate.
 
     Attributes:
         root: the data folder; samples: the images, with the further columns named by `columns`.
         notes: for the head of the report.
-        part: the split that they are of their data; None where they are all of it.
+        part: their split in the data folder; None where they are all of the folder.
         seen: of other images, how many the model was made with ("images"), are of the run's own test ("test"), and how
             many patients have the name of one that it was made with ("patients"; None
             where they are unknown).
@@ -51,7 +51,7 @@ class Chosen:
 
 
 def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui) -> Chosen:
-    """The images to judge: the run's own split, that split in a folder that moved, or a folder of others.
+    """The images to evaluate: the run's own split, the same split in a moved folder, or another folder.
 
     Raises:
         DataError: no such images, an unknown class, or images that the model was made with.
@@ -60,7 +60,7 @@ def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui)
     data, split = asked.data, asked.split
     if data is None and any(said is not None for said in (asked.group_regex, asked.groups, asked.labels)):
         raise UsageError(
-            "--labels, --groups and --group-regex tell of the images in --data; those of the run are known",
+            "--labels, --groups and --group-regex describe the images in --data; the run's own images are known",
             "add --data DIR, or leave them out",
         )
     samples, columns = list(saved.splits.samples[split]), saved.splits.columns
@@ -86,7 +86,7 @@ def choose_samples(saved: Checkpoint, asked: Asked, allow_leakage: bool, ui: Ui)
 
 
 def own_notes(saved: Checkpoint, split: str, now: list[str]) -> list[str]:
-    """Notes on the run's own split: that it took part, changed files, copies of what the model was made with."""
+    """Notes on the run's own split: its part in making the model, changed files, and copies in other splits."""
     notes = []
     if split != "test":
         notes.append(f"This is the {split} split: it took part in making the model, so its numbers are optimistic.")

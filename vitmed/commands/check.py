@@ -61,22 +61,22 @@ def check(
     index: bool = True,
     ui: Ui | None = None,
 ) -> DataCheck:
-    """Decode every file once and say what is wrong with the data: files, copies, patients, shortcuts, names.
+    """Decode every file once and report what is wrong with the data: files, copies, patients, shortcuts, names.
 
-    Goes on where training would refuse. Nothing in the folder is changed.
+    Continues where training would refuse. Nothing in the folder is changed.
 
     Args:
         data: any folder of images, with or without classes and splits.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the names,
             for these findings alone.
         groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
-        labels: a CSV table that says the class, and maybe patient and split, of the images to check, as of `train`;
-            then no folder says a class, and images in no row are passed over.
+        labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
+            folder names then mean no class, and images without a row are ignored.
         output: folder of the report; never overwritten, the next is data-check-2.
         strict: raise where there is an error or a warning, after the report is written.
-        leakage_gap: also fit cheap baselines by image and by patient, and tell the gap.
-        frame: which of several frames, from 0; None tells files that have several.
-        index: remember what was found of every file in the cache folder, so that the next time is quick.
+        leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
+        frame: which of several frames, from 0; None reports files that have several.
+        index: keep what was found in the cache folder, so that the next check is quick.
         ui: where messages and progress go.
 
     Raises:

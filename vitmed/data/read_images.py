@@ -102,7 +102,7 @@ class _Reading:
                     advance(done, len(rows))
         if problems:
             raise unusable(problems, len(self.usable))
-        self.ui.say(f"reading images: {decoded_text(len(rows), len(self.usable), time.monotonic() - started)}")
+        self.ui.say(f"reading images: {decoded_text(len(rows), time.monotonic() - started)}")
 
     def _to_disk(self) -> bool:
         """Give every split its part of an entry of the pixel cache, made now if need be; False where that cannot be."""

@@ -94,11 +94,11 @@ def scan(root: Path, paths: Sequence[str], index: Index, ui: Ui) -> list[Record]
             records += [record for record in part.records if record is not None]
             advance(len(records), len(paths))
     if decoded:
-        ui.say(f"checking: {decoded_text(decoded, len(paths), time.monotonic() - started)}")
+        known = f"{len(paths) - decoded:,} known from before"
+        ui.say(f"checking: {decoded_text(decoded, time.monotonic() - started)}; {known}")
     return records
 
 
-def decoded_text(decoded: int, total: int, seconds: float) -> str:
+def decoded_text(decoded: int, seconds: float) -> str:
     """How many files were decoded, and how fast."""
-    rate = decoded / max(1e-9, seconds)
-    return f"{decoded:,} files decoded, {rate:,.0f} images/s; {total - decoded:,} known from before"
+    return f"{decoded:,} files decoded, {decoded / max(1e-9, seconds):,.0f} images/s"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitmed.core.aliases import HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
@@ -66,19 +68,15 @@ def read_evaluation(file: Path) -> Evaluated:
     )
     if old and policy is not None:
         calibrate(predictions)
-        predictions = replace(predictions, logits=_raw_logits(predictions, policy))
+        known = policy.calibration
+        raw = (predictions.logits.astype(np.float64) - known.bias) / known.scale
+        predictions = replace(predictions, logits=raw)
     if pooled and not by_fold(metrics["folds"]):
         predictions = replace(predictions, decided=None)
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise _no_report(file.with_name(NUMBERS))
     predictions = replace(predictions, positive=metrics["positive_class"])
     return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
-
-
-def _raw_logits(predictions: Predictions, policy: DecisionPolicy) -> Any:
-    """(S, K) float64, the output of the network from the calibrated logits that 0.1.0 stored."""
-    known = policy.calibration
-    return (predictions.logits.astype("float64") - known.bias) / known.scale
 
 
 def read_metrics(file: Path) -> dict[str, Any]:

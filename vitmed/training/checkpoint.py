@@ -351,11 +351,11 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         versions=dict(content["versions"]),
         training=content["training"],
         seen=tuple(content["data"].get("seen", ())),
-        policy=_read_policy(path, content),
+        policy=_read_policy(content),
     )
 
 
-def _read_policy(path: Path, content: dict[str, Any]) -> DecisionPolicy | None:
+def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
     """The decision policy of these very weights."""
     stored = with_new_names(content, HOLDER).get("policy")
     if stored is None:
@@ -367,7 +367,7 @@ def _read_policy(path: Path, content: dict[str, Any]) -> DecisionPolicy | None:
         if policy.weights_hash not in (None, hash_weights(content["weights"])):
             raise ValueError("weights_hash: it was chosen for other weights")
     except ValueError as error:
-        raise CheckpointError(f"{path}: its decision policy is damaged ({error})", "copy it again") from None
+        raise CheckpointError(f"its decision policy is damaged ({error})", "copy it again") from None
     return policy
 
 
