@@ -71,8 +71,8 @@ def plan(
     train = prepared.config.train
     time_needed = "under a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
     ui.say(
-        f"{time_needed} for {train.epochs} epochs on {describe_device(prepared.device)} ({TIMED} steps on random numbers "
-        "timed; reading and augmenting images, baselines and the evaluation not counted)"
+        f"{time_needed} for {train.epochs} epochs on {describe_device(prepared.device)} (from {TIMED} "
+        "timed steps on random numbers, without reading and augmenting images, baselines and the evaluation)"
     )
     write_text(file, plan_yaml(prepared, file.parent))
     ui.say(f"edit {file} and train with: vitmed train --config {file}")

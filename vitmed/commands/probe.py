@@ -70,7 +70,7 @@ def probe(
         return train(data, offline=offline, ui=ui, **flags)
     check_names(settings, SIZES, POLICIES, METRICS)
     if settings.data.folds is not None and settings.data.fold is None:
-        raise UsageError("without weights, probe judges one fold", "say which: --fold 1")
+        raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
     return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
 
 
@@ -91,12 +91,12 @@ def _colours_alone(
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, portable(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
-    judge = fit_colours(splits, images, ui)
+    logits_of = fit_colours(splits, images, ui)
     flow = flow_of(splits, hashes, counts, why_left_out(config.data))
     results = {}
     for split in ("val", "test"):
         predictions = labelled(
-            splits.classes, splits.samples[split], judge(split), config.data.positive, splits.columns
+            splits.classes, splits.samples[split], logits_of(split), config.data.positive, splits.columns
         )
         what = f"{split} of {splits.root.resolve().name}"
         metrics = write_report(

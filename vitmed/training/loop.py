@@ -335,7 +335,7 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
     """
     if not np.isfinite(predictions.logits).all():
         raise VitmedError(
-            f"epoch {state.epoch + 1}: the network's outputs for validation images are NaN or infinite",
+            f"the network's outputs are NaN or infinite for validation images in epoch {state.epoch + 1}",
             f"--lr {config.train.lr / 10:g}",
         )
     values = {name: v for name, v in metric_values(predictions).items() if math.isfinite(v)}
