@@ -1,4 +1,4 @@
-"""`vitmed plan`: the settings that `train` would take, why, and how long it would train."""
+"""`vitmed plan`: the settings that `train` would use, why, and how long training would take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepa
 
 @dataclass(frozen=True)
 class Plan:
-    """What `vitmed plan` found: the configuration, why, what it costs, and the file that it was written to."""
+    """The planned configuration, its reasons, the estimated minutes, and the file with the plan."""
 
     config: Config
     decisions: list[Decision]
@@ -42,17 +42,17 @@ def plan(
     ui: Ui | None = None,
     **flags: Any,
 ) -> Plan:
-    """What `train` would take for this folder, why, and how long it would take; written as a config to edit.
+    """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 
-    Nothing is trained: the training images are counted, and a few steps on random numbers are timed.
+    Nothing is trained: plan counts the training images and times a few steps on random numbers.
 
     Args:
-        data, config, sets, flags: as of `train`. What they set is kept.
+        data, config, sets, flags: as in `train`. The plan keeps the settings they make.
         output: the YAML file; never overwritten, the next is plan-2.yaml.
-        offline: open no connection, also not for public weights.
+        offline: open no connection, not even for public weights.
 
     Raises:
-        VitmedError: as `train`.
+        VitmedError: as in `train`.
     """
     ui = ui or Ui()
     overrides = read_overrides(flags, FLAGS, "plan")
@@ -75,12 +75,12 @@ def plan(
         "timed steps on random numbers, without reading and augmenting images, baselines and the evaluation)"
     )
     write_text(file, plan_yaml(prepared, file.parent))
-    ui.say(f"edit {file} and train with: vitmed train --config {file}")
+    ui.say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
     return Plan(prepared.config, prepared.decisions, prepared.situation, minutes, file)
 
 
 def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
-    """What was set and what was decided, each with its reason, as a config file in `folder`."""
+    """The given and the planned settings, with reasons, as a config file in `folder`."""
     reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.decisions}
     lines = [f"# vitmed plan: {prepared.situation}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
@@ -90,7 +90,7 @@ def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
             for field, value in definite
             if f"{section}.{field}" in reasons
             or field in fields_set(prepared.given, section)
-            or value != getattr(asked, field)  # `auto`, made definite
+            or value != getattr(asked, field)  # an `auto` that was resolved
         }
         for key in ("root", "groups", "labels", "weights"):
             if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110

@@ -1,4 +1,4 @@
-"""`vitmed probe`: what can be told from the images without training a network."""
+"""`vitmed probe`: evaluate a baseline that trains no network."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def probe(
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
-    """The honest baseline, in minutes: no network is trained.
+    """Evaluate a baseline in minutes, without training a network.
 
     With `weights`: logistic regression and nearest neighbours on the features of the frozen network, as
-    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images, which sees no
-    shapes; what it can tell, a shortcut can tell.
+    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images. It sees no
+    shapes, so a good result points to a shortcut.
 
     Args:
-        data, config, sets, output, name, fail_under, offline, flags: as of `train`.
+        data, config, sets, output, name, fail_under, offline, flags: as in `train`.
 
     Returns:
         as `train`; `checkpoint` is None without weights.
 
     Raises:
-        VitmedError: as `train`.
+        VitmedError: as in `train`.
     """
     ui = ui or Ui()
     overrides = read_overrides(flags, FLAGS, "probe")
@@ -77,10 +77,10 @@ def probe(
 def _colours_alone(
     config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
 ) -> TrainResult:
-    """Train and val fit and choose; val and test are judged, with a report each."""
+    """Fit on train, choose on val, and evaluate val and test, each with a report."""
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
-    report_patients(splits, "a patient may be in two splits, which flatters the result", ui)
+    report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     config = with_window(config, splits, ui)
@@ -105,14 +105,14 @@ def _colours_alone(
             title=f"{what}: colours and size alone",
             facts={
                 "Model": BASELINES["colour_and_size"],
-                "Images": f"{what}: {len(predictions):,} judged",
+                "Images": f"{what}: {len(predictions):,} evaluated",
                 "Patients": patients_fact(splits),
             },
             read=lambda path: picture(splits.root / path, preprocessing),
             config=config.evaluate,
             notes=[
                 *patient_notes(splits, split),
-                "No network: this tells what stain, light, format and size give away.",
+                "No network: this shows what stain, light, format and size reveal about the class.",
                 *notes,
             ],
             flow={**flow, "judged": judged(predictions, split)},
