@@ -26,6 +26,7 @@ import numpy as np
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.area_intervals import area_spread, pulled_areas
 from vitmed.metrics.clinical_utility import prevalence_table
+from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import Judged, bootstrap
 from vitmed.metrics.intervals import Units, share_gap
 from vitmed.metrics.predictions import Predictions
@@ -85,16 +86,16 @@ def one_test(p: Predictions, truths: dict[str, float], resamples: int, seed: int
     """Which intervals held the truth."""
     judged = Judged(p)
     draws = bootstrap([judged], resamples, seed)[0]
-    overall, per_class = judged.entries(draws)
+    overall, per_class = judged.estimates(draws)
     elsewhere = prevalence_table(p, EvaluateConfig(prevalence=PREVALENCE))
     assert elsewhere is not None
-    rows = [row["ppv"] for row in elsewhere["rows"] if row["prevalence"] == PREVALENCE]
-    overall["PPV at 1 %"] = rows[0] if rows else {"low": None, "high": None}
+    rows = [row.ppv for row in elsewhere.rows if row.prevalence == PREVALENCE]
+    overall["PPV at 1 %"] = rows[0] if rows else Estimate(value=None, low=None, high=None)
     acted, truth = p.probabilities[:, 1] >= ACTING, judged.labels == 1
-    _, low, high = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), judged.units)  # as `decision_curve`
-    overall["net benefit"] = {"low": low, "high": high}
+    net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), judged.units)  # as `decision_curve`
+    overall["net benefit"] = estimate(*net, "mover")
     entries = {**overall, "sensitivity": per_class[1]["sensitivity"], "specificity": per_class[1]["specificity"]}
-    found = {name: held((entries[name]["low"], entries[name]["high"]), truths[name]) for name in SHOWN}
+    found = {name: held((entries[name].low, entries[name].high), truths[name]) for name in SHOWN}
     positive = judged.labels == 1
     area = pulled_areas(p.probabilities[:, 1], positive)[0]
     error = area_spread(area.pulls, positive, Units(np.arange(len(p)))).variance ** 0.5

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitmed.core.config import load_config
+from vitmed.core.load_config import load_config
 from vitmed.core.ui import Ui
 from vitmed.metrics.scoring import metric_values
 from vitmed.training import loop

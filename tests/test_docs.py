@@ -209,9 +209,10 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def test_the_configuration_page_is_up_to_date() -> None:
-    module = script("configuration")
-    assert read(module.FILE) == module.text(), "run: python docs/configuration.py"
+@pytest.mark.parametrize("name", ["configuration", "schema"])
+def test_what_a_script_writes_is_up_to_date(name: str) -> None:
+    module = script(name)
+    assert read(module.FILE) == module.text(), f"run: python docs/{name}.py"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from conftest import Recorder, python
 
 from vitmed import compare, evaluate, explain, predict, train
 from vitmed.core.aliases import OldNameWarning
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.predictions import Predictions
 from vitmed.training.checkpoint import load_checkpoint
 
@@ -43,6 +44,7 @@ def metrics(folder: Path) -> dict[str, Any]:
 
 def close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
     """The same tree, numbers to the tolerance."""
+    found = found.to_dict() if isinstance(found, Frozen) else found
     if isinstance(expected, dict):
         assert set(found) == set(expected)
         for key in expected:

@@ -53,7 +53,7 @@ def test_the_positive_class_is_as_was_said(run: TrainResult, tmp_path: Path) -> 
     assert metrics["positive_class"] == "amber"
     assert metrics["overall"]["average_precision"] == metrics["per_class"]["amber"]["average_precision"]
     again = evaluate(tmp_path / "report" / "predictions.csv", resamples=20, ui=Recorder()).metrics
-    assert again == metrics
+    assert again.to_dict() == metrics
 
 
 def test_names_in_which_the_runs_expression_finds_no_patient(run: TrainResult, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_clear_difference_and_none(tmp_path: Path) -> None:
     ui = Recorder()
     found = judge(*files, output=tmp_path / "out", ui=ui)
     content = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert content == found.content and (tmp_path / "out" / "differences.png").stat().st_size > 5_000
+    assert content == found.content.to_dict() and (tmp_path / "out" / "differences.png").stat().st_size > 5_000
     assert (content["images"], content["patients"], content["resampling"]) == (120, 40, "by patient")
     assert [(p["first"], p["second"]) for p in content["pairs"]] == [
         ("good", "near"),

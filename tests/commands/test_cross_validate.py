@@ -24,6 +24,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
+from vitmed.report.results import Results
 
 RUN = Callable[..., Answer]
 SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
@@ -124,7 +125,7 @@ def test_all_folds_have_one_plan_and_the_report_can_be_made_again(done: Path, tm
     configs = [(done / f"fold-{k}" / "config.yaml").read_text() for k in (1, 2, 3)]
     assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1
     again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
-    assert again.metrics["overall"] == json.loads((done / "test" / "metrics.json").read_text())["overall"]
+    assert again.metrics.to_dict()["overall"] == json.loads((done / "test" / "metrics.json").read_text())["overall"]
 
 
 def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     assert "the more likely class wins" not in text and "(in use)" not in text
     assert "abstention" not in found
 
-    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics
+    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics.to_dict()
     for part in ("overall", "per_class", "operating_points", "prevalence", "flow", "folds", "notes", "per_patient"):
         assert again[part] == found[part], part
     assert (tmp_path / "again" / "predictions.csv").read_bytes() == (decided / "test/predictions.csv").read_bytes()
@@ -209,7 +210,8 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
     for number in ("19", "20", "32"):
         line = re.search(rf'<th scope="row">{number}</th>.*?</tr>', (done / "test" / "report.html").read_text(), re.S)
         assert line is not None and "not supplied" not in line.group(), number  # of CLAIM, which comes first
-    figure = participant_flow.flow(Predictions.from_csv(done / "test" / "predictions.csv"), {"flow": flow})
+    results = Results.model_validate_json((done / "test" / "metrics.json").read_text())
+    figure = participant_flow.flow(Predictions.from_csv(done / "test" / "predictions.csv"), results)
     assert figure is not None
     shown = " ".join(text.get_text() for text in figure.findobj(Text))
     assert "fold 3: 12 images, 3 patients" in shown and "never saw it: judged here" in shown

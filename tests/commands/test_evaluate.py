@@ -212,7 +212,11 @@ def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path
         shutil.copy(trained.folder / "test" / name, tmp_path / name)
     before = json.loads((tmp_path / "metrics.json").read_text())
     again = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics
-    assert again == before and before["report"]["title"] == "test of data" and "Seed" in before["report"]["facts"]
+    assert (
+        again.to_dict() == before
+        and before["report"]["title"] == "test of data"
+        and "Seed" in before["report"]["facts"]
+    )
     assert any("Patients are unknown" in note for note in again["report"]["notes"])
     for other in ("{}", json.dumps(before | {"positive_class": "violet"})):
         (tmp_path / "metrics.json").write_text(other)

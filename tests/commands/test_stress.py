@@ -51,9 +51,9 @@ def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.M
     html = (report.folder / "report.html").read_text()
     section = html.partition('id="robustness"')[2].partition("</section>")[0]
     assert given["verdict"] in section and "JPEG" in section and "Hue" in section
-    assert (report.folder / "robustness.png").is_file() and report.metrics["robustness"] == given
+    assert (report.folder / "robustness.png").is_file() and report.metrics.robustness.to_dict() == given
     rebuilt = package.evaluate(report.folder / "predictions.csv", ui=Recorder(), output=run / "again")
-    assert rebuilt.metrics["robustness"] == given
+    assert rebuilt.metrics.robustness.to_dict() == given
 
 
 def test_all_corruptions_on_a_sample(run: Path) -> None:

@@ -245,12 +245,12 @@ class TestMeasures:
             p = replace(p, logits=np.eye(2, dtype=np.float32)[p.labels] * 9)
         found = report_calibration(p, None, CONFIG)
         assert why in found["after"]["undefined"][measure]
-        json.dumps(found, allow_nan=False)
+        json.dumps(found.to_dict(), allow_nan=False)
 
     @pytest.mark.parametrize(("size", "classes", "patients"), [(0, 2, 0), (1, 2, 0), (10, 3, 1), (40, 1000, 0)])
     def test_few_images_one_patient_and_many_classes(self, size: int, classes: int, patients: int) -> None:
         found = report_calibration(draw(size, classes, patients=patients), None, CONFIG)
-        text = json.dumps(found, allow_nan=False)
+        text = json.dumps(found.to_dict(), allow_nan=False)
         assert len(text) < 200_000
         if patients == 1:
             assert found["after"]["log_loss"]["low"] is None

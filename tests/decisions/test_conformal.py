@@ -112,10 +112,10 @@ class TestSets:
         many = draw(rng, 500, classes=1000)
         fitted = fit_sets(many, 0.9)
         assert fitted is not None and len(fitted.least) == 1000
-        assert len(json.dumps(report_sets(many, fitted, CONFIG), allow_nan=False)) < 50_000
+        assert len(json.dumps(report_sets(many, fitted, CONFIG).to_dict(), allow_nan=False)) < 50_000
         none = draw(rng, 0)
-        json.dumps(report_sets(none, fit_sets(draw(rng, 100), 0.9), CONFIG), allow_nan=False)
-        json.dumps(report_abstention(none, None, CONFIG), allow_nan=False)
+        json.dumps(report_sets(none, fit_sets(draw(rng, 100), 0.9), CONFIG).to_dict(), allow_nan=False)
+        json.dumps(report_abstention(none, None, CONFIG).to_dict(), allow_nan=False)
 
 
 class TestAnswers:

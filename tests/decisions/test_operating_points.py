@@ -13,6 +13,9 @@ import scipy.stats
 from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
 from vitmed.decisions.operating_points import (
+    Counts,
+    Fold,
+    Folds,
     PolicyPoint,
     apply_point,
     asked_point,
@@ -21,7 +24,9 @@ from vitmed.decisions.operating_points import (
     report_fold_points,
     report_points,
 )
-from vitmed.metrics.clinical_utility import decision_curve, in_words, prevalence_table
+from vitmed.decisions.reliability import FittedCalibration
+from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, prevalence_table
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
@@ -139,7 +144,7 @@ class TestChoice:
         found = choose_points(p, config(**asked))
         assert found.chosen == "default" and why in found.notes[0]
         assert apply_point(p, found) is p
-        json.dumps(report_points(draw(), found, config()), allow_nan=False)
+        json.dumps(report_points(draw(), found, config()).to_dict(), allow_nan=False)
 
     def test_too_few_positives_are_told(self) -> None:
         few = draw(100, share=0.05)
@@ -197,7 +202,7 @@ class TestReached:
             "lr_plus": 4.5, "lr_minus": 0.125,
         }  # fmt: skip
         assert {name: found[name]["value"] for name in expected} == pytest.approx(expected)
-        assert found["counts"] == {"tp": 90, "fp": 40, "fn": 10, "tn": 160}
+        assert found["counts"] == Counts(tp=90, fp=40, fn=10, tn=160)
         from scipy.stats import binomtest
 
         theirs = binomtest(90, 100).proportion_ci(method="wilson")
@@ -245,7 +250,7 @@ class TestReached:
     def test_one_class(self, truth: int, known: str, value: float) -> None:
         """Three of five lie above one half. What needs the other class is undefined, and JSON can hold it."""
         report = report_points(of([0.2, 0.4, 0.6, 0.8, 0.9], [truth] * 5), None, config())
-        found = json.loads(json.dumps(report, allow_nan=False))["points"]["default"]["reached"]
+        found = json.loads(json.dumps(report.to_dict(), allow_nan=False))["points"]["default"]["reached"]
         rates = {name: found[name]["value"] for name in ("sensitivity", "specificity", "ppv", "npv")}
         assert rates.pop(known) == pytest.approx(value) and set(rates.values()) == {None}
 
@@ -285,8 +290,8 @@ class TestPrevalence:
         assert all(values) and values[1]["rows"][0]["npv"]["value"] > values[0]["rows"][0]["npv"]["value"]  # type: ignore[index]
 
     def test_words_never_round_to_all_or_nothing(self) -> None:
-        entry = {"value": 0.9996, "low": 0.999, "high": 1.0}
-        told = in_words({"prevalence": 0.001, "ppv": {"value": None, "low": None, "high": None}, "npv": entry})
+        nothing = Estimate(value=None, low=None, high=None)
+        told = in_words(AtPrevalence(prevalence=0.001, ppv=nothing, npv=Estimate(value=0.9996, low=0.999, high=1.0)))
         assert "no positive results" in told and "0.1 %" in told and "about 99.96 (99.9 to 100)" in told
 
     @pytest.mark.parametrize("truth", [[1] * 5, [0] * 5])
@@ -340,32 +345,37 @@ class TestDecisionCurve:
         assert decision_curve(p, config()) is None and prevalence_table(p, config()) is None
 
 
+def fold(point: str, threshold: float | None = None) -> Fold:
+    raw = FittedCalibration(method="none", scale=None, bias=None, note="")
+    return Fold(images=2, patients=None, calibration=raw, point=point, threshold=threshold, why="", numbers={})
+
+
 class TestFolds:
     """Pooled folds, each decided at its own threshold; the third had none to choose."""
 
     def test_the_numbers_are_those_of_the_decisions(self) -> None:
         p = of([0.2, 0.3, 0.4, 0.6, 0.45, 0.7], [0, 1, 1, 0, 1, 1])
         decided = np.array([1, 0, 1, 0, 1, 0])  # from 0.25 of the first two, from 0.5 of the rest
-        each = [{"point": "target_sensitivity", "threshold": 0.25}, {"point": "default", "threshold": None}]
-        folds = {"asked": "target_sensitivity", "target": 0.9, "costs": None, "each": each}
+        each = [fold("target_sensitivity", 0.25), fold("default")]
+        folds = Folds(asked="target_sensitivity", target=0.9, costs=None, each=each)
         found = report_fold_points(replace(p, decided=decided), folds, config(target_sensitivity=0.9))
         assert found is not None and found["threshold"] is None and found["by_fold"] == [0.25, None]
         points = found["points"]
         assert set(points) == {"default", "target_sensitivity"} and found["chosen"] == "target_sensitivity"
-        assert points["target_sensitivity"]["reached"]["counts"] == {"tp": 2, "fp": 1, "fn": 2, "tn": 1}
-        assert points["default"]["reached"]["counts"] == {"tp": 1, "fp": 1, "fn": 3, "tn": 1}
+        assert points["target_sensitivity"]["reached"]["counts"] == Counts(tp=2, fp=1, fn=2, tn=1)
+        assert points["default"]["reached"]["counts"] == Counts(tp=1, fp=1, fn=3, tn=1)
 
     def test_folds_without_a_threshold_take_the_likeliest_class(self) -> None:
-        p, each = of([0.2, 0.7], [0, 1]), [{"point": "default", "threshold": None}] * 2
-        folds = {"asked": "default", "target": None, "costs": None, "each": each}
+        p = of([0.2, 0.7], [0, 1])
+        folds = Folds(asked="default", target=None, costs=None, each=[fold("default")] * 2)
         assert not by_fold(folds) and not by_fold(None)
         assert report_fold_points(p, folds, config()) == report_points(p, None, config())
 
     def test_costs_of_three_classes(self) -> None:
         logits = np.zeros((3, 3), np.float32)
         p = Predictions(("a", "b", "c"), tuple("xyz"), None, np.array([0, 1, 2]), logits, decided=np.array([2, 1, 2]))
-        costs = [[0, 1, 5], [1, 0, 1], [4, 1, 0]]
-        folds = {"asked": "cost", "target": costs, "costs": costs, "each": [{"point": "cost", "threshold": None}] * 2}
+        costs = [[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]
+        folds = Folds(asked="cost", target=costs, costs=costs, each=[fold("cost")] * 2)
         found = report_fold_points(p, folds, config(cost=costs))
         assert found is not None
         assert found["points"]["cost"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)

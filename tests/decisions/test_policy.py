@@ -106,7 +106,7 @@ def test_unlike_images_are_not_answered_and_are_told(run: Trained, tmp_path: Pat
     assert sum("unlike the training images" in cell for cell in said.columns["answer"]) >= 3
     found = evaluate(run.best, unlike=tmp_path / "noise", output=tmp_path / "r", resamples=20, ui=Recorder())
     assert found.metrics["out_of_distribution"]["unlike"]["auroc"]["value"] > 0.8
-    assert "noise" not in json.dumps(found.metrics) + (tmp_path / "r" / "report.html").read_text()
+    assert "noise" not in json.dumps(found.metrics.to_dict()) + (tmp_path / "r" / "report.html").read_text()
     again = evaluate(tmp_path / "r" / "predictions.csv", output=tmp_path / "s", ui=Recorder())
     assert again.metrics["out_of_distribution"] == found.metrics["out_of_distribution"]
     answer = vitmed("predict", tmp_path / "noise", "--checkpoint", run.best, "--json")
@@ -131,7 +131,7 @@ def test_the_report_is_made_again_from_the_table_as_it_was_or_with_another_point
     file = run.folder / "test" / "predictions.csv"
     before = json.loads(file.with_name("metrics.json").read_text())
     again = evaluate(file, output=tmp_path / "a", ui=Recorder())
-    assert again.metrics == before and (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
+    assert again.metrics.to_dict() == before and (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
     other = evaluate(file, output=tmp_path / "b", cost="50:1", ui=Recorder())
     assert other.metrics["report"]["policy"]["asked"]["cost"] == "50:1"
     assert other.predictions.logits.tobytes() == run.result.test.predictions.logits.tobytes()

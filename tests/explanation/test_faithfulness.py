@@ -18,13 +18,14 @@ from vitmed.explanation.faithfulness import (
     affordable,
     check_maps,
     curves,
-    mean_entry,
+    mean_estimate,
     rank_correlation,
     sample,
     unit_means,
     verdict,
 )
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
 
 HOW = Preprocessing(32, 3, "pad", "half")
@@ -79,9 +80,9 @@ def test_the_scores_follow_the_probability_of_the_class() -> None:
 
 def test_the_interval_is_students() -> None:
     values = np.random.default_rng(0).normal(0.3, 0.2, 12)
-    entry, theirs = mean_entry(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    entry, theirs = mean_estimate(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((values.mean(), theirs.low, theirs.high))
-    assert mean_entry(values[:1])["low"] is None
+    assert mean_estimate(values[:1])["low"] is None
     assert unit_means(np.array([1.0, 3.0, 10.0]), np.array([7, 7, 2])).tolist() == [10, 2]  # a patient counts once
 
 
@@ -92,8 +93,8 @@ def test_rank_correlation() -> None:
     assert rank_correlation(rising, np.ones((1, 6))) == [0]
 
 
-def entry(value: float, half: float) -> dict[str, float]:
-    return {"value": value, "low": value - half, "high": value + half}
+def entry(value: float, half: float) -> Estimate:
+    return Estimate(value=value, low=value - half, high=value + half)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def entry(value: float, half: float) -> dict[str, float]:
         (entry(0.2, 0.3), entry(0.1, 0.1), UNSHOWN),  # too few images
     ],
 )
-def test_verdicts(gain: dict[str, float], similarity: dict[str, float], expected: str) -> None:
+def test_verdicts(gain: Estimate, similarity: Estimate, expected: str) -> None:
     found, text = verdict(gain, similarity)
     assert found == expected
     assert ("do not read anything into it" in text.lower()) == (expected != EXPLAINS)

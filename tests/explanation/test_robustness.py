@@ -16,7 +16,7 @@ from vitmed.explanation.robustness import judge, known_stress
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.robustness import stress_curves, stress_samples
+from vitmed.report.plots.robustness import robustness, stress_curves, stress_samples
 from vitmed.training.checkpoint import hash_weights
 
 
@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_others(classes: int) -> None:
     clean_error = 1 - balanced_accuracy_score(clean.labels, clean.predicted)
     assert found["relative"]["value"] == pytest.approx(np.mean(errors) - clean_error)
     assert found["n_groups"] == 20 and found["resampling"] == "by patient"
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_a_mean_corruption_error_by_hand() -> None:
@@ -95,9 +95,9 @@ def test_what_is_undefined_says_why() -> None:
     single = draw(3, size=1)
     found = judge(single, {"jpeg": [single] * 5}, resamples=50)
     assert found["clean"]["accuracy"]["low"] is None and "two" in found["undefined"]["intervals"]
-    assert stress_curves(None, {"robustness": found}) is not None
+    assert stress_curves(found) is not None
     found = judge(draw(3), {}, resamples=50)  # every corruption was skipped
-    assert found["mean_corruption_error"]["value"] is None and stress_curves(None, {"robustness": found}) is None
+    assert found["mean_corruption_error"]["value"] is None and stress_curves(found) is None
     with pytest.raises(DataError, match="no labels"):
         judge(Predictions(one.classes, one.paths, None, None, one.logits), {})
 
@@ -111,8 +111,8 @@ def test_a_thousand_classes_take_no_minutes() -> None:
 
 def test_the_figures_draw() -> None:
     found = judge(draw(3), {name: strengths(3) for name in CORRUPTIONS}, resamples=50)
-    assert stress_curves(None, None) is None and stress_curves(None, {}) is None
-    figure = stress_curves(None, {"robustness": found})
+    assert robustness(draw(3), None) is None
+    figure = stress_curves(found)
     assert figure is not None and png(figure).startswith(b"\x89PNG")
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     assert len(titles) == len(CORRUPTIONS)
@@ -125,10 +125,10 @@ def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> No
     assert known_stress(tmp_path, weights) is None
     for name, digest in (("stress", hash_weights(weights)), ("stress-2", "another")):
         (tmp_path / name).mkdir()
-        text = json.dumps({"weights_sha256": digest, "corruptions": {}, "name": name})
-        (tmp_path / name / "stress.json").write_text(text)
+        told = judge(draw(3), {}, resamples=0).model_copy(update={"weights_sha256": digest, "what": name})
+        (tmp_path / name / "stress.json").write_text(json.dumps(told.to_dict()))
     (tmp_path / "stress-3").mkdir()
     (tmp_path / "stress-3" / "stress.json").write_text("torn")
     found = known_stress(tmp_path, weights)
-    assert found is not None and found["name"] == "stress"
+    assert found is not None and found.what == "stress"
     assert known_stress(tmp_path, weights | {"head.bias": torch.ones(2)}) is None

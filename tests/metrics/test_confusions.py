@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
-from vitmed.metrics.confusions import error_pairs, mistakes
+from vitmed.metrics.confusions import Mistakes, error_pairs, mistakes
 from vitmed.metrics.predictions import Predictions
 
 
@@ -43,6 +43,6 @@ def test_a_thousand_classes_and_none_wrong() -> None:
     assert told["further"] + sum(pair["n"] for pair in told["pairs"]) == told["n"]
     assert told["pairs"][0]["patients"] is None
     perfect = Predictions(("a", "b"), ("x", "y"), None, np.array([0, 1]), np.eye(2, dtype=np.float32))
-    assert mistakes(perfect) == {"n": 0, "of": 2, "pairs": [], "further": 0}
+    assert mistakes(perfect) == Mistakes(n=0, of=2, pairs=[], further=0)
     none = Predictions(("a", "b"), (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
     assert mistakes(none) is None

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from vitmed.metrics.label_errors import HEADER, class_thresholds, find_suspects, issues_csv, label_errors
+from vitmed.metrics.label_errors import HEADER, LabelErrors, class_thresholds, find_suspects, issues_csv, label_errors
 from vitmed.metrics.predictions import Predictions
 
 
@@ -81,7 +81,7 @@ def test_what_is_told_counts_from_one_and_ends_in_the_table() -> None:
 
 def test_nothing_to_doubt() -> None:
     one = said([[0.9, 0.1], [0.2, 0.8]], [0, 0])
-    assert label_errors(one) == {"of": 2, "reason": "all images have the label 'a'"}
+    assert label_errors(one) == LabelErrors(of=2, reason="all images have the label 'a'")
     none = Predictions(("a", "b"), (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
     assert label_errors(none) is None and len(find_suspects(none).rows) == 0
     sure = said([[0.9, 0.1], [0.1, 0.9]], [0, 1])

@@ -31,14 +31,14 @@ def test_shares_and_the_worst_by_hand() -> None:
     assert images.tolist() == [5, 10, 5] and right.tolist() == [5, 8, 3]
     told = per_patient(p)
     assert told is not None and told["errors"] == 9
-    assert told["worst"] == [  # of as many errors, first who has fewer images
+    assert [worst.to_dict() for worst in told["worst"]] == [  # of as many errors, first who has fewer images
         {"patient": 3, "n": 10, "errors": 4, "accuracy": 0.6},
         {"patient": 2, "n": 20, "errors": 4, "accuracy": 0.8},
         {"patient": 1, "n": 10, "errors": 1, "accuracy": 0.9},
     ]
     spread = told["spread"]["accuracy"]
     assert (spread["n"], spread["min"], spread["median"], spread["max"]) == (3, 0.6, 0.8, 0.9)
-    assert "heap" not in told and "SECRET" not in json.dumps(told, allow_nan=False)
+    assert "heap" not in told and "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
 
 
 def test_who_is_outside_the_limits() -> None:

@@ -38,7 +38,7 @@ def draw(size: int = 200, patients: int = 40) -> Predictions:
 def told(p: Predictions, *args: Any) -> dict[str, Any]:
     found = agreement(p, *args)
     assert found is not None
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
     return found
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.evaluation import Judged, evaluate_predictions
 from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.positive_class import positive_class
@@ -148,7 +149,9 @@ def test_every_number_has_an_interval_around_it() -> None:
 
 
 def numbers(content: Any) -> list[float]:
-    """Every number in a nested dict, in order."""
+    """Every number in a nested dict or result, in order."""
+    if isinstance(content, Frozen):
+        content = content.to_dict()
     if isinstance(content, dict):
         return [number for value in content.values() for number in numbers(value)]
     return [float(content)] if isinstance(content, int | float) else []
@@ -210,7 +213,7 @@ def quiet(p: Predictions) -> dict:
         warnings.simplefilter("error")
         metric_values(p)
         result = evaluate_predictions(p, resamples=40)
-    json.dumps(result, allow_nan=False)
+    json.dumps(result.to_dict(), allow_nan=False)
     nulls = {name for name, entry in result["overall"].items() if entry["value"] is None}
     nulls |= {f"{m} of {c}" for c in p.classes for m in PER_CLASS if result["per_class"][c][m]["value"] is None}
     assert nulls == set(result["undefined"])

@@ -43,7 +43,7 @@ def draw(
 def column(p: Predictions, cells: list[str]) -> dict[str, Any]:
     told = subgroups(replace(p, columns={"c": tuple(cells)}), ["c"], 20)
     assert told is not None
-    json.dumps(told, allow_nan=False)
+    json.dumps({name: own.to_dict() for name, own in told.items()}, allow_nan=False)
     return told["c"]
 
 
@@ -83,7 +83,7 @@ def test_quartiles_of_few_patients_would_tell_their_ages() -> None:
     p = draw(patients=12, images=10)
     found = column(p, [str(60 + i // 10) for i in range(120)])
     assert found["strata"] == [] and found["gaps"] == {} and "fewer than 10 patients" in found["reason"]
-    assert not re.search(r"\b6\d\b|\b7\d\b", json.dumps(found))  # no age of anybody
+    assert not re.search(r"\b6\d\b|\b7\d\b", json.dumps(found.to_dict()))  # no age of anybody
 
 
 def test_groups_that_are_alike_have_no_worst() -> None:
@@ -116,12 +116,12 @@ def test_small_strata_are_named_and_not_judged() -> None:
     cells = ["big"] * 195 + ["few"] * 9 + ["SECRET"] * 5 + ["few patients"] * 91
     found = column(p, cells)
     by_name = {stratum["name"]: stratum for stratum in found["strata"]}
-    assert by_name["few"] == {"name": "few", "n": "<10", "suppressed": True}
+    assert by_name["few"].to_dict() == {"name": "few", "n": "<10", "suppressed": True}
     assert by_name["big"]["n"] == 195 and found["too_small"] == 2
     assert "SECRET" not in by_name  # of one patient: the value may be a name
     assert by_name["few patients"]["n_groups"] == 10
     nine = column(p, ["big"] * 210 + ["nine patients"] * 90)
-    assert nine["strata"][1] == {"name": "nine patients", "n": "<10", "suppressed": True}
+    assert nine["strata"][1].to_dict() == {"name": "nine patients", "n": "<10", "suppressed": True}
     assert nine["gaps"] == {} and "fewer than two strata" in nine["reason"]
 
 
@@ -129,9 +129,9 @@ def test_a_column_that_names_patients_is_not_told() -> None:
     p = draw()
     assert p.groups is not None
     found = column(p, list(p.groups))
-    assert "one patient" in found["reason"] and "SECRET" not in json.dumps(found)
+    assert "one patient" in found["reason"] and "SECRET" not in json.dumps(found.to_dict())
     halves = [f"{name}{i % 2}" for i, name in enumerate(p.groups)]
-    assert "SECRET" not in json.dumps(column(p, halves))
+    assert "SECRET" not in json.dumps(column(p, halves).to_dict())
 
 
 def test_many_small_strata_are_only_counted() -> None:
@@ -279,7 +279,7 @@ def test_a_thousand_classes() -> None:
         np.eye(1000, dtype=np.float32)[labels], columns={"site": tuple("NS"[i // 10 % 2] for i in range(2000))},
     )  # fmt: skip
     told = subgroups(p, ["site"], 100)
-    assert told is not None and set(told["site"]["gaps"]) == {"accuracy"} and len(json.dumps(told)) < 1e4
+    assert told is not None and set(told["site"]["gaps"]) == {"accuracy"} and len(str(told)) < 1e4
 
 
 # -- the commands
@@ -300,7 +300,7 @@ def test_the_report_of_a_table_by_subgroup(tmp_path: Path, vitmed: Any) -> None:
     html = (tmp_path / "a" / "report.html").read_text()
     assert "By site" in html and "Equalised odds" in html and "SECRET" not in html
     again = evaluate(tmp_path / "a" / "predictions.csv", output=tmp_path / "b", ui=Recorder())  # it remembers
-    assert again.metrics["subgroups"] == told["subgroups"]
+    assert again.metrics.to_dict()["subgroups"] == told["subgroups"]
     answer = vitmed("evaluate", file, "--subgroup", "hospital", "-o", tmp_path / "c")
     assert answer.code == 2 and "site, scanner" in answer.err.replace("\n", " ") and not (tmp_path / "c").exists()
 

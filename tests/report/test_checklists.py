@@ -7,26 +7,51 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vitmed.checks.data_check import COUNTS
 from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.operating_points import OperatingPoints
+from vitmed.decisions.reliability import CalibrationReport
+from vitmed.explanation.results import Robustness
+from vitmed.metrics.clinical_utility import DecisionCurve
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.subgroups import Stratum, Subgroups
 from vitmed.report.checklist_items import CLAIM, GUIDELINES, STARD, TRIPOD
 from vitmed.report.checklists import TOPICS, checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.page import SECTIONS
+from vitmed.report.results import Characteristic, Flow, Judged, Results, Seen, Value
 from vitmed.report.write import write_report
 
 
-def found(groups: bool = True, n: int = 200, resamples: int = 10, **more: Any) -> dict[str, Any]:
+def found(groups: bool = True, n: int = 200, resamples: int = 10, **more: Any) -> Results:
     rng = np.random.default_rng(0)
     patients = tuple(f"p{i % 60}" for i in range(n)) if groups else None
     p = Predictions(("a", "b"), ("x",) * n, patients, np.arange(n) % 2, rng.normal(size=(n, 2)).astype(np.float32))
-    metrics = evaluate_predictions(p, resamples=resamples)
-    return {**metrics, "baselines": {}, "report": {"title": "t", "facts": {}, "notes": []}, **more}
+    return Results.of(evaluate_predictions(p, resamples=resamples)).model_copy(update=more)
 
 
-JUDGED = {"site": {"strata": [{"name": "N", "overall": {}}, {"name": "S", "overall": {}}]}}
-SUPPRESSED = {"site": {"strata": [{"name": "N", "n": "<10", "suppressed": True}], "reason": "too few"}}
+def flow(split: str | None, seen: Seen | None = None, **more: Any) -> Flow:
+    """Of a run of two splits without images."""
+    judged = Judged(split=split, images=200, patients=60, seen=seen or Seen())
+    counted = dict.fromkeys((*COUNTS, "left_out", "patients", "patients_in_two"))
+    told = {"used": 0, "why_left_out": "", "level": "patient", "how": "", "copies_in_two": 0, "splits": {}, **more}
+    return Flow.model_validate({**counted, "judged": judged, **told})
+
+
+def points(threshold: float | None, chosen: str) -> OperatingPoints:
+    return OperatingPoints(positive="b", chosen=chosen, threshold=threshold, points={}, notes=[])
+
+
+def stratum(name: str) -> Stratum:
+    return Stratum(name=name, n=20, overall={"auroc": Estimate(value=0.5, low=None, high=None)})
+
+
+NO_GAPS: dict[str, Any] = {"cut": "", "further": 0, "too_small": 0, "gaps": {}, "worst": {}}
+JUDGED = {"site": Subgroups(strata=[stratum("N"), stratum("S")], **NO_GAPS)}
+SUPPRESSED = {"site": Subgroups(strata=[Stratum(name="N", n="<10", suppressed=True)], reason="too few", **NO_GAPS)}
+CALIBRATED = CalibrationReport.model_construct()  # that it is there is enough
 
 
 def test_every_item_is_there_once_and_in_order() -> None:
@@ -49,7 +74,7 @@ def test_every_item_has_an_answer_or_asks_for_one() -> None:
     }  # fmt: skip
 
 
-def line(metrics: dict[str, Any], name: str, number: str, shown: tuple[str, ...] = tuple(SECTIONS)) -> Any:
+def line(metrics: Results, name: str, number: str, shown: tuple[str, ...] = tuple(SECTIONS)) -> Any:
     (one,) = [c for c in checklists(metrics, shown) if c.name == name]
     return next(line for line in one.lines if line.number == number)
 
@@ -60,16 +85,16 @@ def test_a_pointer_depends_on_what_is_there() -> None:
     assert line(bare, "CLAIM 2024", "44").state == "not supplied"  # funding: no program knows
     assert line(bare, "CLAIM 2024", "38").state == "answered"
     assert line(found(resamples=0), "CLAIM 2024", "29").state == "not supplied"
-    flow = {"judged": {"split": "test", "images": 200, "patients": 60}, "level": "patient"}
-    assert line(found(flow=flow), "CLAIM 2024", "20").state == "answered"
-    assert line(found(flow=flow), "CLAIM 2024", "32").state == "answered"
-    assert line(found(flow=flow), "CLAIM 2024", "33").state == "not supplied"
-    elsewhere = {"judged": {"split": None, "images": 200, "patients": 60}, "level": "patient"}
+    own = flow("test")
+    assert line(found(flow=own), "CLAIM 2024", "20").state == "answered"
+    assert line(found(flow=own), "CLAIM 2024", "32").state == "answered"
+    assert line(found(flow=own), "CLAIM 2024", "33").state == "not supplied"
+    elsewhere = flow(None)
     assert line(found(flow=elsewhere), "CLAIM 2024", "33").state == "answered"
     assert line(found(flow=elsewhere), "CLAIM 2024", "32").state == "not supplied"
-    calibrated = found(calibration={"x": 1})
+    calibrated = found(calibration=CALIBRATED)
     assert line(calibrated, "TRIPOD+AI", "12e", (*SECTIONS, "calibration")).state == "in part"  # no decision curve
-    everything = found(calibration={"x": 1}, decision_curve={"thresholds": [0.5]})
+    everything = found(calibration=CALIBRATED, decision_curve=DecisionCurve(positive="b", thresholds=[0.5], why=""))
     assert line(everything, "TRIPOD+AI", "12e", (*SECTIONS, "calibration", "operating")).state == "answered"
 
 
@@ -87,33 +112,31 @@ def test_groups_that_were_too_small_answer_nothing() -> None:
 
 def test_a_threshold_counts_only_where_one_was_chosen() -> None:
     shown = (*SECTIONS, "operating")
-    none = found(operating_points={"threshold": None, "chosen": "default"})
+    none = found(operating_points=points(None, "default"))
     assert line(none, "TRIPOD+AI", "15", shown).state == "not supplied"
-    for chosen in ({"threshold": 0.3, "chosen": "youden"}, {"threshold": None, "chosen": "cost"}):
+    for chosen in (points(0.3, "youden"), points(None, "cost")):
         assert line(found(operating_points=chosen), "TRIPOD+AI", "15", shown).state == "answered"
 
 
 def test_the_author_is_asked_for_what_no_column_tells() -> None:
-    table = {"unit": "patients", "cut": "", "rows": [{"name": "x"}], "rare": 0}
-    flow = {"judged": {"split": "test"}, "level": "patient"}
-    said = found(flow={**flow, "characteristics": {"age_years": table, "Sex": table, "hospital": table}})
+    table = Characteristic(unit="patients", cut="", rows=[Value(name="x", splits={})], rare=0)
+    said = found(flow=flow("test", characteristics={"age_years": table, "Sex": table, "hospital": table}))
     for guideline, number in (("CLAIM 2024", "36"), ("TRIPOD+AI", "20b"), ("STARD-AI", "25")):
         assert line(said, guideline, number).missing == "device, severity of the patients of each split"
-        assert "age, sex, site, device, severity" in line(found(flow=flow), guideline, number).missing
-    hidden = {**table, "rows": [], "reason": "too few"}
-    assert "age" in line(found(flow={**flow, "characteristics": {"age": hidden}}), "CLAIM 2024", "36").missing
+        assert "age, sex, site, device, severity" in line(found(flow=flow("test")), guideline, number).missing
+    hidden = table.model_copy(update={"rows": [], "reason": "too few"})
+    assert "age" in line(found(flow=flow("test", characteristics={"age": hidden})), "CLAIM 2024", "36").missing
 
 
 def test_images_that_the_model_has_seen_are_the_first_limitation() -> None:
-    seen = {"images": 0, "patients": 21, "test": 1}
-    told = limitations(found(flow={"judged": {"split": None, "seen": seen}, "level": "patient"}))
+    told = limitations(found(flow=flow(None, Seen(images=0, patients=21, test=1))))
     assert told[0].startswith("21 patients of these have the same name as one in training")
     assert told[1].startswith("1 image of these is also in the run's own test")
     assert "Few images" not in " ".join(t for t in limitations(found(n=200)) if "(0)" in t)
 
 
 def test_no_pointer_leads_to_a_section_that_is_not_shown() -> None:
-    for checklist in checklists(found(calibration={"x": 1}), ["results"]):
+    for checklist in checklists(found(calibration=CALIBRATED), ["results"]):
         assert {section for line in checklist.lines for section, _ in line.answers} <= {"results"}
         assert sum(map(checklist.count, ("answered", "in part", "not supplied"))) == len(checklist.lines)
 
@@ -132,25 +155,30 @@ def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
         (found(groups=False), "Patients are unknown"),
         (found(n=20), "Only 20 patients"),
         (found(n=20), "Few images of 'a' (10), 'b' (10)"),
-        (found(flow={"judged": {"split": "test"}, "level": "patient"}), "No external test"),
+        (found(flow=flow("test")), "No external test"),
         (found(), "is not known"),
         (found(), "No threshold was chosen on validation"),
-        (found(flow={"judged": {"split": None}, "level": "patient"}), "not from the run"),
+        (found(flow=flow(None)), "not from the run"),
         (
-            found(flow={"judged": {"split": "test"}, "level": "none", "patients_in_two": 3}),
+            found(flow=flow("test", level="none", patients_in_two=3)),
             "3 patients are in more than",
         ),
-        (found(flow={"judged": {"split": "test"}, "copies_in_two": 2}), "2 identical files are in more than one split"),
+        (found(flow=flow("test", copies_in_two=2)), "2 identical files are in more than one split"),
     ],
 )
-def test_limitations_grow_from_what_was_not_supplied(metrics: dict[str, Any], said: str) -> None:
+def test_limitations_grow_from_what_was_not_supplied(metrics: Results, said: str) -> None:
     assert any(said in text for text in limitations(metrics))
 
 
 def test_what_was_supplied_is_no_limitation() -> None:
     text = " ".join(
         limitations(
-            found(subgroups=JUDGED, operating_points={"threshold": 0.3}, calibration={"x": 1}, robustness={"x": 1})
+            found(
+                subgroups=JUDGED,
+                operating_points=points(0.3, "youden"),
+                calibration=CALIBRATED,
+                robustness=Robustness.model_construct(),
+            )
         )
     )
     for said in ("Patients are unknown", "No subgroups", "No threshold", "was not checked", "not tested"):

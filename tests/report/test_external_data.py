@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from vitmed import evaluate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import OOD_SCORE, Predictions
-from vitmed.report.external_data import beside_internal
+from vitmed.report.external_data import Beside, beside_internal
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.external_data import beside_own_test
 
@@ -30,7 +30,7 @@ def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray
 def compared(own: Predictions, other: Predictions) -> dict:  # type: ignore[type-arg]
     found = beside_internal(other, evaluate_predictions(other, 50), own, 50)
     assert found is not None
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
     return found
 
 
@@ -40,7 +40,7 @@ def test_newcombes_example() -> None:
     gap = found["numbers"]["sensitivity"]["difference"]
     assert gap["value"] == pytest.approx(0.2) and (gap["low"], gap["high"]) == pytest.approx((0.0524, 0.3339), abs=5e-5)
     assert found["numbers"]["specificity"]["difference"]["value"] == pytest.approx(0.4 - 0.6)
-    assert found["prevalence"] == {"internal": 80 / 130, "external": 70 / 120} and found["n"] == 130
+    assert found["prevalence"] == Beside(internal=80 / 130, external=70 / 120) and found["n"] == 130
 
 
 def test_a_shift_is_reported_by_the_out_of_distribution_scores() -> None:
@@ -50,7 +50,7 @@ def test_a_shift_is_reported_by_the_out_of_distribution_scores() -> None:
     truth = np.repeat([0, 1], [40, 30])
     assert found["auroc"]["value"] == pytest.approx(roc_auc_score(truth, np.concatenate([own, other])))
     assert found["auroc"]["low"] < found["auroc"]["value"] < found["auroc"]["high"]
-    assert found["flagged"] == {"internal": 0.0, "external": pytest.approx((other > 1).mean())}
+    assert found["flagged"] == Beside(internal=0.0, external=(other > 1).mean())
 
 
 def test_what_is_undefined_has_no_difference() -> None:

@@ -16,6 +16,7 @@ from vitmed import evaluate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.model_card import CLASSES, model_card
+from vitmed.report.results import Origin, Results
 
 
 def header(text: str) -> dict:
@@ -28,8 +29,8 @@ def of(classes: tuple[str, ...], name: str = "run", title: str = "test of cells"
     patients = tuple(f"PATIENT{i % 40}" for i in range(300)) if groups else None
     logits = rng.normal(size=(300, len(classes))).astype(np.float32)
     metrics = evaluate_predictions(Predictions(classes, ("SECRET",) * 300, patients, labels, logits), resamples=20)
-    report = {"title": title, "facts": {"Model": "vit_tiny", "Seed": "0"}, "notes": []}
-    return model_card({**metrics, "baselines": {}, "report": report}, name, "test")
+    report = Origin(title=title, facts={"Model": "vit_tiny", "Seed": "0"})
+    return model_card(Results.of(metrics, report=report), name, "test")
 
 
 def test_a_run_has_one_and_its_numbers_are_those_of_the_test(trained: Trained) -> None:

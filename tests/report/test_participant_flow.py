@@ -18,6 +18,7 @@ from vitmed.report.page import render
 from vitmed.report.participant_flow import characteristics, flow_of
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.participant_flow import flow
+from vitmed.report.results import Judged, Results
 
 
 def splits(groups: dict[str, list[tuple[int, str | None]]]) -> Splits:
@@ -45,8 +46,8 @@ def test_patients_and_images_are_counted_by_split_and_class() -> None:
     assert (found["found"], found["used"], found["left_out"]) == (11, 8, 3)
     train = found["splits"]["train"]
     assert (train["images"], train["patients"]) == (4, 2)
-    assert train["classes"] == {"a": {"images": 2, "patients": 1}, "b": {"images": 2, "patients": 2}}
-    assert "P1" not in json.dumps(found)
+    assert train.to_dict()["classes"] == {"a": {"images": 2, "patients": 1}, "b": {"images": 2, "patients": 2}}
+    assert "P1" not in json.dumps(found.to_dict())
 
 
 def test_a_patient_and_a_file_in_two_splits_are_told() -> None:
@@ -71,15 +72,17 @@ def test_the_diagram_holds_the_numbers(judged: dict[str, object]) -> None:
 
     p = Predictions(("a", "b"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
     counts = {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1}
-    told = {**flow_of(splits(GROUPED), HASHES, counts, "outside the folders"), "judged": judged}
-    figure = flow(p, {"flow": told})
+    told = flow_of(splits(GROUPED), HASHES, counts, "outside the folders")
+    told = told.model_copy(update={"judged": Judged.model_validate(judged)})
+    numbers = evaluate_predictions(p, resamples=0)
+    figure = flow(p, Results.of(numbers, flow=told))
     assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
     assert ("test: judged here" in texts) is (judged["split"] == "test")
     assert ("others: judged here" in texts) is (judged["split"] is None)
     assert png(figure).startswith(b"\x89PNG")
-    assert flow(p, {}) is None
+    assert flow(p, Results.of(numbers)) is None
 
 
 def test_no_class_is_cut_beside_its_numbers() -> None:
@@ -88,7 +91,8 @@ def test_no_class_is_cut_beside_its_numbers() -> None:
     p = Predictions(("infected", "uninfected"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
     many = {name: [(i % 2, f"{name}{i}") for i in range(1200)] for name in ("train", "val", "test")}
     told = flow_of(replace(splits(many), classes=p.classes), HASHES)
-    figure = flow(p, {"flow": {**told, "judged": participant_flow.judged(p, None)}})
+    told = told.model_copy(update={"judged": participant_flow.judged(p, None)})
+    figure = flow(p, Results.of(evaluate_predictions(p, resamples=0), flow=told))
     assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert texts.count("infected:") == texts.count("uninfected:") == 4 and "  600 / 600" in texts
@@ -138,18 +142,18 @@ def test_characteristics_by_hand() -> None:
     found = characteristics(Splits(Path("x"), ("a", "b"), samples, columns=("sex",)), ["sex"])["sex"]
     assert found["unit"] == "patients" and [row["name"] for row in found["rows"]] == ["F", "M"] and found["rare"] == 1
     women = found["rows"][0]["splits"]
-    assert women["train"] == {"n": 30, "share": 0.6, "difference": None}
-    assert women["val"] == {"n": None, "share": None, "difference": None}  # nine
+    assert women["train"].to_dict() == {"n": 30, "share": 0.6, "difference": None}
+    assert women["val"].to_dict() == {"n": None, "share": None, "difference": None}  # nine
     assert women["test"]["share"] == 0.25
     assert women["test"]["difference"] == pytest.approx((0.25 - 0.6) / ((0.25 * 0.75 + 0.6 * 0.4) / 2) ** 0.5)
-    assert "train1" not in json.dumps(found)
+    assert "train1" not in json.dumps(found.to_dict())
 
 
 def test_characteristics_of_a_handful_leave_no_empty_table() -> None:
     women = {name: tuple(Sample(f"{name}{i}", 0, f"{name}{i}", ("F",)) for i in range(4)) for name in ("train", "test")}
     few = Splits(Path("x"), ("a", "b"), women, columns=("sex",))
-    flow = flow_of(few, {name: [] for name in women}) | {"characteristics": characteristics(few, ["sex"])}
+    flow = flow_of(few, {name: [] for name in women})
+    flow = flow.model_copy(update={"characteristics": characteristics(few, ["sex"])})
     p = Predictions(("a", "b"), ("x", "y"), None, np.array([0, 1]), np.eye(2, dtype=np.float32))
-    metrics = evaluate_predictions(p, 5) | {"baselines": {}, "flow": flow | {"judged": None}, "report": {"facts": {}}}
-    html = render(metrics, {}, title="t", facts={})
+    html = render(Results.of(evaluate_predictions(p, 5), flow=flow), {}, title="t", facts={})
     assert "no value has 10 patients in any split" in html and "standardised difference" not in html

@@ -1,7 +1,6 @@
 """Figures of patients and subgroups: the right numbers, and no name of a patient."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.per_patient import outside, shares
 from vitmed.metrics.subgroups import subgroups
 from vitmed.report.plots.patients import forest, patient_spread
+from vitmed.report.results import Results
 
 
 @pytest.mark.parametrize("classes", [2, 12])
@@ -42,10 +42,11 @@ def test_patients_who_cannot_be_shown() -> None:
 @pytest.mark.parametrize("classes", [2, 12, 60])
 def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
     p = of_patients(classes)
-    metrics: dict[str, Any] = evaluate_predictions(p, resamples=20)
+    metrics = Results.of(evaluate_predictions(p, resamples=20))
     assert forest(p, metrics) is None and forest(p, None) is None
     cells = tuple("small" if i < 4 else cell for i, cell in enumerate(p.columns["ward"]))
-    metrics["subgroups"] = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"], 20)
+    found = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"], 20)
+    metrics = Results.of(metrics, subgroups=found)
     figure = forest(p, metrics)
     assert figure is not None and is_png(figure)
     told = texts(figure)
@@ -61,7 +62,6 @@ def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
     p = of_patients()
     assert p.labels is not None
     p = replace(p, labels=np.where(np.array(p.columns["ward"]) == "A", 1, p.labels))
-    metrics: dict[str, Any] = evaluate_predictions(p, resamples=20)
-    metrics["subgroups"] = subgroups(p, ["ward"], 20)
+    metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"], 20))
     figure = forest(p, metrics)
     assert figure is not None and texts(figure).count("undefined") == 2  # AUROC and sensitivity of A

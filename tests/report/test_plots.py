@@ -18,6 +18,7 @@ from vitmed.report.plots.drawing import place, told
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.plots.table import PLOTS
 from vitmed.report.plots.training import training_curves
+from vitmed.report.results import Results
 
 NAMES = {
     2: ("infected", "uninfected"),
@@ -51,7 +52,7 @@ def test_draws(name: str, classes: int) -> None:
     metrics = evaluate_predictions(p, resamples=5)
     material = Material(p, metrics, config=EvaluateConfig(resamples=5))
     found = {key: analyse(material) for key, analyse in ANALYSES.items()}
-    figure = PLOTS[name].draw(p, metrics | {key: part for key, part in found.items() if part is not None})
+    figure = PLOTS[name].draw(p, Results.of(metrics, **found))
     bare = PLOTS[name].draw(p, None)
     assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else set()))
     assert all(drawn is None or is_png(drawn) for drawn in (figure, bare))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, precision_score
 
+from vitmed.decisions.operating_points import TITLES, OperatingPoint, OperatingPoints
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.slider import CLASSES, ROWS, at, rows, slider_data
+from vitmed.report.slider import CLASSES, ROWS, Curve, at, rows, slider_data
 
 
 def predictions(labels: np.ndarray, scores: np.ndarray) -> Predictions:
@@ -26,8 +27,17 @@ def drawn(n: int = 2000, seed: int = 0) -> Predictions:
     return predictions(labels, np.clip(rng.beta(2, 2, n) + 0.2 * (labels == 0), 0.001, 0.999))
 
 
-def curve_of(p: Predictions, metrics: dict[str, Any] | None = None) -> Any:
-    found = slider_data(p, metrics or {})
+def points_at(**thresholds: tuple[float | None, float | None]) -> OperatingPoints:
+    """Key -> threshold, and what was asked for."""
+    points = {
+        key: OperatingPoint(title=TITLES[key], threshold=threshold, asked=asked, why="", reached=None)
+        for key, (threshold, asked) in thresholds.items()
+    }
+    return OperatingPoints(positive="ill", chosen="youden", threshold=0.3123456789, points=points, notes=[])
+
+
+def curve_of(p: Predictions, points: OperatingPoints | None = None) -> Any:
+    found = slider_data(p, points)
     assert found is not None and found["decided"] and found["left"] == 0
     (curve,) = found["classes"]
     return curve
@@ -49,7 +59,7 @@ def test_counts_are_those_of_scikit_learn_at_every_threshold() -> None:
 
 def test_ppv_at_another_prevalence_is_the_worked_example_of_the_docs() -> None:
     """Sensitivity 0.947 and specificity 0.972: PPV is 97 % at one half and 25 % at 1 %."""
-    curve = {"positives": 1000, "negatives": 1000, "thresholds": [0.5], "tp": [947], "fp": [28]}
+    curve = Curve(name="ill", positives=1000, negatives=1000, thresholds=[0.5], tp=[947], fp=[28], start=0, marks=[])
     assert at(curve, 0, 0.5)["ppv"] == pytest.approx(0.9713, abs=5e-5)
     assert at(curve, 0, 0.01)["ppv"] == pytest.approx(0.2546, abs=5e-5)
     assert at(curve, 0, 0.01)["npv"] == pytest.approx(0.972 * 0.99 / (0.972 * 0.99 + 0.053 * 0.01))
@@ -70,16 +80,8 @@ def test_the_start_is_what_the_model_does() -> None:
 
 
 def test_chosen_points_are_marked_at_their_own_threshold() -> None:
-    points = {
-        "chosen": "youden",
-        "threshold": 0.3123456789,
-        "points": {
-            "default": {"title": "Likeliest class", "threshold": None, "asked": None},
-            "youden": {"title": "Youden index", "threshold": 0.3123456789, "asked": None},
-            "target_sensitivity": {"title": "Target sensitivity", "threshold": 0.123, "asked": 0.95},
-        },
-    }
-    curve = curve_of(drawn(), {"operating_points": points})
+    points = points_at(default=(None, None), youden=(0.3123456789, None), target_sensitivity=(0.123, 0.95))
+    curve = curve_of(drawn(), points)
     marks = {text: curve["thresholds"][index] for text, index in curve["marks"]}
     assert marks == {"Youden index": 0.3123456789, "Target sensitivity 0.95": 0.123}
     told = [text for text, _ in rows(curve, decided=True)]
@@ -87,36 +89,36 @@ def test_chosen_points_are_marked_at_their_own_threshold() -> None:
 
 
 def test_rows_that_print_alike_are_one_and_many_classes_have_no_threshold_in_use() -> None:
-    points = {"points": {"youden": {"title": "Youden index", "threshold": 0.95004, "asked": None}}}
-    curve = curve_of(drawn(), {"operating_points": points})
+    points = points_at(youden=(0.95004, None))
+    curve = curve_of(drawn(), points)
     told = [text for text, _ in rows(curve, decided=True)]
     assert [text for text in told if text.startswith("0.95")] == ["0.95 (Youden index)"]
     assert not any("in use" in text for text, _ in rows(curve, decided=False))
-    same = {"points": {"youden": {"title": "Youden index", "threshold": 0.5, "asked": None}}}
-    told = [text for text, _ in rows(curve_of(drawn(), {"operating_points": same}), decided=True)]
+    same = points_at(youden=(0.5, None))
+    told = [text for text, _ in rows(curve_of(drawn(), same), decided=True)]
     assert "0.5 (in use, Youden index)" in told
 
 
 @pytest.mark.parametrize("n", [10, 27_558])
 def test_it_stays_small(n: int) -> None:
-    assert len(json.dumps(slider_data(drawn(n), {}))) < 40_000
+    assert len(json.dumps(slider_data(drawn(n)).to_dict())) < 40_000
 
 
 def test_of_many_classes_the_largest_are_there_and_the_others_are_counted() -> None:
     rng = np.random.default_rng(0)
     labels = np.minimum(rng.geometric(0.05, size=5000) - 1, 99)
     p = Predictions(tuple(f"c{i}" for i in range(100)), ("x",) * 5000, None, labels, rng.normal(size=(5000, 100)))
-    found = slider_data(p, {})
+    found = slider_data(p)
     assert found is not None and not found["decided"] and len(found["classes"]) == CLASSES
     sizes = np.bincount(labels, minlength=100)
     assert min(entry["positives"] for entry in found["classes"]) >= np.sort(sizes)[-CLASSES]
-    assert found["left"] == int((sizes > 0).sum()) - CLASSES and len(json.dumps(found)) < 150_000
+    assert found["left"] == int((sizes > 0).sum()) - CLASSES and len(json.dumps(found.to_dict())) < 150_000
 
 
 @pytest.mark.parametrize("labels", [[], [0, 0, 0], [1, 1]])
 def test_one_class_alone_has_no_slider(labels: list[int]) -> None:
     p = predictions(np.array(labels, dtype=np.int64), np.full(len(labels), 0.3))
-    assert slider_data(p, {}) is None
+    assert slider_data(p) is None
 
 
 def test_constant_scores_are_no_problem() -> None:

@@ -25,7 +25,7 @@ def compare(
 
     found = run(*results, output=output, resamples=resamples, ui=ui())
     if as_json:
-        print_json(found.content)
+        print_json(found.content.to_dict())
     else:
         print_comparison(found)
 

@@ -32,7 +32,7 @@ def evaluate(
     evaluated(
         lambda: run(checkpoint, fail_under=fail_under or (), allow_leakage=allow_leakage, ui=ui(), **options),
         as_json,
-        lambda result: {"folder": str(result.folder), **result.metrics},
+        lambda result: {"folder": str(result.folder), **result.metrics.to_dict()},
     )
 
 

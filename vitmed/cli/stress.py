@@ -34,7 +34,7 @@ def stress(
     options |= {"corruptions": corruption or (), "resamples": resamples, "seed": seed}
     found = run(checkpoint, allow_leakage=allow_leakage, ui=ui(), **options, **given(flags))
     if as_json:
-        print_json({"folder": str(found.folder), **found.content})
+        print_json({"folder": str(found.folder), **found.content.to_dict()})
 
 
 app = command(stress, "data.group_regex", "data.groups", "data.labels", "train.device")

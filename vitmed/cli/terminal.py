@@ -6,11 +6,14 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitmed.cli.app import RESEARCH
 from vitmed.core.errors import DataError, GateError
 from vitmed.core.ui import Advance, Ui
+
+if TYPE_CHECKING:  # loads torch
+    from vitmed.commands.compare import Comparison
 
 
 def ui() -> Ui:
@@ -65,7 +68,8 @@ def evaluated(run: Callable[[], Any], as_json: bool, content: Callable[[Any], di
 
 
 def train_json(result: Any) -> dict[str, Any]:
-    return {"run": str(result.folder), "val": result.val and result.val.metrics, "test": result.test.metrics}
+    val = result.val and result.val.metrics.to_dict()
+    return {"run": str(result.folder), "val": val, "test": result.test.metrics.to_dict()}
 
 
 def refuse_unread(found: Any) -> None:
@@ -154,7 +158,7 @@ def plain(text: str) -> str:
     return escape(text.encode("utf-8", "replace").decode())
 
 
-def print_comparison(found: Any) -> None:
+def print_comparison(found: Comparison) -> None:
     """A row for each pair and number; then the verdict of each pair, the last line that of the first two."""
     from rich.console import Console
     from rich.table import Table
@@ -164,22 +168,20 @@ def print_comparison(found: Any) -> None:
         table.add_column(name, overflow="fold")
     for name in ("difference", "95 % interval", "p", "p, Holm"):
         table.add_column(name, justify="right")
-    for pair in found.content["pairs"]:
+    for pair in found.content.pairs:
         for name in ("auroc", "balanced_accuracy", "accuracy"):
-            entry, test = pair["difference"][name], pair["tests"].get(name, {})
-            value = "undefined" if entry["value"] is None else f"{entry['value']:+.3f}"
-            interval = "" if entry["low"] is None else f"{entry['low']:+.3f} to {entry['high']:+.3f}"
-            ps = [
-                "" if (p := test.get(key)) is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for key in ("p", "p_holm")
-            ]
-            names = plain(pair["first"]), plain(pair["second"])
-            table.add_row(*names, name.replace("_", " "), value, interval, *ps)
+            gap, test = pair.difference[name], None if name == "balanced_accuracy" else pair.tests[name]
+            value = "undefined" if gap.value is None else f"{gap.value:+.3f}"
+            interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
+            known = (None, None) if test is None else (test.p, test.p_holm)
+            ps = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in known]
+            table.add_row(plain(pair.first), plain(pair.second), name.replace("_", " "), value, interval, *ps)
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
     with console.capture() as text:
         console.print(table)
     sys.stdout.write(text.get())
-    for pair in found.content["pairs"]:
-        if pair["verdict"] != found.verdict:
-            sys.stdout.write(pair["verdict"] + "\n")
+    for pair in found.content.pairs:
+        if pair.verdict != found.verdict:
+            sys.stdout.write(pair.verdict + "\n")
     sys.stdout.write(found.verdict + "\n")
     sys.stdout.flush()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,18 @@ from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
+from vitmed.metrics.paired_comparison import (
+    ComparedModel,
+    ComparedPair,
+    ComparisonResults,
+    Tests,
+    compare_classes,
+    compare_predictions,
+    holm,
+)
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
@@ -35,12 +43,12 @@ class Comparison:
     """What a comparison found.
 
     Attributes:
-        content: what compare.json holds; see `compare`.
+        content: what compare.json holds.
         verdict: the result in one sentence.
         folder: where compare.json and the picture lie, or None.
     """
 
-    content: dict[str, Any]
+    content: ComparisonResults
     verdict: str
     folder: Path | None
 
@@ -69,11 +77,6 @@ def compare(
         resamples: bootstrap resamples behind the intervals.
         ui: where messages go.
 
-    Returns:
-        with `content`: images, patients (None if unknown), resampling, level, resamples, classes, positive_class,
-        models {name: {baseline_of, images, overall}}, pairs [{first, second, difference, tests, classes, verdict}],
-        notes, verdict. Each p has p_holm beside it, adjusted for all pairs.
-
     Raises:
         DataError: what cannot be compared: other classes, other labels, no image in common.
         UsageError: nothing to compare, or an output that is there.
@@ -85,44 +88,44 @@ def compare(
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     first = models[0].predictions
-    numbers = {model.name: evaluate_predictions(model.predictions, resamples)["overall"] for model in models}
-    pairs = []
+    numbers = {model.name: evaluate_predictions(model.predictions, resamples).overall for model in models}
+    pairs: list[ComparedPair] = []
     combinations = [pair for pair in itertools.combinations(models, 2) if not all(m.baseline_of for m in pair)]
     with ui.bar("comparing", unit="pairs") as advance:
         for done, (a, b) in enumerate(combinations, start=1):
             found = compare_predictions(a.predictions, b.predictions, resamples, level=LEVEL)
-            pair: dict[str, Any] = {"first": a.name, "second": b.name}
-            pair |= {"difference": found["difference"], "tests": found["tests"], "classes": None}
-            if 2 < len(first.classes) <= MANY_CLASSES:
-                pair["classes"] = compare_classes(a.predictions, b.predictions, LEVEL)
-            pairs.append(pair)
+            few = 2 < len(first.classes) <= MANY_CLASSES
+            classes = compare_classes(a.predictions, b.predictions, LEVEL) if few else None
+            pairs.append(
+                ComparedPair(
+                    first=a.name, second=b.name, difference=found.difference, tests=found.tests, classes=classes
+                )
+            )
             advance(done, len(combinations))
-    adjust(pairs)
     units = int(group_index(first.groups, len(first)).max()) + 1
-    for pair in pairs:
-        pair["verdict"] = verdict(pair, units, first.groups is not None)
-        one, other = (next(m.predictions for m in models if m.name == pair[end]) for end in ("first", "second"))
-        if _same(one, other) and np.array_equal(one.predicted, other.predicted):
-            pair["verdict"] = f"{pair['first']} and {pair['second']} are the same: they say the same of every image"
-    last = pairs[_most_telling(models, numbers, pairs)]["verdict"]
+    pairs = [
+        pair.model_copy(update={"verdict": _verdict_of(pair, a.predictions, b.predictions, units)})
+        for pair, (a, b) in zip(adjusted(pairs), combinations, strict=True)
+    ]
+    last = pairs[_most_telling(models, numbers, pairs)].verdict
     if first.groups is None:
         notes.append(UNKNOWN)
     elif units < FEW_GROUPS:
-        few = "is only 1 patient" if units == 1 else f"are only {units} patients"
-        notes.append(f"There {few}: too few to tell which model is better.")
-    content = {
-        "images": len(first),
-        "patients": None if first.groups is None else units,
-        "resampling": "by image" if first.groups is None else "by patient",
-        "level": LEVEL,
-        "resamples": resamples,
-        "classes": list(first.classes),
-        "positive_class": first.positive,
-        "models": {m.name: {"baseline_of": m.baseline_of, "overall": numbers[m.name]} for m in models},
-        "pairs": pairs,
-        "notes": notes,
-        "verdict": last,
-    }
+        only = "is only 1 patient" if units == 1 else f"are only {units} patients"
+        notes.append(f"There {only}: too few to tell which model is better.")
+    content = ComparisonResults(
+        images=len(first),
+        patients=None if first.groups is None else units,
+        resampling="by image" if first.groups is None else "by patient",
+        level=LEVEL,
+        resamples=resamples,
+        classes=list(first.classes),
+        positive_class=first.positive,
+        models={m.name: ComparedModel(baseline_of=m.baseline_of, overall=numbers[m.name]) for m in models},
+        pairs=pairs,
+        notes=notes,
+        verdict=last,
+    )
     folder = None
     if output is not None:
         from vitmed.report.plots.differences import differences
@@ -131,7 +134,7 @@ def compare(
         folder = Path(output)
         picture = png(differences(content))
         make_folder(folder)
-        write_json(folder / "compare.json", content)
+        write_json(folder / "compare.json", content.to_dict())
         write_bytes(folder / "differences.png", picture)
     for note in notes:
         ui.warn(note)
@@ -279,26 +282,41 @@ def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positi
     )
 
 
-def adjust(pairs: Sequence[dict[str, Any]]) -> None:
-    """Write p_holm beside every p: adjusted over all pairs, for each test, and for the classes over those too."""
-    for name in ("auroc", "accuracy"):
-        tests = [pair["tests"][name] for pair in pairs]
-        for test, p in zip(tests, holm([test["p"] for test in tests]), strict=True):
-            test["p_holm"] = p
-    entries = [entry for pair in pairs for entry in (pair["classes"] or {}).values()]
-    for entry, p in zip(entries, holm([entry["p"] for entry in entries]), strict=True):
-        entry["p_holm"] = p
+def adjusted(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
+    """The pairs with p_holm beside every p: adjusted over all pairs, for each test, and over the classes too."""
+    auroc, accuracy = ([pair.tests[name].p for pair in pairs] for name in ("auroc", "accuracy"))
+    of_auroc, of_accuracy = iter(holm(auroc)), iter(holm(accuracy))
+    of_classes = iter(holm([found.p for pair in pairs for found in (pair.classes or {}).values()]))
+    return [
+        pair.model_copy(
+            update={
+                "tests": Tests(
+                    auroc=pair.tests.auroc.model_copy(update={"p_holm": next(of_auroc)}),
+                    accuracy=pair.tests.accuracy.model_copy(update={"p_holm": next(of_accuracy)}),
+                ),
+                "classes": pair.classes
+                and {c: own.model_copy(update={"p_holm": next(of_classes)}) for c, own in pair.classes.items()},
+            }
+        )
+        for pair in pairs
+    ]
 
 
-def verdict(pair: dict[str, Any], units: int, patients: bool) -> str:
+def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units: int) -> str:
+    if _same(one, other) and np.array_equal(one.predicted, other.predicted):
+        return f"{pair.first} and {pair.second} are the same: they say the same of every image"
+    return verdict(pair, units, one.groups is not None)
+
+
+def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
     """Which of two is better, in a sentence: by AUROC or, where that is undefined or the very same, by accuracy."""
-    same = _no_gap(pair["difference"]["auroc"]) and not _no_gap(pair["difference"]["accuracy"])
-    metric = "accuracy" if same or pair["difference"]["auroc"]["value"] is None else "auroc"
-    gap, p = pair["difference"][metric], pair["tests"][metric]["p_holm"]
-    names = pair["first"], pair["second"]
-    if gap["value"] is None:
+    same = _no_gap(pair.difference["auroc"]) and not _no_gap(pair.difference["accuracy"])
+    metric = "accuracy" if same or pair.difference["auroc"].value is None else "auroc"
+    gap, p = pair.difference[metric], pair.tests[metric].p_holm
+    names = pair.first, pair.second
+    if gap.value is None:
         return f"{names[0]} and {names[1]} cannot be compared: accuracy and AUROC are undefined"
-    value, low, high = gap["value"], gap["low"], gap["high"]
+    value, low, high = gap.value, gap.low, gap.high
     if value < 0:
         names = names[::-1]
         value, low, high = -value, None if high is None else -high, None if low is None else -low
@@ -315,19 +333,20 @@ def verdict(pair: dict[str, Any], units: int, patients: bool) -> str:
     return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {told}{shown}"
 
 
-def _no_gap(gap: dict[str, Any]) -> bool:
+def _no_gap(gap: Estimate) -> bool:
     """Whether a difference is 0 and cannot be anything else."""
-    return gap["value"] == 0 and gap["low"] in (0, None) and gap["high"] in (0, None)
+    return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)
 
 
-def _most_telling(models: Sequence[Model], numbers: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> int:
+def _most_telling(
+    models: Sequence[Model], numbers: Mapping[str, Mapping[str, Estimate]], pairs: Sequence[ComparedPair]
+) -> int:
     """Number of the pair that the last line is about: the best model and the next; a baseline for want of another."""
 
     def height(model: Model) -> float:
-        overall = numbers[model.name]
-        value = overall["auroc"]["value"]
-        return overall["accuracy"]["value"] if value is None else value
+        auroc, accuracy = (numbers[model.name][name].value for name in ("auroc", "accuracy"))
+        return (accuracy or 0.0) if auroc is None else auroc
 
     ranked = sorted(models, key=lambda m: (m.baseline_of is not None, -height(m)))
     wanted = {ranked[0].name, ranked[1].name}
-    return next(i for i, pair in enumerate(pairs) if {pair["first"], pair["second"]} == wanted)
+    return next(i for i, pair in enumerate(pairs) if {pair.first, pair.second} == wanted)

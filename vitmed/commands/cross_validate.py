@@ -22,13 +22,15 @@ from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
-from vitmed.decisions.operating_points import TITLES, asked_point, by_fold
+from vitmed.decisions.operating_points import TITLES, Fold, Folds, FoldsAuroc, asked_point, by_fold
 from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.reliability import FittedCalibration
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.metrics.table import METRICS
 from vitmed.report.headline import Evaluation, finish
 from vitmed.report.participant_flow import folds_flow
+from vitmed.report.results import Results
 from vitmed.report.write import PREDICTIONS, read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 
@@ -143,16 +145,16 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
     root, config = first.data_root(), first.config.evaluate
     evaluated = [read_evaluation(test) for test in tests]
-    results = [one.metrics for one in evaluated]
+    results = [Results.read(one.metrics) for one in evaluated]
     folds = _each(results, [one.policy for one in evaluated], config)
     pooled = replace(pool([one.predictions for one in evaluated]), positive=first.config.data.positive)
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
     area = metric_values(pooled)["auroc"]
-    folds["auroc"] = {"pooled": area if math.isfinite(area) else None, "mean": _mean(results, "auroc")}
-    mixed = _mixing(folds["auroc"], _spread(results, "auroc"))
+    auroc = FoldsAuroc(pooled=area if math.isfinite(area) else None, mean=_mean(results, "auroc"))
+    mixed = _mixing(auroc, _spread(results, "auroc"))
     notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is evaluated on."]
-    notes += [*_decisions(folds), *mixed, *by_name([one["report"]["notes"] for one in results])]
+    notes += [*_decisions(folds), *mixed, *by_name([one.report.notes for one in results])]
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test",
@@ -164,7 +166,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
             notes=notes,
             baselines={key: pool([found[key] for found in baselines]) for key in shared},
             flow=folds_flow(saved, places, pooled, config.subgroups),
-            folds=folds,
+            folds=folds.model_copy(update={"auroc": auroc}),
         )
     for name in BY_FOLD[:2]:
         ui.say(f"{METRICS[name].title} by fold: {_spread(results, name)}")
@@ -181,52 +183,47 @@ def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
     return file
 
 
-def _each(
-    results: Sequence[Mapping[str, Any]], policies: Sequence[DecisionPolicy | None], config: EvaluateConfig
-) -> dict[str, Any]:
+def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None], config: EvaluateConfig) -> Folds:
     """The numbers and the policy of each fold, for the pooled report.
 
     Args:
-        results: the metrics.json of the test of each fold.
-
-    Returns:
-        asked: key of the operating point that was asked for, target: what it is to reach, costs: the matrix; each: by
-        fold images, patients, calibration, point (key of the one that decides), threshold, why (it is another than the
-        one that was asked for), numbers {name: entry}.
+        results: of the test of each fold.
     """
-    classes = results[0]["classes"]
+    classes = results[0].classes
     asked = asked_point(config, len(classes))
-    each: list[dict[str, Any]] = []
+    each: list[Fold] = []
     for one, policy in zip(results, policies, strict=True):
         operating = None if policy is None else policy.operating
         point = None if operating is None else operating.points.get(asked)
         raw = Calibration.none(len(classes), "this model holds no calibration")
-        of_class = {} if one["positive_class"] is None else one["per_class"][one["positive_class"]]
-        numbers = {name: one["overall"][name] for name in BY_FOLD}
+        numbers = {name: one.overall[name] for name in BY_FOLD}
+        if one.positive_class is not None:
+            numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}
+        calibration = raw if policy is None else policy.calibration
         each.append(
-            {
-                "images": one["n"],
-                "patients": one["n_groups"],
-                "calibration": (raw if policy is None else policy.calibration).model_dump(mode="json"),
-                "point": "default" if operating is None else operating.chosen,
-                "threshold": None if operating is None else operating.threshold,
-                "why": "" if point is None else point.why,
-                "numbers": numbers | {name: of_class[name] for name in OF_POSITIVE if of_class},
-            }
+            Fold(
+                images=one.n,
+                patients=one.n_groups,
+                calibration=FittedCalibration(**calibration.model_dump(mode="json")),
+                point="default" if operating is None else operating.chosen,
+                threshold=None if operating is None else operating.threshold,
+                why="" if point is None else point.why,
+                numbers=numbers,
+            )
         )
     costs = None if policies[0] is None else policies[0].operating.model_dump(mode="json")["costs"]
     target = None if asked in ("default", "youden") else getattr(config, asked)
-    return {"asked": asked, "target": target, "costs": costs, "each": each}
+    return Folds(asked=asked, target=target, costs=costs, each=each)
 
 
-def _facts(results: Sequence[Mapping[str, Any]], pooled: Predictions) -> dict[str, str]:
+def _facts(results: Sequence[Results], pooled: Predictions) -> dict[str, str]:
     """Data, model and training for the report: of all folds, or of each by its name."""
-    facts = [one["report"]["facts"] for one in results]
-    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one['n']:,}" for one in results])}
+    facts = [one.report.facts for one in results]
+    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one.n:,}" for one in results])}
     if pooled.groups is None:
         found["Patients"] = "unknown"
     else:
-        patients = _by_fold([f"{one['n_groups']:,}" for one in results])
+        patients = _by_fold([f"{one.n_groups:,}" for one in results])
         found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
         if key not in GONE:
@@ -239,22 +236,22 @@ def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
     return between.join(f"fold {number}: {text}" for number, text in enumerate(texts, 1))
 
 
-def _decisions(folds: Mapping[str, Any]) -> list[str]:
+def _decisions(folds: Folds) -> list[str]:
     """What decides, as a note; none where it is the likeliest class and nothing else was asked for."""
-    if folds["asked"] == "default":
+    if folds.asked == "default":
         return []
-    if folds["costs"] is not None and all(fold["threshold"] is None for fold in folds["each"]) and by_fold(folds):
+    if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
         return ["Each fold takes the class with the lowest expected cost, by the costs that were given."]
     thresholds = [
-        "the likelier class" if fold["threshold"] is None else f"from {fold['threshold']:.3g}" for fold in folds["each"]
+        "the likelier class" if fold.threshold is None else f"from {fold.threshold:.3g}" for fold in folds.each
     ]
-    asked = TITLES[folds["asked"]].lower() + ("" if folds["target"] is None else f" {folds['target']}")
+    asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
     return [f"Each fold decides at its own threshold, chosen on its validation ({asked}): {_by_fold(thresholds)}."]
 
 
-def _mixing(auroc: Mapping[str, float | None], each: str) -> list[str]:
+def _mixing(auroc: FoldsAuroc, each: str) -> list[str]:
     """A note where pooling makes another AUROC than the folds have."""
-    pooled, mean = auroc["pooled"], auroc["mean"]
+    pooled, mean = auroc.pooled, auroc.mean
     if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
         return []
     return [
@@ -295,17 +292,17 @@ def pool(parts: Sequence[Predictions]) -> Predictions:
     )
 
 
-def _values(results: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
-    return [one["overall"][name]["value"] for one in results]
+def _values(results: Sequence[Results], name: str) -> list[float | None]:
+    return [one.overall[name].value for one in results]
 
 
-def _mean(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
+def _mean(results: Sequence[Results], name: str) -> float | None:
     """Mean over the folds; None where it is undefined in one."""
     known = [value for value in _values(results, name) if value is not None]
     return statistics.mean(known) if len(known) == len(results) else None
 
 
-def _spread(results: Sequence[Mapping[str, Any]], name: str) -> str:
+def _spread(results: Sequence[Results], name: str) -> str:
     """Mean, standard deviation and each value."""
     values = _values(results, name)
     known = [value for value in values if value is not None]

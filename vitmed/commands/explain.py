@@ -20,6 +20,7 @@ from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample
 from vitmed.explanation.maps import TITLES, Maps, joined
+from vitmed.explanation.results import Attention
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
@@ -189,7 +190,7 @@ def look(
     predictions: Predictions,
     images: int | None,
     ui: Ui,
-) -> tuple[dict[str, Any] | None, Maps | None]:
+) -> tuple[Attention | None, Maps | None]:
     """What an evaluation says of maps: the verdict on each method, and the maps of some images for its figure.
 
     Args:
@@ -197,8 +198,7 @@ def look(
         images: how many to look at for the verdict; None: as many as take some seconds; 0: no maps at all.
 
     Returns:
-        what metrics.json holds under `attention` (see `faithfulness.check_maps`; `drawn` says how they were chosen),
-        and the maps; None and None where nothing is asked.
+        the verdict and the maps; None and None where nothing is asked.
     """
     if images == 0 or not len(predictions):
         return None, None
@@ -208,15 +208,15 @@ def look(
     count = affordable(model) if images is None else images
     if images is None and count < FEW <= len(predictions):
         slow = "it would take minutes on this machine; --map-images 8 does it"
-        found, drawn = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8), np.empty(0, int)), ""
-        return found | {"reason": slow, "drawn": drawn}, maps
+        found = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8), np.empty(0, int))
+        return found.model_copy(update={"reason": slow, "drawn": ""}), maps
     rows, units, drawn = sample(known_labels(predictions), predictions.groups, count)
     with ui.bar("checking maps of attention") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
-    told = [f"{part['title']} {part['verdict']}" for part in found["methods"].values()]
-    ui.say("maps: " + ("; ".join(told) or f"not checked: {found['reason']}"))
-    return found | {"drawn": drawn}, maps
+    told = [f"{part.title} {part.verdict}" for part in found.methods.values()]
+    ui.say("maps: " + ("; ".join(told) or f"not checked: {found.reason}"))
+    return found.model_copy(update={"drawn": drawn}), maps
 
 
 def gallery(predictions: Predictions) -> np.ndarray:

@@ -115,7 +115,7 @@ def _colours_alone(
                 "No network: this shows what stain, light, format and size reveal about the class.",
                 *notes,
             ],
-            flow={**flow, "judged": judged(predictions, split)},
+            flow=flow.model_copy(update={"judged": judged(predictions, split)}),
         )
         results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])

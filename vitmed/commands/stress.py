@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,6 +20,7 @@ from vitmed.data.batches import in_threads
 from vitmed.data.samples import Sample, labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
+from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, judge
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
@@ -39,7 +39,7 @@ CURVES, SAMPLES = "stress.png", "stress_samples.png"
 class Stress:
     """What a stress test gave: the numbers (what stress.json holds) and the folder."""
 
-    content: dict[str, Any]
+    content: Robustness
     folder: Path
 
 
@@ -136,27 +136,28 @@ def stress(
                     return saved.preprocessing.fit(corrupt(decoded[i], name, strength, (seed, rows[i])))
 
                 corrupted[name].append(predicted(read, lambda n, before=done: advance(before + n, total)))  # type: ignore[misc]
-    content = {
-        "what": what,
-        "checkpoint": saved.path.name,
-        "weights_sha256": saved.weights_hash,
-        "images_of": len(chosen.samples),
-        "unreadable": len(problems),
-        "seed": seed,
-        "image_size": saved.preprocessing.image_size,
-        **judge(clean, corrupted, resamples, seed),
-        "skipped": skipped,
-    }
-    content["notes"] = [*chosen.notes, *content["notes"]]
-    if problems:
-        content["notes"].append(f"{len(problems):,} images could not be read and are not counted.")
+    content = judge(clean, corrupted, resamples, seed)
+    unread = [f"{len(problems):,} images could not be read and are not counted."] if problems else []
+    content = content.model_copy(
+        update={
+            "what": what,
+            "checkpoint": saved.path.name,
+            "weights_sha256": saved.weights_hash,
+            "images_of": len(chosen.samples),
+            "unreadable": len(problems),
+            "seed": seed,
+            "image_size": saved.preprocessing.image_size,
+            "notes": [*chosen.notes, *content.notes, *unread],
+            "skipped": skipped,
+        }
+    )
     make_folder(folder)
-    figure = stress_curves(None, {"robustness": content})
+    figure = stress_curves(content)
     if figure is not None:
         write_bytes(folder / CURVES, png(figure))
         write_bytes(folder / SAMPLES, png(stress_samples(_pictures(decoded, samples, content, rows, seed))))
-    write_json(folder / NUMBERS, content)
-    ui.say(content["verdict"])
+    write_json(folder / NUMBERS, content.to_dict())
+    ui.say(content.verdict)
     ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
     return Stress(content, folder)
 
@@ -203,13 +204,12 @@ def _applicable(names: Sequence[str], channels: int, images: Sequence[Image.Imag
 
 
 def _pictures(
-    images: Sequence[Image.Image], samples: Sequence[Sample], content: dict[str, Any], rows: Sequence[int], seed: int
+    images: Sequence[Image.Image], samples: Sequence[Sample], content: Robustness, rows: Sequence[int], seed: int
 ) -> dict[str, list[np.ndarray]]:
     """Title -> one image as it is and at strength 1 to 5; of the positive class where there is one."""
-    classes, positive = content["classes"], content["positive_class"]
-    wanted = [i for i, sample in enumerate(samples) if classes[sample.label] == positive] or [0]
+    wanted = [i for i, sample in enumerate(samples) if content.classes[sample.label] == content.positive_class] or [0]
     i = wanted[0]
     return {
         CORRUPTIONS[name].title: [np.asarray(corrupt(images[i], name, s, (seed, rows[i]))) for s in range(6)]
-        for name in content["corruptions"]
+        for name in content.corruptions
     }

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from pydantic import model_validator
 
-from vitmed.core.stored import Numbers, Stored
+from vitmed.core.frozen import Numbers, Stored
 from vitmed.core.text import counted
 from vitmed.metrics.predictions import softmax
 

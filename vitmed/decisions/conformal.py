@@ -12,18 +12,60 @@ the epoch and the calibration.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.stored import Counts, Names, Numbers, Stored
+from vitmed.core.frozen import Counts, Frozen, Names, Numbers, Stored
 from vitmed.metrics.bootstrap import Bootstrap, ratio
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
 SHOWN = 30  # classes whose coverage and set size the report shows
+
+
+class SetNumbers(Frozen):
+    """Of `n` images: how often the set holds the truth, how many classes it has, and how often it has only one."""
+
+    n: int
+    coverage: Estimate
+    size: Estimate
+    single: Estimate
+
+
+class ClassSets(SetNumbers):
+    """The sets of the images of one class.
+
+    Attributes:
+        least: from which probability the class belongs to a set.
+        calibrated_on: patients (or images) of validation.
+        promised: False where these are too few for a promise.
+    """
+
+    least: float
+    calibrated_on: int
+    promised: bool
+
+
+class PredictionSets(Frozen):
+    """How often the sets hold the truth, and how large they are.
+
+    Attributes:
+        asked: how often they are to hold the truth.
+        by: "patient" or "image".
+        per_class: of the first `SHOWN` classes.
+        sizes: how many images have a set of 0, 1, 2, ... classes.
+        without: classes for which nothing is promised.
+    """
+
+    asked: float
+    by: str
+    note: str
+    overall: SetNumbers
+    per_class: dict[str, ClassSets]
+    sizes: list[int]
+    without: list[str]
 
 
 class SetThresholds(Stored):
@@ -114,7 +156,7 @@ def prediction_sets(predictions: Predictions, fitted: SetThresholds) -> np.ndarr
 
 def report_sets(
     predictions: Predictions, fitted: SetThresholds | None, config: EvaluateConfig
-) -> dict[str, Any] | None:
+) -> PredictionSets | None:
     """How often the sets hold the truth, and how large they are, in all and by class. None where nothing was fitted."""
     if fitted is None:
         return None
@@ -126,30 +168,30 @@ def report_sets(
     single = sizes == 1
     whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([of, of * sizes[:, None]], axis=1)))
 
-    def numbers(i: int) -> dict[str, Any]:
+    def numbers(i: int) -> SetNumbers:
         n = whole[0][i]
-        return {
-            "n": int(n),
-            "coverage": boot.proportion(held, of[:, i]),
-            "size": boot.entry(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i])),
-            "single": boot.proportion(single, of[:, i]),
-        }
+        return SetNumbers(
+            n=int(n),
+            coverage=boot.proportion(held, of[:, i]),
+            size=boot.estimate(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i])),
+            single=boot.proportion(single, of[:, i]),
+        )
 
     per_class = {
-        name: {
-            **numbers(1 + c),
-            "least": fitted.least[c],
-            "calibrated_on": fitted.units[c],
-            "promised": name not in fitted.without,
-        }
+        name: ClassSets(
+            **dict(numbers(1 + c)),
+            least=fitted.least[c],
+            calibrated_on=fitted.units[c],
+            promised=name not in fitted.without,
+        )
         for c, name in enumerate(shown)
     }
-    return {
-        "asked": fitted.coverage,
-        "by": fitted.by,
-        "note": fitted.note,
-        "overall": numbers(0),
-        "per_class": per_class,
-        "sizes": np.bincount(sizes, minlength=1).tolist() if len(sizes) else [],
-        "without": list(fitted.without),
-    }
+    return PredictionSets(
+        asked=fitted.coverage,
+        by=fitted.by,
+        note=fitted.note,
+        overall=numbers(0),
+        per_class=per_class,
+        sizes=np.bincount(sizes, minlength=1).tolist() if len(sizes) else [],
+        without=list(fitted.without),
+    )

@@ -13,7 +13,7 @@ import numpy as np
 from vitmed.core.aliases import HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
-from vitmed.decisions.operating_points import by_fold
+from vitmed.decisions.operating_points import Folds, by_fold
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.metrics.predictions import Predictions
 
@@ -63,6 +63,10 @@ def read_evaluation(file: Path) -> Evaluated:
 
     old = "judgement" in metrics["report"]  # the logits of 0.1.0 are calibrated
     pooled = of_model and bool(metrics.get("folds"))
+    try:
+        folds = Folds.model_validate(metrics["folds"]) if pooled else None
+    except ValueError:
+        raise _no_report(file.with_name(NUMBERS)) from None
     predictions = Predictions.from_csv(
         file, labelled=True, as_decided=pooled, calibrate=None if old or policy is None else calibrate
     )
@@ -71,7 +75,7 @@ def read_evaluation(file: Path) -> Evaluated:
         known = policy.calibration
         raw = (predictions.logits.astype(np.float64) - known.bias) / known.scale
         predictions = replace(predictions, logits=raw)
-    if pooled and not by_fold(metrics["folds"]):
+    if pooled and not by_fold(folds):
         predictions = replace(predictions, decided=None)
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise _no_report(file.with_name(NUMBERS))

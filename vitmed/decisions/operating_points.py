@@ -16,10 +16,12 @@ from pydantic import JsonValue
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.stored import Names, Numbers, Stored
+from vitmed.core.frozen import Frozen, Names, Numbers, Stored
 from vitmed.core.text import counted
+from vitmed.decisions.reliability import FittedCalibration
 from vitmed.metrics.bootstrap import Bootstrap, ratio
-from vitmed.metrics.evaluation import Entry, class_shares, entry, f1_entry, of_share
+from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
+from vitmed.metrics.evaluation import class_shares
 from vitmed.metrics.intervals import Units, share_ratio
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
@@ -28,20 +30,10 @@ from vitmed.metrics.scoring import known_labels
 
 FEW = 10  # positive or negative images, or patients, below which what validation promises is worth little
 MOST_SHOWN = 6  # classes of which an example of a matrix is shown
-NUMBERS = ("sensitivity", "specificity", "ppv", "npv", "f1", "lr_plus", "lr_minus")
 
 
-class PointNumber(Stored):
-    """A number with its interval; None where it is undefined."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    method: str = ""
-
-
-class PointCounts(Stored):
-    """How many images were predicted rightly and wrongly."""
+class Counts(Frozen):
+    """True positive, false positive, false negative and true negative images."""
 
     tp: int
     fp: int
@@ -49,17 +41,106 @@ class PointCounts(Stored):
     tn: int
 
 
-class PointRates(Stored):
+class Rates(Frozen):
     """What decisions at a threshold reach."""
 
-    sensitivity: PointNumber
-    specificity: PointNumber
-    ppv: PointNumber
-    npv: PointNumber
-    f1: PointNumber
-    lr_plus: PointNumber
-    lr_minus: PointNumber
-    counts: PointCounts
+    sensitivity: Estimate
+    specificity: Estimate
+    ppv: Estimate
+    npv: Estimate
+    f1: Estimate
+    lr_plus: Estimate
+    lr_minus: Estimate
+    counts: Counts
+
+
+class Reached(Frozen):
+    """What decisions reach: the rates of two classes, and where costs were given what they cost (see `spent`)."""
+
+    sensitivity: Estimate | None = None
+    specificity: Estimate | None = None
+    ppv: Estimate | None = None
+    npv: Estimate | None = None
+    f1: Estimate | None = None
+    lr_plus: Estimate | None = None
+    lr_minus: Estimate | None = None
+    counts: Counts | None = None
+    expected_cost: Estimate | None = None
+    normalised_cost: Estimate | None = None
+    accuracy: Estimate | None = None
+
+
+class OperatingPoint(Frozen):
+    """One operating point.
+
+    Attributes:
+        promised: what validation gave; None where it gave nothing.
+        threshold: None where the likelier class decides, or the lowest expected cost.
+        asked: what was to be reached.
+        why: why the point could not be chosen; "" where it could.
+        reached: on the evaluated images; None where the point could not be chosen.
+    """
+
+    title: str
+    promised: Rates | None = None
+    threshold: float | None
+    asked: float | str | list[list[float]] | None
+    why: str
+    reached: Reached | None
+
+
+class OperatingPoints(Frozen):
+    """Every operating point by its key in `TITLES`, and which is `chosen`: it decides.
+
+    Attributes:
+        positive: the positive class; None of more than two classes.
+        by_fold: of pooled folds, the threshold of each.
+    """
+
+    positive: str | None
+    chosen: str
+    threshold: float | None
+    points: dict[str, OperatingPoint]
+    notes: list[str]
+    by_fold: list[float | None] | None = None
+
+
+class Fold(Frozen):
+    """What one fold is: its calibration, the key of the point that decides, and its numbers.
+
+    Attributes:
+        patients: None where they are unknown.
+        why: why another point than the one that was asked for decides; "" where it does not.
+    """
+
+    images: int
+    patients: int | None
+    calibration: FittedCalibration
+    point: str
+    threshold: float | None
+    why: str
+    numbers: dict[str, Estimate]
+
+
+class FoldsAuroc(Frozen):
+    """AUROC of the pooled images, and the mean over the folds; None where undefined."""
+
+    pooled: float | None
+    mean: float | None
+
+
+class Folds(Frozen):
+    """Pooled folds.
+
+    Attributes:
+        asked: key of the operating point that was asked for; target: what it is to reach; costs: the matrix.
+    """
+
+    asked: str
+    target: float | str | list[list[float]] | None
+    costs: list[list[float]] | None
+    each: list[Fold]
+    auroc: FoldsAuroc | None = None
 
 
 class PolicyPoint(Stored):
@@ -76,7 +157,7 @@ class PolicyPoint(Stored):
     threshold: float | None
     asked: JsonValue
     why: str
-    promised: PointRates | None = None
+    promised: Rates | None = None
 
 
 class PolicyPoints(Stored):
@@ -196,7 +277,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         points[key] = PolicyPoint(threshold=threshold, asked=target, why=why)
     for key, point in points.items():
         if point.threshold is not None or not point.why:
-            promised = PointRates.model_validate(rates(_is_called(scores, point.threshold), truth, units))
+            promised = rates(_is_called(scores, point.threshold), truth, units)
             points[key] = point.model_copy(update={"promised": promised})
     chosen, notes = asked, []
     if points[asked].why:
@@ -288,16 +369,20 @@ def _is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
     return scores > 0.5 if threshold is None else scores >= threshold
 
 
-def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> dict[str, Any]:
-    """`NUMBERS` with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
+def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
+    """The rates with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
     shares = class_shares(truth, called, units)
-    numbers: dict[str, Entry] = {
-        **{name: (f1_entry if name == "f1" else of_share)(found) for name, found in shares.items()},
-        "lr_plus": entry(*share_ratio(truth, ~truth, called, units), "mover"),
-        "lr_minus": entry(*share_ratio(truth, ~truth, ~called, units), "mover"),
-    }
     cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
-    return {**numbers, "counts": {name: int(cell.sum()) for name, cell in cells.items()}}
+    return Rates(
+        sensitivity=of_share(shares["sensitivity"]),
+        specificity=of_share(shares["specificity"]),
+        ppv=of_share(shares["ppv"]),
+        npv=of_share(shares["npv"]),
+        f1=of_f1(shares["f1"]),
+        lr_plus=estimate(*share_ratio(truth, ~truth, called, units), "mover"),
+        lr_minus=estimate(*share_ratio(truth, ~truth, ~called, units), "mover"),
+        counts=Counts(**{name: int(cell.sum()) for name, cell in cells.items()}),
+    )
 
 
 def apply_point(predictions: Predictions, operating: PolicyPoints) -> Predictions:
@@ -312,7 +397,7 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
 
 def report_points(
     predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
-) -> dict[str, Any] | None:
+) -> OperatingPoints | None:
     """What each operating point reaches on the evaluated images, beside what it reaches on validation.
 
     Without operating points, the likeliest class alone is reported. None of more than two classes without costs.
@@ -326,70 +411,69 @@ def report_points(
     units, truth = Units.of(predictions), labels == positive
     points = {}
     for key, point in operating.points.items():
-        points[key] = {"title": TITLES[key], **point.model_dump(mode="json"), "reached": None}
+        reached = None
         if point.threshold is not None or not point.why:
             called = _is_called(predictions.probabilities[:, positive], point.threshold)
-            points[key]["reached"] = rates(called, truth, units)
+            reached = Reached(**dict(rates(called, truth, units)))
             if operating.costs:
                 taken = np.where(called, positive, 1 - positive)
-                points[key]["reached"] |= spent(operating.costs, predictions, taken, config)
-    return {
-        "positive": predictions.classes[positive],
-        "chosen": operating.chosen,
-        "threshold": predictions.threshold,
-        "points": points,
-        "notes": list(operating.notes),
-    }
+                reached = reached.model_copy(update=spent(operating.costs, predictions, taken, config))
+        points[key] = OperatingPoint(title=TITLES[key], **dict(point), reached=reached)
+    return OperatingPoints(
+        positive=predictions.classes[positive],
+        chosen=operating.chosen,
+        threshold=predictions.threshold,
+        points=points,
+        notes=list(operating.notes),
+    )
 
 
-def by_fold(folds: Mapping[str, Any] | None) -> bool:
-    """Whether pooled folds decided otherwise than by the likeliest class, each at what its own validation chose.
-
-    Args:
-        folds: as in metrics.json; see `commands.folds`.
-    """
-    return bool(folds) and any(fold["point"] != "default" for fold in (folds or {})["each"])
+def by_fold(folds: Folds | None) -> bool:
+    """Whether pooled folds decided otherwise than by the likeliest class, each at what its own validation chose."""
+    return folds is not None and any(fold.point != "default" for fold in folds.each)
 
 
-def report_fold_points(
-    predictions: Predictions, folds: Mapping[str, Any], config: EvaluateConfig
-) -> dict[str, Any] | None:
+def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
     """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold.
 
     Args:
         predictions: as the folds `decided`.
-        folds: with `asked`, `target` and, by fold, `threshold`.
     """
-    asked, positive = folds["asked"], positive_index(predictions)
+    asked, positive = folds.asked, positive_index(predictions)
     if not by_fold(folds) or positive is None:
-        costs = PolicyPoints(positive=None, chosen=asked, points={}, costs=folds["costs"], notes=())
+        rows = None if folds.costs is None else [tuple(row) for row in folds.costs]
+        costs = PolicyPoints(positive=None, chosen=asked, points={}, costs=rows, notes=())
         return report_points(predictions, costs, config)
     found = report_points(replace(predictions, decided=None), None, config)
     assert found is not None
-    reached = rates(predictions.predicted == positive, known_labels(predictions) == positive, Units.of(predictions))
-    if folds["costs"]:
-        reached |= spent(folds["costs"], predictions, predictions.predicted, config)
-    thresholds = [fold["threshold"] for fold in folds["each"]]
-    point = {"title": TITLES[asked], "promised": None, "threshold": None, "asked": folds["target"], "why": ""}
-    points = found["points"] | {asked: {**point, "reached": reached}}
-    return {**found, "chosen": asked, "by_fold": thresholds, "points": points}
+    truth, units = known_labels(predictions) == positive, Units.of(predictions)
+    reached = Reached(**dict(rates(predictions.predicted == positive, truth, units)))
+    if folds.costs:
+        reached = reached.model_copy(update=spent(folds.costs, predictions, predictions.predicted, config))
+    point = OperatingPoint(
+        title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="", reached=reached
+    )
+    thresholds = [fold.threshold for fold in folds.each]
+    return found.model_copy(update={"chosen": asked, "by_fold": thresholds, "points": {**found.points, asked: point}})
 
 
 def _report_costs(
     predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
-) -> dict[str, Any] | None:
+) -> OperatingPoints | None:
     if operating is None or not operating.costs:
         return None
     points = {}
     for key, called in (("default", predictions.likeliest), ("cost", predictions.predicted)):
-        numbers = spent(operating.costs, predictions, called, config)
-        points[key] = {"title": TITLES[key], "threshold": None, "asked": None, "why": "", "reached": numbers}
-    return {"positive": None, "chosen": operating.chosen, "threshold": None, "points": points, "notes": []}
+        reached = Reached.model_validate(spent(operating.costs, predictions, called, config))
+        points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
+    return OperatingPoints(positive=None, chosen=operating.chosen, threshold=None, points=points, notes=[])
 
 
-def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Any]:
-    """What decisions cost, as entries: expected_cost, by image; normalised_cost, over that of the cheapest single class
-    for all (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model); and accuracy, of these images.
+def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Estimate]:
+    """What decisions cost, as fields of `Reached`, and their accuracy on these images.
+
+    `expected_cost` is by image; `normalised_cost` is over that of the cheapest single class for all (Ferrer, arXiv
+    2209.05355: above 1 the model is worth less than no model).
 
     Of two classes the costs are those at `config.prevalence`, where it is given; else classes are as common as here.
 
@@ -421,8 +505,8 @@ def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: Eval
         return ratio(expected(sums), (common(sums) @ matrix).min(axis=-1))
 
     return {
-        "expected_cost": boot.entry(float(expected(whole)), expected(drawn)),
-        "normalised_cost": boot.entry(float(normalised(whole)), normalised(drawn)),
+        "expected_cost": boot.estimate(float(expected(whole)), expected(drawn)),
+        "normalised_cost": boot.estimate(float(normalised(whole)), normalised(drawn)),
         "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
     }
 

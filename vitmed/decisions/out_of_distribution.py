@@ -9,16 +9,16 @@ docs/decisions.md. A low score says that an image is like those of training, not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.stored import Stored
+from vitmed.core.frozen import Frozen, Stored
 from vitmed.metrics.area_intervals import pulled_areas
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.evaluation import Entry, auroc_entry, of_share
+from vitmed.metrics.estimates import Estimate, of_share
+from vitmed.metrics.evaluation import of_auroc
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import OOD_SCORE, Predictions
 from vitmed.metrics.resampling import group_index
@@ -100,48 +100,75 @@ def fit_ood_score(train: np.ndarray, labels: np.ndarray, validation: np.ndarray)
     return unscaled.model_copy(update={"scale": edge}) if edge > 0 else None
 
 
+class Unlike(Frozen):
+    """`n` other images: how well the score detects them, the share that is above 1, and their scores."""
+
+    n: int
+    auroc: Estimate
+    flagged: Estimate
+    scores: list[float]
+
+
+class OutOfDistribution(Frozen):
+    """How many of the evaluated images are unlike the training images.
+
+    Attributes:
+        n: training images behind the score.
+        n_above: images with a score above 1; flagged: their share.
+        quantiles: of the scores, at 5, 25, 50, 75 and 95 %.
+        unlike: other images; None where none were given.
+        error_rate_below, error_rate_above: the share of errors among images with such a score; None without labels.
+    """
+
+    n: int
+    n_above: int
+    flagged: Estimate
+    quantiles: list[float]
+    unlike: Unlike | None
+    error_rate_below: Estimate | None = None
+    error_rate_above: Estimate | None = None
+
+
 def report_ood_scores(
     predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
-) -> dict[str, Any] | None:
+) -> OutOfDistribution | None:
     """How many of the evaluated images are unlike the training images, how often those are wrong, and other images.
 
     Args:
         others: scores of other images, if any are given.
 
     Returns:
-        n: training images behind the score, n_above: evaluated images with a score above 1, flagged: their share,
-        error_rate_below, error_rate_above, quantiles; unlike: {n, auroc, flagged, scores}, or None. None where the
-        predictions hold no scores.
+        None where the predictions hold no scores.
     """
     scores = scores_of(predictions)
     if scores is None or fitted is None or not len(scores):
         return None
     boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
-    found: dict[str, Any] = {
-        "n": fitted.n,
-        "n_above": int(above.sum()),
-        "flagged": boot.proportion(above, np.ones(len(above), bool)),
-        "quantiles": np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
-        "unlike": None,
-    }
-    if predictions.labels is not None:
-        wrong = predictions.predicted != predictions.labels
-        for name, part in (("below", ~above), ("above", above)):
-            found[f"error_rate_{name}"] = boot.proportion(wrong, part)
-    other = np.array(others, dtype=np.float64)
+    unlike, other = None, np.array(others, dtype=np.float64)
     if len(other):
-        found["unlike"] = {
-            "n": len(other),
-            "auroc": detection_auroc(scores, predictions.groups, other),
-            "flagged": of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other))))),
-            "scores": [float(f"{score:.5g}") for score in other],
-        }
-    return found
+        unlike = Unlike(
+            n=len(other),
+            auroc=detection_auroc(scores, predictions.groups, other),
+            flagged=of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other))))),
+            scores=[float(f"{score:.5g}") for score in other],
+        )
+    found = OutOfDistribution(
+        n=fitted.n,
+        n_above=int(above.sum()),
+        flagged=boot.proportion(above, np.ones(len(above), bool)),
+        quantiles=np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
+        unlike=unlike,
+    )
+    if predictions.labels is None:
+        return found
+    wrong = predictions.predicted != predictions.labels
+    parts = {"error_rate_below": ~above, "error_rate_above": above}
+    return found.model_copy(update={name: boot.proportion(wrong, part) for name, part in parts.items()})
 
 
 def detection_auroc(
     scores: np.ndarray, groups: Sequence[str] | None, others: np.ndarray, other_groups: Sequence[str] | None = None
-) -> Entry:
+) -> Estimate:
     """AUROC with which the score separates other images, (T,), from the evaluated, (S,); no patient is in both."""
     names = [
         name and f"{kind} {name}"
@@ -150,7 +177,7 @@ def detection_auroc(
     ]
     other = np.arange(len(names)) >= len(scores)
     area = pulled_areas(np.concatenate([scores, others]), other)[0]
-    return auroc_entry(area, other, Units(group_index(names, len(names))))
+    return of_auroc(area, other, Units(group_index(names, len(names))))
 
 
 def scores_of(predictions: Predictions) -> np.ndarray | None:

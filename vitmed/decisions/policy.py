@@ -16,13 +16,14 @@ from pydantic import JsonValue, ValidationError
 
 from vitmed.core.aliases import POLICY, with_new_names
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.stored import Numbers, Stored
+from vitmed.core.frozen import Frozen, Numbers, Stored
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
 from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import OOD_SCORE, Predictions, softmax
 from vitmed.metrics.scoring import known_labels
@@ -147,14 +148,25 @@ class DecisionPolicy(Stored):
                 raise ValueError(problem)
 
 
-def count_answers(predictions: Predictions) -> dict[str, Any] | None:
-    """How many images are answered by the column `answer`, and why the others are not.
+class AnswerCounts(Frozen):
+    """How many of `n` images are answered, and why the others are not.
 
-    Returns:
-        n; n_answered; answered: their share; wrong_answered, wrong_unanswered: the share of errors among the answered
-        and among the others, each an entry; unanswered {reason: images}, an image with two reasons counted at both.
-        None without images, or where no policy wrote the column.
+    Attributes:
+        answered: the share that is.
+        wrong_answered, wrong_unanswered: the share of errors among the answered and among the others.
+        unanswered: reason -> images; an image with two reasons counts at both.
     """
+
+    n: int
+    n_answered: int
+    answered: Estimate
+    wrong_answered: Estimate
+    wrong_unanswered: Estimate
+    unanswered: dict[str, int]
+
+
+def count_answers(predictions: Predictions) -> AnswerCounts | None:
+    """The counts of the column `answer`; None without images, or where no policy wrote the column."""
     cells = predictions.columns.get(ANSWER, ())
     if not cells or not all(cell == YES or cell.startswith(NO) for cell in cells):
         return None
@@ -167,14 +179,14 @@ def count_answers(predictions: Predictions) -> dict[str, Any] | None:
     )
     boot = Bootstrap.of(predictions, 0)
     wrong = predictions.predicted != known_labels(predictions)
-    return {
-        "n": len(cells),
-        "n_answered": int(answered.sum()),
-        "answered": boot.proportion(answered, np.ones(len(cells), bool)),
-        "wrong_answered": boot.proportion(wrong, answered),
-        "wrong_unanswered": boot.proportion(wrong, ~answered),
-        "unanswered": dict(why.most_common()),
-    }
+    return AnswerCounts(
+        n=len(cells),
+        n_answered=int(answered.sum()),
+        answered=boot.proportion(answered, np.ones(len(cells), bool)),
+        wrong_answered=boot.proportion(wrong, answered),
+        wrong_unanswered=boot.proportion(wrong, ~answered),
+        unanswered=dict(why.most_common()),
+    )
 
 
 def _calibrated(predictions: Predictions, calibration: Calibration) -> Predictions:

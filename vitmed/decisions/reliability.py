@@ -11,11 +11,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.frozen import Frozen
 from vitmed.decisions.calibration import Calibration
 from vitmed.metrics.bootstrap import Bootstrap, Z, ratio
-from vitmed.metrics.evaluation import Entry
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
@@ -23,22 +25,84 @@ from vitmed.metrics.scoring import known_labels
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
 PER_BIN = 10  # images that a bin has at least, where there are few
 CLASSES = 30  # the commonest are judged one by one
-NOTHING: Entry = {"value": None, "low": None, "high": None, "method": "sandwich"}
+NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
 STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this is one without end
+
+
+class Bin(Frozen):
+    """A bin of the reliability diagram: `n` images with a probability between `start` and `end`.
+
+    Attributes:
+        said: the mean probability.
+        seen: the share of the images for which it is true.
+    """
+
+    said: float
+    seen: Estimate
+    n: int
+    start: float = Field(alias="from")
+    end: float = Field(alias="to")
+
+
+class ClassReliability(Frozen):
+    """O:E, calibration in the large (intercept) and slope of one class against the rest; see `_against_the_rest`."""
+
+    o_e: Estimate
+    intercept: Estimate
+    slope: Estimate
+
+
+class Reliability(Frozen):
+    """Every measure of calibration.
+
+    Attributes:
+        undefined: measure -> why it has no value.
+        brier_skill: 1 - Brier score / that of always giving how common each class is.
+        curve: the bins.
+    """
+
+    undefined: dict[str, str]
+    log_loss: Estimate
+    brier: Estimate
+    brier_skill: Estimate
+    ece: Estimate
+    ece_classwise: Estimate
+    curve: list[Bin]
+    per_class: dict[str, ClassReliability]
+
+
+class FittedCalibration(Frozen):
+    """A calibration as a report names it: "none", "temperature", "vector", or "by fold" with neither scale nor bias."""
+
+    method: str
+    scale: list[float] | None
+    bias: list[float] | None
+    note: str
+
+
+class CalibrationReport(FittedCalibration):
+    """How far the probabilities can be believed.
+
+    Attributes:
+        about: what the probabilities are of.
+        before: None where there was no calibration.
+        folds: of pooled folds, the calibration of each.
+    """
+
+    about: str
+    before: Reliability | None
+    after: Reliability
+    folds: list[FittedCalibration] | None = None
 
 
 def report_calibration(
     predictions: Predictions, calibration: Calibration | None, config: EvaluateConfig
-) -> dict[str, Any]:
+) -> CalibrationReport:
     """Every measure of calibration, with intervals.
 
     Args:
         predictions: calibrated, with labels.
         calibration: with which their logits were made; None where nobody knows.
-
-    Returns:
-        method, scale, bias, note; about: what the probabilities are of; after and, where there was a calibration,
-        before (else None): see `_measures`.
     """
     known = calibration or Calibration.none(len(predictions.classes), "this model holds no calibration")
     positive = positive_index(predictions)
@@ -47,14 +111,11 @@ def report_calibration(
     before = None
     if known.method != "none":
         before = _measures(replace(predictions, calibrated=None), config)
-    return {**known.model_dump(mode="json"), "about": about, "before": before, "after": _measures(predictions, config)}
+    after, fitted = _measures(predictions, config), known.model_dump(mode="json")
+    return CalibrationReport(**fitted, about=about, before=before, after=after)
 
 
-def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any]:
-    """log_loss, brier, brier_skill (1 - Brier / that of always saying how common each class is), ece, ece_classwise,
-    o_e, intercept and slope of two classes, each an entry; per_class {name: o_e, intercept, slope}; curve: the bins,
-    {said, seen: entry, n, from, to}; undefined {measure: reason}.
-    """
+def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     labels, chances = known_labels(predictions), predictions.probabilities
     size, classes = chances.shape
     boot, positive, rows = Bootstrap.of(predictions, config.resamples), positive_index(predictions), np.arange(size)
@@ -76,12 +137,13 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
         [np.stack(columns, axis=1), binned, binned * events[:, None], binned * scores[:, None], counts], axis=1
     )
     whole, drawn = boot.sums(values)
-    found: dict[str, Any] = {"undefined": {}}
+    found: dict[str, Estimate] = {}
+    undefined: dict[str, str] = {}
 
     seen = chances.argmax(axis=1) != labels  # errors: where there are none, no resample knows what one would cost
 
     def put(name: str, of: Any) -> None:
-        found[name] = boot.entry(float(of(whole)), of(drawn if seen.any() else drawn[:0]))
+        found[name] = boot.estimate(float(of(whole)), of(drawn if seen.any() else drawn[:0]))
 
     def skill(sums: np.ndarray) -> np.ndarray:
         share = ratio(sums[..., 3 + 3 * b :], sums[..., :1])
@@ -101,35 +163,35 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any
     else:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
         value = 1 - squares.mean() / (1 - (share**2).sum()) if len(np.unique(labels)) > 1 else float("nan")
-        found["brier_skill"] = boot.entry(float(value), np.empty(0))
-    if found["brier_skill"]["value"] is None:
-        found["undefined"]["brier_skill"] = "all images are of one class" if size else "there are no images"
+        found["brier_skill"] = boot.estimate(float(value), np.empty(0))
+    if found["brier_skill"].value is None:
+        undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
     put("ece", error)
     found["ece_classwise"] = _classwise(chances, labels, boot)
     if size < 2 * PER_BIN:
-        nothing = boot.entry(float("nan"), np.empty(0))
-        found |= {"ece": nothing, "ece_classwise": dict(nothing)}
+        found |= dict.fromkeys(("ece", "ece_classwise"), boot.estimate(float("nan"), np.empty(0)))
         few = f"it needs two bins of {PER_BIN} images, and there are {size} images"
-        found["undefined"] |= {"ece": few, "ece_classwise": few}
+        undefined |= {"ece": few, "ece_classwise": few}
     elif classes > 100:
-        found["undefined"]["ece_classwise"] = "it is left out of more than 100 classes"
-    found["curve"] = [
-        {
-            "said": whole[3 + 2 * b + i] / whole[3 + i],
-            "seen": boot.proportion(events, place == i),
-            "n": int(whole[3 + i]),
-            "from": float(scores[place == i].min()),
-            "to": float(scores[place == i].max()),
-        }
+        undefined["ece_classwise"] = "it is left out of more than 100 classes"
+    curve = [
+        Bin.model_validate(
+            {
+                "said": float(whole[3 + 2 * b + i] / whole[3 + i]),
+                "seen": boot.proportion(events, place == i),
+                "n": int(whole[3 + i]),
+                "from": float(scores[place == i].min()),
+                "to": float(scores[place == i].max()),
+            }
+        )
         for i in range(b)
         if whole[3 + i]
     ]
     commonest = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES]
     judged = [positive] if positive is not None else sorted(int(c) for c in commonest)
     told, why = _against_the_rest(predictions, judged, boot)
-    found["per_class"] = told
-    found["undefined"] |= {f"slope of {name}": text for name, text in why.items()}
-    return found
+    undefined |= {f"slope of {name}": text for name, text in why.items()}
+    return Reliability(undefined=undefined, **found, curve=curve, per_class=told)
 
 
 def bin_edges(scores: np.ndarray, size: int) -> np.ndarray:
@@ -142,14 +204,14 @@ def bin_edges(scores: np.ndarray, size: int) -> np.ndarray:
     return edges[edges > ordered[0]]
 
 
-def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Entry:
+def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Estimate:
     """Mean over the classes of the calibration error of each class's probability (Kull et al., NeurIPS 2019).
 
     The interval is left out of more classes than 10, and the number of more than 100.
     """
     size, classes = chances.shape
     if not size or classes > 100:
-        return boot.entry(float("nan"), np.empty(0))
+        return boot.estimate(float("nan"), np.empty(0))
     gaps, starts = [np.ones((size, 1))], [1]
     errors = []
     for c in range(classes):
@@ -161,12 +223,12 @@ def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Entr
             starts.append(starts[-1] + gaps[-1].shape[1])
     drawn = boot.sums(np.concatenate(gaps, axis=1))[1] if classes <= 10 else np.empty((0, 1))
     parts = [np.abs(drawn[:, a:b]).sum(axis=1) for a, b in pairwise(starts)]
-    return boot.entry(float(np.mean(errors)), ratio(np.mean(parts, axis=0), drawn[:, 0]) if parts else np.empty(0))
+    return boot.estimate(float(np.mean(errors)), ratio(np.mean(parts, axis=0), drawn[:, 0]) if parts else np.empty(0))
 
 
 def _against_the_rest(
     predictions: Predictions, judged: list[int], boot: Bootstrap
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, ClassReliability], dict[str, str]]:
     """O:E, calibration in the large (intercept) and slope of classes; and by class why a slope is undefined.
 
     Logistic recalibration (Cox, Biometrika 45 (1958) 562; Van Calster et al., BMC Medicine 17 (2019) 230): the truth on
@@ -179,16 +241,17 @@ def _against_the_rest(
     events = labels[:, None] == np.array(judged)
     whole, drawn = boot.sums(np.concatenate([events, chances[:, judged]], axis=1))
     seen, said = np.split(whole, 2), np.split(drawn, 2, axis=1)
-    told: dict[str, Any] = {}
+    told: dict[str, ClassReliability] = {}
     why: dict[str, str] = {}
     for j, c in enumerate(judged):
         name = predictions.classes[c]
         ratios = float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j])
         if events[:, j].all() or not events[:, j].any():  # then it says nothing but how many images there are
             ratios = float("nan"), np.empty(0)
-        told[name] = {"o_e": boot.entry(*ratios)}
         intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
-        told[name] |= {"intercept": intercept or dict(NOTHING), "slope": slope or dict(NOTHING)}
+        told[name] = ClassReliability(
+            o_e=boot.estimate(*ratios), intercept=intercept or NOTHING, slope=slope or NOTHING
+        )
         if reason:
             why[name] = reason
     return told, why
@@ -207,7 +270,7 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     return z - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
 
 
-def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Entry | None, Entry | None, str]:
+def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estimate | None, Estimate | None, str]:
     """Intercept and slope of the log odds (S,) against the truth (S,) bool; and why one is undefined."""
     if events.all() or not events.any():
         return None, None, "all images are of one class" if events.any() else "there is no image of the class"
@@ -221,10 +284,11 @@ def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Entry 
     slope = _recalibrate(line, np.zeros(len(odds)), events, boot)
     if slope is None:
         return intercept, None, "the fit finds no end"
-    return intercept, {key: part / spread if isinstance(part, float) else part for key, part in slope.items()}, ""
+    value, low, high = (None if part is None else part / spread for part in (slope.value, slope.low, slope.high))
+    return intercept, Estimate(value=value, low=low, high=high, method=slope.method), ""
 
 
-def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Entry | None:
+def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Estimate | None:
     """The first coefficient of a logistic regression of events (S,) on x (S, F) with an offset, by Newton's method."""
     weights = np.zeros(x.shape[1])
     for _ in range(STEPS):
@@ -242,11 +306,11 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
             break
     else:
         return None
-    found: Entry = {"value": float(weights[0]), "low": None, "high": None, "method": "sandwich"}
+    low, high = None, None
     if boot.size >= 2 and boot.resamples:
         scores = boot.per_unit(x * (events - p)[:, None])  # (G, F)
         bread = np.linalg.inv(curvature)
         variance = bread @ (scores.T @ scores) @ bread * boot.size / (boot.size - 1)
         half = Z * float(np.sqrt(max(variance[0, 0], 0)))
-        found |= {"low": float(weights[0]) - half, "high": float(weights[0]) + half}
-    return found
+        low, high = float(weights[0]) - half, float(weights[0]) + half
+    return Estimate(value=float(weights[0]), low=low, high=high, method="sandwich")

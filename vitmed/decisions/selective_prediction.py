@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.stored import Stored
+from vitmed.core.frozen import Frozen, Stored
 from vitmed.metrics.bootstrap import Bootstrap, ratio
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import bootstrap_weights
 from vitmed.metrics.scoring import known_labels
@@ -34,6 +34,41 @@ class Abstention(Stored):
     coverage: float | None = None
     risk: float | None = None
     bound: float | None = None
+
+
+class RiskCoverage(Frozen):
+    """The share of errors among the answered, `risk` with its interval, for each share answered, `coverage`."""
+
+    coverage: list[float]
+    risk: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+
+
+class Answered(Frozen):
+    """`n` answered images, their share in all and by class, and the risk of the answers."""
+
+    n: int
+    coverage: Estimate
+    risk: Estimate
+    per_class: dict[str, Estimate]
+
+
+class SelectivePrediction(Frozen):
+    """The risk-coverage curve, and what is reached at the chosen certainty.
+
+    Attributes:
+        error_rate: with every image answered.
+        area: the mean risk over all shares answered, of images that are equally sure in the mean order.
+        chosen: None where no risk was chosen.
+        reached: None where no image is answered, or no risk was chosen.
+    """
+
+    error_rate: Estimate
+    area: Estimate
+    curve: RiskCoverage
+    chosen: Abstention | None
+    reached: Answered | None
 
 
 def certainty(predictions: Predictions) -> np.ndarray:
@@ -122,47 +157,39 @@ def upper_bound(wrong: np.ndarray, effect: float, doubt: float) -> float:
     return 1.0 if errors >= trials else float(beta.ppf(1 - doubt, errors + 1, trials - errors))
 
 
-def report_abstention(predictions: Predictions, chosen: Abstention | None, config: EvaluateConfig) -> dict[str, Any]:
+def report_abstention(
+    predictions: Predictions, chosen: Abstention | None, config: EvaluateConfig
+) -> SelectivePrediction:
     """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what is
     reached at the chosen certainty.
-
-    Returns:
-        error_rate: with every image answered; area: the mean risk over all shares answered, of images that are equally
-        sure in the mean order; curve {coverage, risk, low, high}; chosen: what `choose_abstention` gave, or None;
-        reached: {coverage, risk, per_class {name: coverage}} there, or None.
     """
     labels, sure = known_labels(predictions), certainty(predictions)
     wrong, boot = predictions.predicted != labels, Bootstrap.of(predictions, config.resamples)
-    size = len(labels)
-    found: dict[str, Any] = {
-        "error_rate": boot.proportion(wrong, np.ones(size, bool)),
-        "area": boot.entry(float("nan"), np.empty(0)),
-        "curve": {"coverage": [], "risk": [], "low": [], "high": []},
-        "chosen": None if chosen is None else chosen.model_dump(exclude_none=chosen.least is not None),
-        "reached": None,
-    }
+    size, reached = len(labels), None
+    area, curve = boot.estimate(float("nan"), np.empty(0)), RiskCoverage(coverage=[], risk=[], low=[], high=[])
     if size:
-        found |= _curve(sure, wrong, boot)
+        area, curve = _curve(sure, wrong, boot)
     if chosen is not None and chosen.least is not None and size:
-        found["reached"] = _reached(predictions, labels, wrong, sure >= chosen.least, boot)
-    return found
+        reached = _reached(predictions, labels, wrong, sure >= chosen.least, boot)
+    return SelectivePrediction(
+        error_rate=boot.proportion(wrong, np.ones(size, bool)), area=area, curve=curve, chosen=chosen, reached=reached
+    )
 
 
 def _reached(
     predictions: Predictions, labels: np.ndarray, wrong: np.ndarray, answered: np.ndarray, boot: Bootstrap
-) -> dict[str, Any]:
-    """Share answered, in all and by class, and the risk of the answers."""
+) -> Answered:
     shown = predictions.classes[:SHOWN]
-    return {
-        "n": int(answered.sum()),
-        "coverage": boot.proportion(answered, np.ones(len(labels), bool)),
-        "risk": boot.proportion(wrong, answered),
-        "per_class": {name: boot.proportion(answered, labels == c) for c, name in enumerate(shown)},
-    }
+    return Answered(
+        n=int(answered.sum()),
+        coverage=boot.proportion(answered, np.ones(len(labels), bool)),
+        risk=boot.proportion(wrong, answered),
+        per_class={name: boot.proportion(answered, labels == c) for c, name in enumerate(shown)},
+    )
 
 
-def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
-    """The curve at `GRID` shares of the images, from the surest on, and its area.
+def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estimate, RiskCoverage]:
+    """The area, and the curve at `GRID` shares of the images, from the surest on.
 
     Images that are equally sure share their errors evenly, so that no order among them is made up.
     """
@@ -183,10 +210,14 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> dict[str, An
             resampled.append(np.stack([_at(row, shares * n) for row, n in zip(answered, total[:, 0], strict=True)]))
             resampled[-1] = np.take_along_axis(risk, resampled[-1], axis=1)
     drawn = np.concatenate(resampled) if resampled else np.empty((0, len(shares)))
-    points = [boot.entry(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
-    curve: dict[str, list[Any]] = {"coverage": shares.tolist(), "risk": [point["value"] for point in points]}
-    curve |= {end: [point[end] for point in points] for end in ("low", "high")}
-    return {"area": boot.entry(float(risks.mean()), np.concatenate(areas) if areas else np.empty(0)), "curve": curve}
+    points = [boot.estimate(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
+    curve = RiskCoverage(
+        coverage=shares.tolist(),
+        risk=[point.value for point in points],
+        low=[point.low for point in points],
+        high=[point.high for point in points],
+    )
+    return boot.estimate(float(risks.mean()), np.concatenate(areas) if areas else np.empty(0)), curve
 
 
 def _at(answered: np.ndarray, asked: np.ndarray) -> np.ndarray:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,9 @@ from torch import Tensor
 
 from vitmed.explanation.attention import METHODS, relevance
 from vitmed.explanation.maps import TITLES
+from vitmed.explanation.results import Attention, MapCheck
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
 
 STEPS = 8  # in which all patches are taken away
@@ -42,7 +43,6 @@ RANDOM = "no better than a random order"
 UNSHOWN = "not shown to be better than a random order"
 UNLEARNED = "does not depend on what was learned"
 
-Entry = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
@@ -54,7 +54,7 @@ def check_maps(
     units: np.ndarray | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> Attention:
     """Ask both questions about one class of each of some images.
 
     Args:
@@ -65,67 +65,82 @@ def check_maps(
             its own.
         seed: of the random orders and of the shuffled weights.
         progress: called with (images done, images).
-
-    Returns:
-        what metrics.json holds under `attention`: n, n_shuffled, patches, steps, blank (mean probability of the class
-        when nothing is left), whole (of the whole image), random {value, low, high, method}, stages (names, from the
-        head down), and methods {name: title, deletion, insertion, gain (entries), similarity (of each stage), verdict,
-        text}; `reason` where nothing could be asked.
     """
     device = next(model.parameters()).device
     x = preprocessing.normalise(torch.from_numpy(images).to(device)) if len(images) else torch.empty(0)
-    found: dict[str, Any] = {"n": len(images), "n_shuffled": min(SHUFFLED, len(images)), "methods": {}}
-    patches = model.pos_embed.shape[1] - 1
-    found |= {"patches": patches, "steps": min(STEPS, patches), "stages": [], "random": None, "reason": None}
+    patches, reason = model.pos_embed.shape[1] - 1, None
     if len(images) < FEW:
-        return found | {"reason": f"{len(images)} images were looked at, which is too few to judge a map"}
-    if patches == 1:
-        return found | {"reason": "the image is one patch, so no patch can stand out"}
-    if model.head.out_features == 1:
-        return found | {"reason": "the model knows one class, so nothing changes its answer"}
+        reason = f"{len(images)} images were looked at, which is too few to judge a map"
+    elif patches == 1:
+        reason = "the image is one patch, so no patch can stand out"
+    elif model.head.out_features == 1:
+        reason = "the model knows one class, so nothing changes its answer"
+    found = Attention(
+        n=len(images),
+        n_shuffled=min(SHUFFLED, len(images)),
+        methods={},
+        patches=patches,
+        steps=min(STEPS, patches),
+        stages=[],
+        random=None,
+        reason=reason,
+    )
+    if reason is not None:
+        return found
     asked = None if targets is None else torch.from_numpy(targets).to(device)
     logits, maps = relevance(model, x, asked)
     asked = torch.from_numpy(logits.argmax(axis=1)).to(device) if asked is None else asked
     scores = _areas(model, x, asked.cpu().numpy(), maps, seed, progress)
     similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, seed)
-    found["stages"] = list(similar)
-    found["whole"], found["blank"] = float(scores.pop("whole").mean()), float(scores.pop("blank").mean())
     units = np.arange(len(images)) if units is None else units
 
-    def mean(values: np.ndarray) -> Entry:
-        return mean_entry(unit_means(values, units[: len(values)]))
+    def mean(values: np.ndarray) -> Estimate:
+        return mean_estimate(unit_means(values, units[: len(values)]))
 
-    found["random"] = mean(scores.pop("random").mean(axis=1))
+    methods = {}
     for name in METHODS:
         deletion, insertion = scores[name].T  # (B,) each
-        entry: dict[str, Any] = {
-            "title": TITLES[name],
-            "deletion": mean(deletion),
-            "insertion": mean(insertion),
-            "gain": mean(insertion - deletion),
-            "similarity": {stage: mean(by_method[name]) for stage, by_method in similar.items()},
+        gain = mean(insertion - deletion)
+        similarity = {stage: mean(by_method[name]) for stage, by_method in similar.items()}
+        word, text = verdict(gain, list(similarity.values())[-1])
+        methods[name] = MapCheck(
+            title=TITLES[name],
+            deletion=mean(deletion),
+            insertion=mean(insertion),
+            gain=gain,
+            similarity=similarity,
+            verdict=word,
+            text=text,
+        )
+    return found.model_copy(
+        update={
+            "methods": methods,
+            "stages": list(similar),
+            "random": mean(scores["random"].mean(axis=1)),
+            "whole": float(scores["whole"].mean()),
+            "blank": float(scores["blank"].mean()),
         }
-        entry["verdict"], entry["text"] = verdict(entry["gain"], list(entry["similarity"].values())[-1])
-        found["methods"][name] = entry
-    return found
+    )
 
 
-def verdict(gain: Entry, similarity: Entry) -> tuple[str, str]:
+def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
     """One of the four verdicts, and a sentence.
 
     Args:
         gain: insertion - deletion, with its interval.
         similarity: rank correlation of the maps with those of a network whose weights are all random.
     """
-    told = f"{gain['value']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}), and a random order gives 0"
-    if gain["low"] <= 0 < LEAST_GAIN < gain["high"]:
+    value, low, high = gain.value, gain.low, gain.high
+    assert value is not None and low is not None and high is not None and similarity.value is not None
+    told = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
+    if low <= 0 < LEAST_GAIN < high:
         return UNSHOWN, f"These images do not tell it from a random order: do not read anything into it. Gain {told}."
-    if gain["value"] < LEAST_GAIN or gain["low"] <= 0:
+    if value < LEAST_GAIN or low <= 0:
         return RANDOM, f"It marks no better than chance: do not read anything into it. Gain {told}."
-    if similarity["value"] > SAME:
+    if similarity.value > SAME:
         return UNLEARNED, (
             f"It points at what the answer hangs on (gain {told}), but looks alike with random weights (rank "
-            f"correlation {similarity['value']:.2f}): it shows the picture and not what was "
+            f"correlation {similarity.value:.2f}): it shows the picture and not what was "
             "learned. Do not read anything into it."
         )
     return EXPLAINS, (
@@ -139,13 +154,13 @@ def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
     return np.asarray(np.bincount(number, values) / np.bincount(number))
 
 
-def mean_entry(values: np.ndarray, level: float = 0.95) -> Entry:
+def mean_estimate(values: np.ndarray, level: float = 0.95) -> Estimate:
     """The mean of independent values (B,) and Student's interval for it; no interval of one value."""
     low = high = None
     if len(values) > 1:
         half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
         low, high = float(values.mean()) - half, float(values.mean()) + half
-    return {"value": float(values.mean()), "low": low, "high": high, "method": "t"}
+    return Estimate(value=float(values.mean()), low=low, high=high, method="t")
 
 
 def affordable(model: ViT) -> int:

@@ -10,15 +10,15 @@ Letters: S images, K classes, R resamples.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from vitmed.explanation.corruptions import CORRUPTIONS
+from vitmed.explanation.results import CorruptionCost, Robustness, Strength
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.positive_class import positive_index
@@ -32,25 +32,17 @@ FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
 MANY = 30  # classes above which AUROC has no interval: it would take minutes
 
-Entry = dict[str, Any]
 Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of each resample
 
 
 def judge(
     clean: Predictions, corrupted: Mapping[str, Sequence[Predictions]], resamples: int = 500, seed: int = 0
-) -> dict[str, Any]:
+) -> Robustness:
     """The numbers of clean and corrupted images.
 
     Args:
         clean: with labels.
         corrupted: key in `CORRUPTIONS` -> predictions of the same images at strengths 1 to 5.
-
-    Returns:
-        n, n_groups, resampling, resamples, level, classes, positive_class; clean {name: entry};
-        corruptions {key: title, text, source, strengths [{strength, value, accuracy, balanced_accuracy, auroc, lost}],
-        error, lost}, where lost is balanced accuracy of the clean images minus that of the corrupted;
-        mean_corruption_error, relative (entries); worst (key, or None where no loss is shown), verdict (words), notes,
-        undefined {name: reason}.
 
     Raises:
         DataError: the predictions have no labels.
@@ -60,30 +52,29 @@ def judge(
     whole = _draw(clean, labels, weights)
     drawn = {key: [_draw(p, labels, weights) for p in part] for key, part in corrupted.items()}
     positive = positive_index(clean)
-    found: dict[str, Any] = {
-        "n": len(labels),
-        "n_groups": None if clean.groups is None else int(group_index(clean.groups, len(labels)).max(initial=-1)) + 1,
-        "resampling": "by image" if clean.groups is None else "by patient",
-        "resamples": resamples if len(weights) > 1 else 0,
-        "level": 0.95,
-        "classes": list(clean.classes),
-        "positive_class": None if positive is None else clean.classes[positive],
-        "clean": _numbers(clean, whole, resamples, seed),
-        "corruptions": {
-            key: _told(
+    errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
+    error = np.mean(errors, axis=0) if errors else np.array([np.nan])
+    found = Robustness(
+        n=len(labels),
+        n_groups=None if clean.groups is None else int(group_index(clean.groups, len(labels)).max(initial=-1)) + 1,
+        resampling="by image" if clean.groups is None else "by patient",
+        resamples=resamples if len(weights) > 1 else 0,
+        level=0.95,
+        classes=list(clean.classes),
+        positive_class=None if positive is None else clean.classes[positive],
+        clean=_numbers(clean, whole, resamples, seed),
+        corruptions={
+            key: _cost(
                 key, whole, part, [_numbers(*both, resamples, seed) for both in zip(corrupted[key], part, strict=True)]
             )
             for key, part in drawn.items()
         },
-    }
-    errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
-    error = np.mean(errors, axis=0) if errors else np.array([np.nan])
-    found["mean_corruption_error"] = _entry(error)
-    found["relative"] = _entry(error - (1 - whole["balanced_accuracy"]) if errors else error)
-    found["undefined"] = _undefined(found, labels)
-    found["worst"], found["verdict"] = _verdict(found)
-    found["notes"] = _notes(found)
-    return found
+        mean_corruption_error=_estimate(error),
+        relative=_estimate(error - (1 - whole["balanced_accuracy"]) if errors else error),
+    )
+    worst, sentence = _verdict(found)
+    told = {"undefined": _undefined(found, labels), "worst": worst, "verdict": sentence, "notes": _notes(found)}
+    return found.model_copy(update=told)
 
 
 def _weights(clean: Predictions, resamples: int, seed: int) -> np.ndarray:
@@ -119,93 +110,99 @@ def _auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.nd
     return np.mean(each, axis=0)
 
 
-def _entry(drawn: np.ndarray) -> Entry:
+def _estimate(drawn: np.ndarray) -> Estimate:
     numbers = (float(drawn[0]), *percentile_interval(drawn[1:]))
     if not np.isfinite(numbers[0]):
         numbers = (np.nan, np.nan, np.nan)
     value, low, high = (round(n, 12) + 0.0 if np.isfinite(n) else None for n in numbers)  # no -0 from rounding
-    return {"value": value, "low": low, "high": high, "method": "bootstrap"}
+    return Estimate(value=value, low=low, high=high, method="bootstrap")
 
 
-def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Entry]:
+def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Estimate]:
     """The numbers with the intervals that a report gives them; of very many classes, those of the resamples."""
     if len(predictions.classes) > MANY:
-        return {name: _entry(drawn[name]) for name in NAMES}
-    overall = evaluate_predictions(predictions, resamples=resamples, seed=seed)["overall"]
+        return {name: _estimate(drawn[name]) for name in NAMES}
+    overall = evaluate_predictions(predictions, resamples=resamples, seed=seed).overall
     return {name: overall[name] for name in NAMES}
 
 
-def _told(key: str, clean: Drawn, strengths: Sequence[Drawn], numbers: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
+def _cost(
+    key: str, clean: Drawn, strengths: Sequence[Drawn], numbers: Sequence[Mapping[str, Estimate]]
+) -> CorruptionCost:
     what, name = CORRUPTIONS[key], "balanced_accuracy"
     rows = [
-        {
-            "strength": i,
-            "value": value,
-            **own,
-            "lost": _entry(clean[name] - drawn[name]),
-        }
+        Strength(
+            strength=i,
+            value=value,
+            accuracy=own["accuracy"],
+            balanced_accuracy=own[name],
+            auroc=own["auroc"],
+            lost=_estimate(clean[name] - drawn[name]),
+        )
         for i, (value, drawn, own) in enumerate(zip(what.values, strengths, numbers, strict=True), 1)
     ]
     mean = np.mean([drawn[name] for drawn in strengths], axis=0)
-    told = {"title": what.title, "text": what.text, "source": what.source, "strengths": rows}
-    return told | {"error": _entry(1 - mean), "lost": _entry(clean[name] - mean)}
+    return CorruptionCost(
+        title=what.title,
+        text=what.text,
+        source=what.source,
+        strengths=rows,
+        error=_estimate(1 - mean),
+        lost=_estimate(clean[name] - mean),
+    )
 
 
-def _verdict(found: Mapping[str, Any]) -> tuple[str | None, str]:
+def _verdict(found: Robustness) -> tuple[str | None, str]:
     """Which corruption hurts most, and a sentence."""
-    parts = {key: part for key, part in found["corruptions"].items() if part["lost"]["low"] is not None}
+    parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
         return None, "No corruption can be said to hurt: there is no interval for what is lost."
-    worst = max(parts, key=lambda key: parts[key]["lost"]["value"])
-    part, lost = parts[worst], parts[worst]["lost"]
-    clean, last = found["clean"]["balanced_accuracy"]["value"], part["strengths"][-1]["balanced_accuracy"]["value"]
-    if lost["low"] <= 0:
-        return None, f"No corruption is shown to lower balanced accuracy; the largest fall is {_pair(part)}."
-    spared = [other["title"] for other in parts.values() if other["lost"]["low"] <= 0]
+    worst = max(parts, key=lambda key: parts[key].lost.value or 0.0)
+    part, lost = parts[worst], parts[worst].lost
+    fall = f"{lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f})"
+    spared = [other.title for other in parts.values() if other.lost.low is not None and other.lost.low <= 0]
+    if part.title in spared:
+        return None, f"No corruption is shown to lower balanced accuracy; the largest fall is {fall}, by {part.title}."
+    clean, last = found.clean["balanced_accuracy"].value, part.strengths[-1].balanced_accuracy.value
     text = (
-        f"{part['title']} hurts most: balanced accuracy falls by {lost['value']:.3f} ({lost['low']:.3f} to "
-        f"{lost['high']:.3f}) on the mean of the five strengths, and from {clean:.3f} to {last:.3f} at the strongest."
+        f"{part.title} hurts most: balanced accuracy falls by {fall} on the mean of the five strengths, and from "
+        f"{clean:.3f} to {last:.3f} at the strongest."
     )
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
-def _pair(part: Mapping[str, Any]) -> str:
-    lost = part["lost"]
-    return f"{lost['value']:.3f} ({lost['low']:.3f} to {lost['high']:.3f}), by {part['title']}"
-
-
-def _undefined(found: Mapping[str, Any], labels: np.ndarray) -> dict[str, str]:
+def _undefined(found: Robustness, labels: np.ndarray) -> dict[str, str]:
     reasons = {}
     if len(np.unique(labels)) < 2:
         reasons["auroc"] = "all images are of one class" if len(labels) else "there are no images"
-    elif len(found["classes"]) > MANY:
+    elif len(found.classes) > MANY:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
-    if not found["resamples"]:
-        reasons["intervals"] = f"they need two {'images' if found['n_groups'] is None else 'patients'} or more"
+    if not found.resamples:
+        reasons["intervals"] = f"they need two {'images' if found.n_groups is None else 'patients'} or more"
     return reasons
 
 
-def _notes(found: Mapping[str, Any]) -> list[str]:
+def _notes(found: Robustness) -> list[str]:
     """What must be known before the numbers are believed."""
     notes = []
-    balanced, chance = found["clean"]["balanced_accuracy"], 1 / max(1, len(found["classes"]))
-    if balanced["low"] is not None and balanced["low"] <= chance < 1:
+    balanced, chance = found.clean["balanced_accuracy"], 1 / max(1, len(found.classes))
+    if balanced.low is not None and balanced.low <= chance < 1:
         notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
-    if found["n_groups"] is None:
+    if found.n_groups is None:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
-    elif found["n_groups"] < FEW_GROUPS:
-        notes.append(f"There are only {found['n_groups']} patients: the intervals themselves are unreliable.")
+    elif found.n_groups < FEW_GROUPS:
+        notes.append(f"There are only {found.n_groups} patients: the intervals themselves are unreliable.")
     return notes
 
 
-def known_stress(run: Path, weights: Mapping[str, torch.Tensor]) -> dict[str, Any] | None:
+def known_stress(run: Path, weights: Mapping[str, torch.Tensor]) -> Robustness | None:
     """What the newest stress test in a run folder found of these very weights; None where there is none."""
     files = sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: file.stat().st_mtime_ns)
     for file in reversed(files):
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            if content["weights_sha256"] == hash_weights(weights) and content["corruptions"] is not None:
-                return dict(content)
-        except (OSError, ValueError, KeyError, TypeError):  # somebody else's file
+            found = Robustness.model_validate_json(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # somebody else's file
             continue
+        if found.weights_sha256 == hash_weights(weights):
+            return found
     return None

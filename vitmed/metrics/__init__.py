@@ -2,6 +2,7 @@
 
 predictions         `Predictions`, and predictions.csv
 evaluation          every number of a set of predictions with its interval
+estimates           numbers with their intervals, as typed results
 table               `METRICS`: name, title and direction of each number
 scoring             the numbers themselves, for many resamples at once
 ranking             AUROC and average precision

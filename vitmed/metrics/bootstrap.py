@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitmed.metrics.evaluation import ALIKE, Entry, entry, of_share
+from vitmed.metrics.estimates import Estimate, estimate, of_share
+from vitmed.metrics.evaluation import ALIKE
 from vitmed.metrics.intervals import NONE, Units, share
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval, widened
@@ -60,17 +61,17 @@ class Bootstrap:
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(self.size), self.resamples, seed=0)]
         return values.sum(axis=0, dtype=np.float64), np.concatenate(drawn)
 
-    def proportion(self, hits: np.ndarray, counted: np.ndarray) -> Entry:
+    def proportion(self, hits: np.ndarray, counted: np.ndarray) -> Estimate:
         """How many of the counted images (S,) bool are hits (S,) bool, with the interval of `evaluate_predictions`."""
         return of_share(share(hits, counted, Units(self.units, LEVEL)))
 
-    def entry(self, value: float, drawn: np.ndarray) -> Entry:
-        """A number and the middle of its resamples, wider where there are few units, for JSON; null where undefined.
+    def estimate(self, value: float, drawn: np.ndarray) -> Estimate:
+        """A number and the middle of its resamples, wider where there are few units; null where undefined.
 
         Resamples that all give the same make no interval: they know nothing of what was not seen.
         """
         low, high = percentile_interval(drawn, widened(LEVEL, max(1.0, self.size - 1)))
-        return entry(value, *((low, high) if high - low > ALIKE else NONE), "bootstrap")
+        return estimate(value, *((low, high) if high - low > ALIKE else NONE), "bootstrap")
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

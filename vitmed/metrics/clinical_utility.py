@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.evaluation import Entry, entry, of_share
+from vitmed.core.frozen import Frozen
+from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.positive_class import positive_index
@@ -18,52 +17,98 @@ GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to th
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
-def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any] | None:
+class AtPrevalence(Frozen):
+    """PPV and NPV at one prevalence."""
+
+    prevalence: float
+    ppv: Estimate
+    npv: Estimate
+
+
+class PrevalenceTable(Frozen):
+    """PPV and NPV by prevalence.
+
+    Attributes:
+        intended: the prevalence that was asked for, or None.
+        observed: that of these images.
+        curve: as `rows`, for more prevalences.
+        sentence: the row of 1 % or of the intended prevalence in words.
+        why: why there is nothing; "" where there is something.
+    """
+
+    positive: str
+    intended: float | None
+    observed: float | None
+    rows: list[AtPrevalence]
+    curve: list[AtPrevalence]
+    sentence: str
+    why: str
+
+
+class DecisionCurve(Frozen):
+    """Net benefit at each of T thresholds; acting on none is 0 everywhere.
+
+    Attributes:
+        all: of acting on all images.
+        useful: [low, high] of each run of thresholds at which the lower ends of the differences from both are above 0;
+            None where fewer than `FEW_GROUPS` patients, or images, of either kind cannot tell.
+        why: why there is nothing; "" where there is something.
+    """
+
+    positive: str
+    prevalence: float | None = None
+    thresholds: list[float]
+    model: list[Estimate] = []
+    all: list[float] = []
+    useful: list[list[float]] | None = None
+    why: str
+
+
+def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> PrevalenceTable | None:
     """PPV and NPV, as the predictions decide, over a grid of prevalences. None of more than two classes.
 
     By Bayes' theorem, sensitivity and specificity being taken to be the same at every prevalence. Both values are
     functions of one likelihood ratio, and have its interval.
-
-    Returns:
-        positive, intended: what was asked for or None, observed: the share in these images, rows [{prevalence, ppv,
-        npv}], curve: the same for more prevalences, sentence: the row of 1 % or of the intended in words; why: where
-        there is nothing, the reason.
     """
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None:
         return None
     truth, called = labels == positive, predictions.predicted == positive
-    found: dict[str, Any] = {"positive": predictions.classes[positive], "intended": config.prevalence}
+    name = predictions.classes[positive]
     if truth.all() or not truth.any():
-        return {
-            **found,
-            "observed": None,
-            "rows": [],
-            "curve": [],
-            "sentence": "",
-            "why": "all images are of one class",
-        }
+        why = "all images are of one class"
+        return PrevalenceTable(
+            positive=name, intended=config.prevalence, observed=None, rows=[], curve=[], sentence="", why=why
+        )
     units, observed = Units.of(predictions), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
     asked = {*GRID, observed, *([config.prevalence] if config.prevalence is not None else [])}
     curve = [
-        {
-            "prevalence": prevalence,
-            "ppv": _true_share(alarms, (1 - prevalence) / prevalence),
-            "npv": _true_share(misses, prevalence / (1 - prevalence)),
-        }
+        AtPrevalence(
+            prevalence=prevalence,
+            ppv=_true_share(alarms, (1 - prevalence) / prevalence),
+            npv=_true_share(misses, prevalence / (1 - prevalence)),
+        )
         for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()})
     ]
-    rows = [row for row in curve if row["prevalence"] in asked]
+    rows = [row for row in curve if row.prevalence in asked]
     here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
-    rows = [row | here if row["prevalence"] == observed else row for row in rows]  # as everywhere in the report
+    rows = [row.model_copy(update=here) if row.prevalence == observed else row for row in rows]  # as in the report
     told = config.prevalence if config.prevalence is not None else 0.01
-    row = next(row for row in rows if row["prevalence"] == told)
-    return {**found, "observed": observed, "rows": rows, "curve": curve, "sentence": in_words(row), "why": ""}
+    row = next(row for row in rows if row.prevalence == told)
+    return PrevalenceTable(
+        positive=name,
+        intended=config.prevalence,
+        observed=observed,
+        rows=rows,
+        curve=curve,
+        sentence=in_words(row),
+        why="",
+    )
 
 
-def _true_share(wrong: tuple[float, float, float], odds: float) -> Entry:
+def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
     """Of the results of a kind the share that is true.
 
     Args:
@@ -72,23 +117,21 @@ def _true_share(wrong: tuple[float, float, float], odds: float) -> Entry:
         odds: how many images it is false of there are for each of the others.
     """
     value, high, low = (1 / (1 + odds * ratio) for ratio in wrong)
-    return entry(value, low, high, "mover")
+    return estimate(value, low, high, "mover")
 
 
-def in_words(row: dict[str, Any]) -> str:
+def in_words(row: AtPrevalence) -> str:
     """A row of the table as a physician would say it."""
-    where = f"at a prevalence of {100 * row['prevalence']:.3g} %"
+    where = f"at a prevalence of {100 * row.prevalence:.3g} %"
     parts = []
-    for key, result, truth in (("ppv", "positive", "true"), ("npv", "negative", "true")):
-        found = row[key]
-        if found["value"] is None:
+    for found, result in ((row.ppv, "positive"), (row.npv, "negative")):
+        if found.value is None:
             parts.append(f"There are no {result} results to count {where}.")
-            continue
-        if found["low"] is None:
-            parts.append(f"So few images or patients cannot tell how many of 100 {result} results {where} are {truth}.")
-            continue
-        plausible = f" ({_of_100(found['low'])} to {_of_100(found['high'])})"
-        parts.append(f"Of 100 {result} results {where}, about {_of_100(found['value'])}{plausible} are {truth}.")
+        elif found.low is None or found.high is None:
+            parts.append(f"So few images or patients cannot tell how many of 100 {result} results {where} are true.")
+        else:
+            plausible = f" ({_of_100(found.low)} to {_of_100(found.high)})"
+            parts.append(f"Of 100 {result} results {where}, about {_of_100(found.value)}{plausible} are true.")
     return " ".join(parts)
 
 
@@ -101,43 +144,37 @@ def _of_100(share: float) -> str:
     return text
 
 
-def decision_curve(predictions: Predictions, config: EvaluateConfig) -> dict[str, Any] | None:
+def decision_curve(predictions: Predictions, config: EvaluateConfig) -> DecisionCurve | None:
     """Net benefit of acting on the model, on all and on none, over threshold probabilities. None of more classes.
 
     Vickers & Elkin, Med. Decis. Making 26 (2006) 565: NB = TP / n - FP / n * pt / (1 - pt), where an image is acted on
     if its probability is at least pt. Whoever acts at pt holds a missed finding to be (1 - pt) / pt times as bad as a
     needless action.
-
-    Returns:
-        positive, prevalence, thresholds (T,), model [T entries], all [T numbers] (none is 0 everywhere), useful: runs
-        of thresholds, [low, high] each, at which the lower ends of the differences from both are above 0 (None where
-        fewer than `FEW_GROUPS` patients, or images, of either kind cannot tell); why: where there is nothing, the
-        reason.
     """
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None:
         return None
     truth, scores = labels == positive, predictions.probabilities[:, positive]
     if truth.all() or not truth.any():
-        return {"positive": predictions.classes[positive], "thresholds": [], "why": "all images are of one class"}
+        return DecisionCurve(positive=predictions.classes[positive], thresholds=[], why="all images are of one class")
     units, model, useful = Units.of(predictions), [], []
     for pt in THRESHOLDS:
         acted, weight = scores >= pt, pt / (1 - pt)
         over_none = share_gap(acted & truth, acted & ~truth, weight, units)
         spared = share_gap(~acted & ~truth, ~acted & truth, 1 / weight, units)  # over acting on all: this x weight
-        model.append(entry(*over_none, "mover"))
+        model.append(estimate(*over_none, "mover"))
         useful.append(over_none[1] > 0 and spared[1] > 0)
     prevalence = float(truth.mean())
     enough = all(len(np.unique(units.index[kind])) >= FEW_GROUPS for kind in (truth, ~truth))
-    return {
-        "positive": predictions.classes[positive],
-        "prevalence": prevalence,
-        "thresholds": list(THRESHOLDS),
-        "model": model,
-        "all": [prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
-        "useful": _runs(useful) if enough else None,
-        "why": "",
-    }
+    return DecisionCurve(
+        positive=predictions.classes[positive],
+        prevalence=prevalence,
+        thresholds=list(THRESHOLDS),
+        model=model,
+        all=[prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
+        useful=_runs(useful) if enough else None,
+        why="",
+    )
 
 
 def _runs(good: list[bool]) -> list[list[float]]:

@@ -8,12 +8,23 @@ percentile bootstrap, in which whole patients are drawn.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.metrics.area_intervals import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.estimates import (
+    ClassNumbers,
+    ClassWorth,
+    Estimate,
+    ImagesPerPatient,
+    Numbers,
+    Sample,
+    estimate,
+    of_f1,
+    of_share,
+    worth,
+)
 from vitmed.metrics.intervals import (
     NONE,
     Share,
@@ -34,7 +45,6 @@ from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, wi
 from vitmed.metrics.scoring import Scorer, known_labels
 from vitmed.metrics.table import METRICS, PER_CLASS
 
-Entry = dict[str, Any]  # value, low, high (None where there is none) and method
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
 SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
@@ -47,7 +57,7 @@ BOOTSTRAPPED = (  # overall numbers that no formula here knows
 
 def evaluate_predictions(
     predictions: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
-) -> dict[str, Any]:
+) -> Numbers:
     """Every number with its interval; whole patients are taken as drawn where they are known.
 
     Args:
@@ -56,39 +66,34 @@ def evaluate_predictions(
         seed: of the draws.
         level: share of samples in which an interval is to hold the truth, 0..1.
 
-    Returns:
-        A dict that JSON can hold (no NaN): n, n_groups (None if unknown), resampling ("by patient" or
-        "by image"), resamples, level, classes, positive_class (its name; None unless there are two classes),
-        overall {name: {value, low, high, method}}, per_class {class: {n, name: {value, low, high, method}}},
-        confusion_matrix (K x K counts, rows are the truth), sample (see `Judged.sample`),
-        undefined {name: reason}, no_interval {name: reason}, notes [sentence].
-        A method is "wilson", "wilson-cluster", "delong", "obuchowski", "influence" or "bootstrap".
-
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
     judged = Judged(predictions, level)
-    overall, per_class = judged.entries(bootstrap([judged], resamples, seed)[0])
+    overall, per_class = judged.estimates(bootstrap([judged], resamples, seed)[0])
     support = np.bincount(labels, minlength=len(classes))
     grouped, positive = predictions.groups is not None, judged.scorer.positive
-    result: dict[str, Any] = {
-        "n": len(labels),
-        "n_groups": judged.units.count if grouped else None,
-        "resampling": "by patient" if grouped else "by image",
-        "resamples": resamples,
-        "level": level,
-        "classes": list(classes),
-        "positive_class": None if positive is None else classes[positive],
-        "overall": overall,
-        "per_class": {c: {"n": int(support[k]), **per_class[k]} for k, c in enumerate(classes)},
-        "confusion_matrix": judged.scorer.confusion().tolist(),
-        "sample": judged.sample(grouped),
-    }
-    result["undefined"] = undefined(result)
-    result["no_interval"] = without_interval(result)
-    result["notes"] = notes(result, labels, judged.units.index, predictions.groups)
-    return result
+    found = Numbers(
+        n=len(labels),
+        n_groups=judged.units.count if grouped else None,
+        resampling="by patient" if grouped else "by image",
+        resamples=resamples,
+        level=level,
+        classes=list(classes),
+        positive_class=None if positive is None else classes[positive],
+        overall=overall,
+        per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
+        confusion_matrix=judged.scorer.confusion().tolist(),
+        sample=judged.sample(grouped),
+    )
+    return found.model_copy(
+        update={
+            "undefined": undefined(found),
+            "no_interval": without_interval(found),
+            "notes": notes(found, labels, judged.units.index, predictions.groups),
+        }
+    )
 
 
 class Judged:
@@ -120,8 +125,8 @@ class Judged:
         area, average = pulled_areas(self.scorer.probabilities[:, c], self.labels == c)
         return {"auroc": area, "average_precision": average}
 
-    def _areas(self, c: int) -> dict[str, Entry]:
-        """The entries of a class. Its pulls are added to those at the overall numbers, and not kept."""
+    def _areas(self, c: int) -> dict[str, Estimate]:
+        """The areas of a class. Its pulls are added to those at the overall numbers, and not kept."""
         found, truth, positive = self.pulls(c), self.labels == c, self.scorer.positive
         for kind, own in found.items():
             if positive == c:
@@ -133,14 +138,14 @@ class Judged:
                 drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
                 self.pulled[f"{kind}_weighted"] = Pulled(weighted.value, weighted.pulls + drawn)
         return {
-            "auroc": auroc_entry(found["auroc"], truth, self.units),
-            "average_precision": self._area_entry(found["average_precision"], "average_precision", truth),
+            "auroc": of_auroc(found["auroc"], truth, self.units),
+            "average_precision": self._of_area(found["average_precision"], "average_precision", truth),
         }
 
-    def entries(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Entry], list[dict[str, Entry]]]:
-        """All entries, overall and of each class, the draws (R,) of the overall numbers being known."""
+    def estimates(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
+        """All numbers, overall and of each class, from the draws (R,) of the overall numbers."""
         positive = self.scorer.positive
-        per_class = [{name: self._class_entry(c, name) for name in PER_CLASS} for c in self.classes]
+        per_class = [{name: self._of_class(c, name) for name in PER_CLASS} for c in self.classes]
         overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._balanced()}
         overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
         for name in AREAS:
@@ -148,19 +153,19 @@ class Judged:
             if positive is not None and (kind == "auroc" or name == kind):  # both of two have the same AUROC
                 overall[name] = per_class[positive][kind]
             else:
-                overall[name] = self._area_entry(self.pulled[name], kind, self.rarest)
+                overall[name] = self._of_area(self.pulled[name], kind, self.rarest)
         for name in BOOTSTRAPPED:
-            overall[name] = entry(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
+            overall[name] = estimate(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
         if positive is not None and self.scorer.present.all():
             overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
-        return {name: dict(overall[name]) for name in METRICS}, per_class
+        return {name: overall[name] for name in METRICS}, per_class
 
-    def _class_entry(self, c: int, name: str) -> Entry:
+    def _of_class(self, c: int, name: str) -> Estimate:
         if name in self.areas[c]:
             return self.areas[c][name]
-        return (f1_entry if name == "f1" else of_share)(self.shares[c][name])
+        return (of_f1 if name == "f1" else of_share)(self.shares[c][name])
 
-    def _area_entry(self, pulled: Pulled, kind: str, images: np.ndarray) -> Entry:
+    def _of_area(self, pulled: Pulled, kind: str, images: np.ndarray) -> Estimate:
         """Of any area by its pulls. A perfect one has none; what it is worth then rests on `images`, of one class."""
         found, interval = spread(pulled.pulls, self.units), NONE
         if 0 < pulled.value < 1 and found.variance > 0:
@@ -170,7 +175,7 @@ class Judged:
                 interval = area_interval(1.0, found, images, self.units)
             else:  # the mean of what lies within 0..1 varies no more than a proportion
                 interval = wilson(1.0, self._units_with(images), normal(self.level))
-        return entry(pulled.value, *interval, "influence")
+        return estimate(pulled.value, *interval, "influence")
 
     def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
         """The interval of a number by its draws (R,).
@@ -208,12 +213,12 @@ class Judged:
     def _units_with(self, images: np.ndarray) -> int:
         return len(np.unique(self.units.index[images]))
 
-    def _balanced(self) -> Entry:
+    def _balanced(self) -> Estimate:
         found = [self.shares[c]["sensitivity"] for c in self.classes if self.scorer.present[c]]
         truths = [self.labels == c for c in self.classes if self.scorer.present[c]]
         method = "wilson-cluster" if self.units.clustered else "wilson"
         right = self.labels == self.scorer.predicted
-        return entry(self.point["balanced_accuracy"], *share_mean(found, truths, right, self.units), method)
+        return estimate(self.point["balanced_accuracy"], *share_mean(found, truths, right, self.units), method)
 
     @property
     def degrees(self) -> float:
@@ -225,24 +230,22 @@ class Judged:
         sizes = units.sums(np.ones(n))
         return satterthwaite(sizes, correlation(sizes, right, right))
 
-    def sample(self, grouped: bool) -> dict[str, Any]:
-        """How much the sample is worth: what the key `sample` of metrics.json holds.
-
-        n_images, n_patients (None if unknown), images_per_patient {min, median, max} or None, and for accuracy, and
-        the sensitivity and specificity of each class in `classes`: n, units, icc, design_effect, effective_n, each
-        None where it cannot be told.
-        """
+    def sample(self, grouped: bool) -> Sample:
+        """How much the sample is worth."""
         sizes = self.units.sums(np.ones(len(self.labels)))
         counts = None
         if grouped and len(sizes):
-            counts = {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())}
-        return {
-            "n_images": len(self.labels),
-            "n_patients": self.units.count if grouped else None,
-            "images_per_patient": counts,
-            "accuracy": worth(self.accuracy),
-            "classes": [{name: worth(found[name]) for name in ("sensitivity", "specificity")} for found in self.shares],
-        }
+            counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+        return Sample(
+            n_images=len(self.labels),
+            n_patients=self.units.count if grouped else None,
+            images_per_patient=counts,
+            accuracy=worth(self.accuracy),
+            classes=[
+                ClassWorth(sensitivity=worth(found["sensitivity"]), specificity=worth(found["specificity"]))
+                for found in self.shares
+            ],
+        )
 
 
 def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
@@ -272,42 +275,13 @@ def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[st
         "specificity": share(~called, ~truth, units),
         "ppv": share(truth, called & both, units),
         "npv": share(~truth, ~called & both, units),
-        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: see `f1_entry`
+        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: see `of_f1`
     }
 
 
-def entry(value: float, low: float, high: float, method: str) -> Entry:
-    """A number and its interval, for JSON; None where it is undefined, or has no interval."""
-    shown = bool(np.isfinite(value) and np.isfinite(low) and np.isfinite(high))
-    return {
-        "value": float(value) if np.isfinite(value) else None,
-        "low": float(low) if shown else None,
-        "high": float(high) if shown else None,
-        "method": method,
-    }
-
-
-def auroc_entry(area: Pulled, positive: np.ndarray, units: Units) -> Entry:
-    """The entry of an AUROC of two kinds of images, the second being those that are not positive, (S,) bool."""
+def of_auroc(area: Pulled, positive: np.ndarray, units: Units) -> Estimate:
+    """The estimate of an AUROC of two kinds of images; `positive`, (S,) bool, marks the first kind."""
     interval = NONE
     if np.isfinite(area.value):
         interval = area_interval(area.value, area_spread(area.pulls, positive, units), positive, units)
-    return entry(area.value, *interval, "obuchowski" if units.clustered else "delong")
-
-
-def of_share(found: Share) -> Entry:
-    """The entry of a proportion."""
-    return entry(found.value, found.low, found.high, found.method)
-
-
-def f1_entry(jaccard: Share) -> Entry:
-    """The entry of F1, by the Jaccard index of which it is a function: hits among what is either true or called so."""
-    value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
-    return entry(value, low, high, jaccard.method)
-
-
-def worth(found: Share) -> dict[str, Any]:
-    """How much the sample of a proportion is worth, for JSON."""
-    numbers = {"icc": found.icc, "design_effect": found.design_effect, "effective_n": found.effective_n}
-    told = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
-    return {"n": found.n, "units": found.units, **told}
+    return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")

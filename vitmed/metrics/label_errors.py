@@ -15,10 +15,10 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 
@@ -40,6 +40,33 @@ class Suspects:
     rows: np.ndarray
     suggested: np.ndarray
     scores: np.ndarray
+
+
+class DoubtedPair(Frozen):
+    """How many labels of one class are suspected to be of another."""
+
+    label: str
+    suggested: str
+    n: int
+
+
+class DoubtedLabel(Frozen):
+    """An image of predictions.csv, by its row from 1; `score` as in `Suspects`."""
+
+    row: int
+    label: str
+    suggested: str
+    score: float
+
+
+class LabelErrors(Frozen):
+    """`n` suspects of so many images: the most frequent `PAIRS`, the first `TOLD`; or why no label can be doubted."""
+
+    n: int | None = None
+    of: int
+    pairs: list[DoubtedPair] = []
+    rows: list[DoubtedLabel] = []
+    reason: str | None = None
 
 
 def class_thresholds(predictions: Predictions) -> np.ndarray:
@@ -69,34 +96,28 @@ def find_suspects(predictions: Predictions) -> Suspects:
     return Suspects(found, counted[found].astype(np.int64), margin[found])
 
 
-def label_errors(predictions: Predictions) -> dict[str, Any] | None:
-    """The suspects as they stand in metrics.json.
-
-    Returns:
-        None without images; else n (suspects), of (images), rows [{row (from 1, as in predictions.csv), label,
-        suggested, score}], the first `TOLD`, and pairs [{label, suggested, n}], the most frequent `PAIRS`; or of and
-        reason, where labels cannot be doubted.
-    """
+def label_errors(predictions: Predictions) -> LabelErrors | None:
+    """The suspects as they stand in metrics.json; None without images."""
     if not len(predictions):
         return None
     labels, classes = known_labels(predictions), predictions.classes
     if len(np.unique(labels)) < 2:
-        return {"of": len(labels), "reason": f"all images have the label '{classes[labels[0]]}'"}
+        return LabelErrors(of=len(labels), reason=f"all images have the label '{classes[labels[0]]}'")
     found = find_suspects(predictions)
     pairs, counts = np.unique(labels[found.rows] * len(classes) + found.suggested, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:PAIRS]
-    return {
-        "n": len(found.rows),
-        "of": len(labels),
-        "pairs": [
-            {"label": classes[pair // len(classes)], "suggested": classes[pair % len(classes)], "n": int(count)}
+    return LabelErrors(
+        n=len(found.rows),
+        of=len(labels),
+        pairs=[
+            DoubtedPair(label=classes[pair // len(classes)], suggested=classes[pair % len(classes)], n=int(count))
             for pair, count in zip(pairs[order], counts[order], strict=True)
         ],
-        "rows": [
-            {"row": int(row) + 1, "label": classes[labels[row]], "suggested": classes[other], "score": float(score)}
+        rows=[
+            DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
             for row, other, score in zip(found.rows[:TOLD], found.suggested, found.scores, strict=False)
         ],
-    }
+    )
 
 
 def issues_csv(predictions: Predictions) -> str:

@@ -4,80 +4,76 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vitmed.core.text import counted, listed
+from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.table import PER_CLASS
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images
 
 
-def undefined(result: dict[str, Any]) -> dict[str, str]:
-    """Why each null value of the result is one."""
-    n, classes, per_class = result["n"], result["classes"], result["per_class"]
+def undefined(found: Numbers) -> dict[str, str]:
+    """Why each number without a value has none."""
+    n, classes, per_class = found.n, found.classes, found.per_class
     reasons: dict[str, str] = {}
     by_class: dict[tuple[str, str], str] = {}
     for c in classes:
         for name in PER_CLASS:
-            if per_class[c][name]["value"] is not None:
+            if per_class[c][name].value is not None:
                 continue
             if not n:
                 why = "there are no images"
-            elif not 0 < per_class[c]["n"] < n:
-                why = (
-                    f"every image is of class '{c}'" if per_class[c]["n"] == n else f"there is no image of class '{c}'"
-                )
+            elif not 0 < per_class[c].n < n:
+                why = f"every image is of class '{c}'" if per_class[c].n == n else f"there is no image of class '{c}'"
             elif name == "ppv":
                 why = f"no image was predicted as '{c}'"
             else:
                 why = f"every image was predicted as '{c}'"
             by_class[name, c] = reasons[f"{name} of {c}"] = why
-    for name, entry in result["overall"].items():
-        if entry["value"] is not None:
+    for name, entry in found.overall.items():
+        if entry.value is not None:
             continue
         base = re.sub("_(macro|weighted)$", "", name)
-        if name in ("auroc", "average_precision") and result["positive_class"]:
-            kinds = [result["positive_class"]]
+        if name in ("auroc", "average_precision") and found.positive_class:
+            kinds = [found.positive_class]
         else:
-            kinds = [c for c in classes if per_class[c]["n"]]
+            kinds = [c for c in classes if per_class[c].n]
         whys = [by_class[base, c] for c in kinds if (base, c) in by_class]
         # without one it is MCC or kappa, which need two classes and not the numbers of each
         reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
     return reasons
 
 
-def without_interval(result: dict[str, Any]) -> dict[str, str]:
+def without_interval(found: Numbers) -> dict[str, str]:
     """Why each number that has a value has no interval; empty where none could have one, which a note says."""
-    units = result["n"] if result["n_groups"] is None else result["n_groups"]
-    unit = "image" if result["n_groups"] is None else "patient"
+    units = found.n if found.n_groups is None else found.n_groups
+    unit = "image" if found.n_groups is None else "patient"
     if units < 2:
         return {}
-    entries = {f"{m} of {c}": result["per_class"][c][m] for c in result["classes"] for m in PER_CLASS}
+    entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
     reasons = {}
-    for name, entry in {**result["overall"], **entries}.items():
-        if entry["value"] is None or entry["low"] is not None:
+    for name, entry in {**found.overall, **entries}.items():
+        if entry.value is None or entry.low is not None:
             continue
-        if entry["method"] == "bootstrap":
-            reasons[name] = (
-                "nearly all resamples give the same value, or none" if result["resamples"] else "not asked for"
-            )
-        elif entry["method"] == "influence":
+        if entry.method == "bootstrap":
+            reasons[name] = "nearly all resamples give the same value, or none" if found.resamples else "not asked for"
+        elif entry.method == "influence":
             reasons[name] = "no image changes it, so nothing tells how much it varies"
         else:
             reasons[name] = f"what it counts comes from fewer than 2 {unit}s"
     return reasons
 
 
-def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
+def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
     """What a reader must know before believing the numbers."""
     told = []
     n_units = int(units.max()) + 1 if len(units) else 0
     unit = "image" if groups is None else "patient"
-    absent = [f"'{c}'" for c, entry in result["per_class"].items() if not entry["n"]]
-    if absent and result["n"]:
+    absent = [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]
+    if absent and found.n:
         told.append(
             f"There is no image of class {listed(absent)}: what needs one is undefined, and averages over classes are "
             "without it."
@@ -93,7 +89,7 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
     if unknown:
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
         told.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
-    lonely = [f"'{c}'" for k, c in enumerate(result["classes"]) if len(np.unique(units[labels == k])) == 1]
+    lonely = [f"'{c}'" for k, c in enumerate(found.classes) if len(np.unique(units[labels == k])) == 1]
     if lonely and groups is not None:
         told.append(
             f"All images of class {listed(lonely)} come from one patient: its intervals say nothing of other patients."
@@ -101,21 +97,21 @@ def notes(result: dict[str, Any], labels: np.ndarray, units: np.ndarray, groups:
     return told
 
 
-def one_answer(result: dict[str, Any]) -> list[str]:
+def one_answer(found: Numbers) -> list[str]:
     """A note where images of several classes are all called the same; empty otherwise."""
-    called = np.asarray(result["confusion_matrix"]).sum(axis=0)
-    kinds = sum(1 for entry in result["per_class"].values() if entry["n"])
+    called = np.asarray(found.confusion_matrix).sum(axis=0)
+    kinds = sum(1 for entry in found.per_class.values() if entry.n)
     if kinds < 2 or np.count_nonzero(called) != 1:
         return []
     return [
-        f"Every image is called '{result['classes'][int(called.argmax())]}': the model has learned nothing that "
+        f"Every image is called '{found.classes[int(called.argmax())]}': the model has learned nothing that "
         "decides, or its threshold is wrong."
     ]
 
 
-def lacking(result: dict[str, Any]) -> list[str]:
+def lacking(found: Numbers) -> list[str]:
     """A note where numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
-    count = len(result["no_interval"])
+    count = len(found.no_interval)
     if not count:
         return []
     lack = "1 number has no interval; it is" if count == 1 else f"{count:,} numbers have no interval; they are"

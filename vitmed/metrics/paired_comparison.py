@@ -3,31 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.area_intervals import Pulled, Spread, area_spread, pulled_areas, quantile, spread
-from vitmed.metrics.evaluation import AREAS, Entry, Judged, bootstrap, entry
+from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.evaluation import AREAS, Judged, bootstrap
 from vitmed.metrics.intervals import NONE, Units
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import percentile_interval, widened
 from vitmed.metrics.scoring import known_labels
 
 
+class Test(Frozen):
+    """A test of no difference; statistic and p are None where it is undefined.
+
+    Attributes:
+        only_first, only_second: of the accuracy, how many images only one of the two gets right.
+        p_holm: p adjusted for all pairs that are compared.
+    """
+
+    only_first: int | None = None
+    only_second: int | None = None
+    statistic: float | None
+    p: float | None
+    method: str
+    p_holm: float | None = None
+
+
+class Tests(Frozen):
+    """The tests of two models: see `area_test` and `accuracy_test`."""
+
+    auroc: Test
+    accuracy: Test
+
+
+class PairedComparison(Frozen):
+    """Two models on the same images.
+
+    Attributes:
+        overall: the numbers of the other model, by the names in `METRICS`.
+        difference: the first minus the other.
+    """
+
+    overall: dict[str, Estimate]
+    difference: dict[str, Estimate]
+    tests: Tests
+
+
+class ClassDifference(Estimate):
+    """The difference in AUROC of a class, first minus other, with the p that it is 0; `p_holm` as in `Test`."""
+
+    p: float | None
+    p_holm: float | None = None
+
+
+class ComparedModel(Frozen):
+    """One of the models that are compared; a baseline belongs to the model `baseline_of`."""
+
+    baseline_of: str | None
+    overall: dict[str, Estimate]
+
+
+class ComparedPair(Frozen):
+    """Two of the models: the differences, first minus second, and which is better, in a sentence.
+
+    Attributes:
+        classes: by class; None of two classes, and of very many.
+    """
+
+    first: str
+    second: str
+    difference: dict[str, Estimate]
+    tests: Tests
+    classes: dict[str, ClassDifference] | None
+    verdict: str = ""
+
+
+class ComparisonResults(Frozen):
+    """What compare.json holds.
+
+    Attributes:
+        patients: None where they are unknown.
+        resampling: "by image" or "by patient".
+        verdict: of the best model and the next.
+    """
+
+    images: int
+    patients: int | None
+    resampling: str
+    level: float
+    resamples: int
+    classes: list[str]
+    positive_class: str | None
+    models: dict[str, ComparedModel]
+    pairs: list[ComparedPair]
+    notes: list[str]
+    verdict: str
+
+
 def compare_predictions(
     predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
-) -> dict[str, Any]:
+) -> PairedComparison:
     """Two models on the same images: the numbers of the other, and by how much the first is above it.
 
     Both are judged on the same images, so the interval of a difference is that of the difference, narrower than
     those of the two numbers suggest. Of AUROC and average precision it comes from the difference of the pulls of each
     image (DeLong's and Obuchowski's paired variance), of the rest from resamples in which both are judged.
-
-    Returns:
-        overall {name: {value, low, high, method}} of `other`; difference {name: the same}, first - other;
-        tests {"auroc", "accuracy": {statistic, p, method}} of no difference, see `area_test` and `accuracy_test`.
 
     Raises:
         DataError: not the same images, labels or classes in the same order; or no labels.
@@ -40,31 +124,28 @@ def compare_predictions(
     first, second = Judged(predictions, level), Judged(other, level)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
-    entries = [judged.entries(drawn)[0] for judged, drawn in zip((first, second), draws, strict=True)]
+    own, theirs = (judged.estimates(drawn)[0] for judged, drawn in zip((first, second), draws, strict=True))
     widen = widened(level, min(first.degrees, second.degrees))
-    difference: dict[str, Entry] = {}
-    for name in entries[0]:
-        values = [found[name]["value"] for found in entries]
-        if None in values:
-            difference[name] = entry(float("nan"), *NONE, "bootstrap")
+    difference: dict[str, Estimate] = {}
+    for name in own:
+        one, two = own[name].value, theirs[name].value
+        if one is None or two is None:
+            difference[name] = estimate(float("nan"), *NONE, "bootstrap")
         elif name in AREAS:
-            difference[name] = _area_difference(first, second, name, values[0] - values[1])
+            difference[name] = _area_difference(first, second, name, one - two)
         else:
             gap = draws[0][name] - draws[1][name]
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
             interval = percentile_interval(gap, widen) if known else NONE
-            difference[name] = entry(values[0] - values[1], *interval, "bootstrap")
-    return {
-        "overall": entries[1],
-        "difference": difference,
-        "tests": {"auroc": area_test(first, second), "accuracy": accuracy_test(first, second)},
-    }
+            difference[name] = estimate(one - two, *interval, "bootstrap")
+    tests = Tests(auroc=area_test(first, second), accuracy=accuracy_test(first, second))
+    return PairedComparison(overall=theirs, difference=difference, tests=tests)
 
 
-def _area_difference(first: Judged, second: Judged, name: str, value: float) -> Entry:
+def _area_difference(first: Judged, second: Judged, name: str, value: float) -> Estimate:
     found, method = area_gap(first, second, name)
     reach = quantile(first.level, found.degrees) * found.variance**0.5
-    return entry(value, max(-1.0, value - reach), min(1.0, value + reach), method)  # a few images may reach beyond
+    return estimate(value, max(-1.0, value - reach), min(1.0, value + reach), method)  # a few images may reach beyond
 
 
 def area_gap(first: Judged, second: Judged, name: str) -> tuple[Spread, str]:
@@ -77,7 +158,7 @@ def area_gap(first: Judged, second: Judged, name: str) -> tuple[Spread, str]:
     return spread(pulls, first.units), "influence"
 
 
-def area_test(first: Judged, second: Judged) -> dict[str, Any]:
+def area_test(first: Judged, second: Judged) -> Test:
     """Whether the AUROC differs: the difference over its standard error, and its two-sided p.
 
     DeLong's test, or Obuchowski's where patients have several images, with Student's t there. p is 1 for models that
@@ -86,7 +167,7 @@ def area_test(first: Judged, second: Judged) -> dict[str, Any]:
     found, method = area_gap(first, second, "auroc")
     gap = first.pulled["auroc"].value - second.pulled["auroc"].value
     statistic, p = gap_test(gap, found)
-    return {"statistic": statistic, "p": p, "method": method}
+    return Test(statistic=statistic, p=p, method=method)
 
 
 def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
@@ -101,41 +182,38 @@ def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
     return statistic, float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
 
 
-def accuracy_test(first: Judged, second: Judged) -> dict[str, Any]:
+def accuracy_test(first: Judged, second: Judged) -> Test:
     """Whether the accuracy differs, by the images that only one of the two gets right.
 
     Independent images: McNemar's test, Psychometrika 12 (1947) 153, exact by the binomial distribution. It is not
     valid where patients have several images; there it is that of Obuchowski, Stat. Med. 17 (1998) 1495, in the form
     of Yang, Sun & Hardin, Biom. J. 52 (2010) 638: ((G - 1) / G) (sum d)^2 / sum d^2, chi-squared with one degree of
     freedom, where d of a patient is how many more images the first gets right.
-
-    Returns:
-        only_first, only_second (images that only one gets right), statistic, p (None where it is undefined), method.
     """
     from scipy.special import bdtr, chdtrc  # only who needs it waits for it
 
     right = [judged.scorer.predicted == judged.labels for judged in (first, second)]
     b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
-    told: dict[str, Any] = {"only_first": b, "only_second": c}
-    if not first.units.clustered:
-        p = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5))) if b + c else 1.0
-        return {**told, "statistic": float(min(b, c)), "p": p if len(right[0]) else None, "method": "mcnemar-exact"}
-    d, g = first.units.sums(right[0].astype(float) - right[1]), first.units.count
-    method = "obuchowski-1998"
-    if g < 2 or not (d**2).sum():
-        return {**told, "statistic": None, "p": None if g < 2 else 1.0, "method": method}
-    statistic = float((g - 1) / g * d.sum() ** 2 / (d**2).sum())
-    return {**told, "statistic": statistic, "p": float(chdtrc(1, statistic)), "method": method}
+    statistic: float | None = float(min(b, c))
+    p: float | None = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5))) if b + c else 1.0
+    p, method = p if len(right[0]) else None, "mcnemar-exact"
+    if first.units.clustered:
+        d, g = first.units.sums(right[0].astype(float) - right[1]), first.units.count
+        statistic, p, method = None, None if g < 2 else 1.0, "obuchowski-1998"
+        if g >= 2 and (d**2).sum():
+            statistic = float((g - 1) / g * d.sum() ** 2 / (d**2).sum())
+            p = float(chdtrc(1, statistic))
+    return Test(only_first=b, only_second=c, statistic=statistic, p=p, method=method)
 
 
-def compare_classes(predictions: Predictions, other: Predictions, level: float = 0.95) -> dict[str, dict[str, Any]]:
-    """The difference in AUROC of each class against the rest: class -> value, low, high, method and p, first - other.
+def compare_classes(predictions: Predictions, other: Predictions, level: float = 0.95) -> dict[str, ClassDifference]:
+    """The difference in AUROC of each class against the rest.
 
     Raises:
         DataError: no labels. The images must be the same, as for `compare_predictions`.
     """
     labels, units = known_labels(predictions), Units.of(predictions, level)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, ClassDifference] = {}
     for c, name in enumerate(predictions.classes):
         positive = labels == c
         areas = [pulled_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
@@ -143,8 +221,8 @@ def compare_classes(predictions: Predictions, other: Predictions, level: float =
         spread_of_gap = area_spread(gap.pulls, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
         reach = quantile(level, spread_of_gap.degrees) * spread_of_gap.variance**0.5
         method = "obuchowski" if units.clustered else "delong"
-        told = entry(gap.value, gap.value - reach, gap.value + reach, method)
-        found[name] = {**told, "p": gap_test(gap.value, spread_of_gap)[1]}
+        told = estimate(gap.value, gap.value - reach, gap.value + reach, method)
+        found[name] = ClassDifference(**dict(told), p=gap_test(gap.value, spread_of_gap)[1])
     return found
 
 

@@ -6,10 +6,11 @@ Letters: S images, P patients, K classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from vitmed.core.frozen import Frozen
+from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
@@ -22,7 +23,6 @@ WORK = 2**24  # draws of a patient x classes; fewer resamples where there are mo
 FEWEST = 200
 TINY = 1e-12  # a probability this near to 1 does not rank patients any more
 OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}
-COUNTED = ("sensitivity", "specificity", "ppv", "npv")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,61 @@ class Patients:
     units: np.ndarray
     labels: np.ndarray
     mixed: int
+
+
+class AtThreshold(Frozen):
+    """The counting numbers at the threshold that was best on `n_validation` patients of validation."""
+
+    threshold: float
+    n_validation: int
+    sensitivity: Estimate
+    specificity: Estimate
+    ppv: Estimate
+    npv: Estimate
+    balanced_accuracy: Estimate
+    confusion_matrix: list[list[int]]
+
+
+class ByPatient(Frozen):
+    """`Numbers` with each patient a unit, for one way of combining their images; or the reason why there are none."""
+
+    text: str
+    n: int | None = None
+    n_groups: int | None = None
+    resampling: str | None = None
+    resamples: int | None = None
+    positive_class: str | None = None
+    overall: dict[str, Estimate] = {}
+    per_class: dict[str, ClassNumbers] = {}
+    confusion_matrix: list[list[int]] | None = None
+    sample: Sample | None = None
+    undefined: dict[str, str] = {}
+    no_interval: dict[str, str] = {}
+    notes: list[str] = []
+    at_threshold: AtThreshold | None = None
+    reason: str | None = None
+
+
+class PatientLevel(Frozen):
+    """The numbers by patient, for each of `WAYS`; `reason` where the level itself is undefined.
+
+    Attributes:
+        n: patients, of whom so many are `labelled`, `mixed` (images of several classes) and `left_out`.
+        rule: how a patient gets a label.
+        best_on_validation: the way with the highest AUROC there; None where that is unknown.
+    """
+
+    n: int
+    labelled: int
+    mixed: int
+    left_out: int
+    rule: str
+    notes: list[str]
+    reason: str | None = None
+    mean: ByPatient | None = None
+    max: ByPatient | None = None
+    noisy_or: ByPatient | None = None
+    best_on_validation: str | None = None
 
 
 def known_patients(predictions: Predictions) -> Patients:
@@ -98,56 +153,54 @@ def patient_predictions(predictions: Predictions, way: str) -> Predictions:
 
 def patient_level(
     predictions: Predictions, validation: Predictions | None = None, resamples: int = 2000
-) -> dict[str, Any] | None:
+) -> PatientLevel | None:
     """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`.
 
     Args:
         predictions: with labels.
-        validation: of the same model: the threshold and the way that were best there are told.
+        validation: of the same model: it gives the threshold and the way that were best there.
 
     Returns:
-        A dict for JSON, None where patients are unknown. n (patients), labelled, mixed, left_out, rule (how a patient
-        gets a label), notes; then for each way either {reason} or what `evaluate_predictions` gives, with text, and of
-        two classes at_threshold {threshold, n_validation, sensitivity, specificity, ppv, npv, balanced_accuracy},
-        where validation allows to choose one. best_on_validation: the way with the highest AUROC there, or None.
-        Where the level itself is undefined, `reason` says why and there are no ways.
+        None where patients are unknown.
     """
     if predictions.groups is None or not len(predictions):
         return None
     patients, two = known_patients(predictions), positive_index(predictions) is not None
     known = patients.labels[patients.labels >= 0]
-    result: dict[str, Any] = {
-        "n": len(patients.labels),
-        "labelled": len(known),
-        "mixed": patients.mixed,
-        "left_out": len(patients.labels) - len(known),
-        "rule": RULES[two],
-        "notes": [],
-    }
+    notes: list[str] = []
+    level = PatientLevel(
+        n=len(patients.labels),
+        labelled=len(known),
+        mixed=patients.mixed,
+        left_out=len(patients.labels) - len(known),
+        rule=RULES[two],
+        notes=notes,
+    )
     if why := _undefined(predictions, patients, known):
-        return {**result, "reason": why}
+        return level.model_copy(update={"reason": why})
     many = len(predictions.classes) > MANY_CLASSES
     possible = WORK // (len(known) * len(predictions.classes))
     if possible < min(resamples, FEWEST):
-        result["notes"].append("There are no intervals by patient: so many classes would take minutes.")
+        notes.append("There are no intervals by patient: so many classes would take minutes.")
     resamples = min(resamples, possible) if possible >= FEWEST else 0
     areas: dict[str, float] = {}
+    found: dict[str, ByPatient] = {}
     for way, text in WAYS.items():
         if way != "mean" and many:
-            result[way] = {"text": text, "reason": f"with more than {MANY_CLASSES} classes only the mean is made"}
+            found[way] = ByPatient(text=text, reason=f"with more than {MANY_CLASSES} classes only the mean is made")
             continue
         if way == "noisy_or" and not two:
-            result[way] = {"text": text, "reason": UNDEFINED_NOISY_OR}
+            found[way] = ByPatient(text=text, reason=UNDEFINED_NOISY_OR)
             continue
         judged = patient_predictions(predictions, way)
         numbers = evaluate_predictions(judged, resamples)
-        kept = OF_MANY_CLASSES if many else set(numbers) - {"classes", "level"}
-        result[way] = {"text": text, **{key: value for key, value in numbers.items() if key in kept}}
-        result["notes"] += [note for note in numbers["notes"] if note not in result["notes"]]
+        kept = OF_MANY_CLASSES if many else numbers.model_fields_set - {"classes", "level"}
+        found[way] = ByPatient(text=text, **{key: value for key, value in numbers if key in kept})
+        notes += [note for note in numbers.notes if note not in notes]
         if two:
             saturated = int(np.sum(judged.probabilities[:, positive_index(judged)] > 1 - TINY))
             if saturated > 1:
-                result["notes"].append(
+                notes.append(
                     f"{TITLES[way]}: {saturated} of {len(judged)} patients have a probability that cannot be told from "
                     "1, so they are not ranked among themselves."
                 )
@@ -156,9 +209,10 @@ def patient_level(
             if len(before) and len(np.unique(known_labels(before))) == len(predictions.classes):
                 areas[way] = float(rank_auroc(before.probabilities, known_labels(before), np.ones((1, len(before))))[0])
                 if two:
-                    result[way]["at_threshold"] = _at_threshold(judged, before, resamples)
-    result["best_on_validation"] = max(areas, key=lambda way: areas[way]) if areas else None
-    return result
+                    at = _at_threshold(judged, before, resamples)
+                    found[way] = found[way].model_copy(update={"at_threshold": at})
+    best = max(areas, key=lambda way: areas[way]) if areas else None
+    return level.model_copy(update={**found, "notes": notes, "best_on_validation": best})
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -177,7 +231,7 @@ def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
     return float((above + (levels[best] if best < len(levels) else levels[-1] - 2.0)) / 2)
 
 
-def _at_threshold(judged: Predictions, before: Predictions, resamples: int) -> dict[str, Any]:
+def _at_threshold(judged: Predictions, before: Predictions, resamples: int) -> AtThreshold:
     """The counting numbers at the threshold that was best on validation; log-odds, where nothing is level with 1."""
     positive = positive_index(judged)
     assert positive is not None
@@ -187,14 +241,17 @@ def _at_threshold(judged: Predictions, before: Predictions, resamples: int) -> d
     names = judged.paths
     shifted = Predictions(judged.classes, names, names, judged.labels, moved, positive=judged.positive)
     found = evaluate_predictions(shifted, resamples)
-    own = found["per_class"][judged.classes[positive]]
-    return {
-        "threshold": float(1 / (1 + np.exp(-cut))),
-        "n_validation": len(before),
-        **{name: own[name] for name in COUNTED},
-        "balanced_accuracy": found["overall"]["balanced_accuracy"],
-        "confusion_matrix": found["confusion_matrix"],
-    }
+    own = found.per_class[judged.classes[positive]]
+    return AtThreshold(
+        threshold=float(1 / (1 + np.exp(-cut))),
+        n_validation=len(before),
+        sensitivity=own.sensitivity,
+        specificity=own.specificity,
+        ppv=own.ppv,
+        npv=own.npv,
+        balanced_accuracy=found.overall["balanced_accuracy"],
+        confusion_matrix=found.confusion_matrix,
+    )
 
 
 def _odds(predictions: Predictions, positive: int) -> np.ndarray:

@@ -2,19 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
 ENOUGH = 5  # images of a kind that a patient needs for a share to say anything
-WORST = 10  # patients that are told
+WORST = 10  # patients that are listed
 HEAP = 5  # "the worst five patients hold ... of the errors"
 SHUFFLES = 200
+
+
+class Spread(Frozen):
+    """A share over the `n` patients with at least `ENOUGH` images of the kind; or the reason why there is no spread.
+
+    Attributes:
+        outside: patients that chance would hardly give, see `outside`.
+        overall: the share of all images.
+    """
+
+    n: int
+    min: float | None = None
+    q1: float | None = None
+    median: float | None = None
+    q3: float | None = None
+    max: float | None = None
+    outside: int | None = None
+    overall: float | None = None
+    reason: str | None = None
+
+
+class Patient(Frozen):
+    """A patient by their number: the first of predictions.csv is 1."""
+
+    patient: int
+    n: int
+    errors: int
+    accuracy: float
+
+
+class Heap(Frozen):
+    """The share of the errors that the worst patients hold, of which share of the images.
+
+    Attributes:
+        by_chance: the share that they would hold if errors fell on images at random.
+    """
+
+    patients: int
+    share: float
+    images: float
+    by_chance: float
+
+
+class PerPatient(Frozen):
+    """How the errors are spread over patients; `reason` where there is nothing to spread.
+
+    Attributes:
+        enough: `ENOUGH`.
+        spread: by number.
+        worst: the patients with the most errors, at most `WORST`.
+        heap: unset without errors, and where there are no more than `HEAP` patients.
+    """
+
+    n_patients: int
+    errors: int
+    enough: int
+    reason: str | None = None
+    spread: dict[str, Spread] = {}
+    worst: list[Patient] = []
+    heap: Heap | None = None
 
 
 def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -50,58 +109,47 @@ def outside(images: np.ndarray, right: np.ndarray) -> np.ndarray:
     return (low | high) & (images > 0)
 
 
-def per_patient(predictions: Predictions) -> dict[str, Any] | None:
-    """The spread of the numbers over patients, and how the errors are shared out among them.
-
-    Returns:
-        A dict for JSON, None where patients are unknown. n_patients; reason, where there is nothing more; spread
-        {name: {n, min, q1, median, q3, max, outside, expected_outside, overall}} over the patients with at least
-        `ENOUGH` images of the kind, or {n, reason}; worst [{patient, n, errors, accuracy}], most errors first;
-        errors; heap {patients, share, images, by_chance}: which share of the errors the worst `HEAP` patients hold,
-        of how many of the images, and what it would be if errors fell on images at random.
-    """
+def per_patient(predictions: Predictions) -> PerPatient | None:
+    """The spread of the numbers over patients, and of the errors; None where patients are unknown."""
     if predictions.groups is None or not len(predictions):
         return None
     kinds = shares(predictions)
     images, right = kinds["accuracy"]
     errors = images - right
     total, size = int(errors.sum()), len(images)
-    result: dict[str, Any] = {"n_patients": size, "errors": total, "enough": ENOUGH}
+    found = PerPatient(n_patients=size, errors=total, enough=ENOUGH)
     if size == 1:
-        return {**result, "reason": "there is one patient"}
+        return found.model_copy(update={"reason": "there is one patient"})
     if images.max() == 1:
-        return {**result, "reason": "each patient has one image"}
-    result["spread"] = {name: _spread(*kinds[name]) for name in kinds}
+        return found.model_copy(update={"reason": "each patient has one image"})
     ranked = np.lexsort([images, -errors])  # of as many errors, first who has fewer images
-    worst = [int(i) for i in ranked[:WORST] if errors[i]]
-    result["worst"] = [
-        {"patient": i + 1, "n": int(images[i]), "errors": int(errors[i]), "accuracy": float(right[i] / images[i])}
-        for i in worst
+    worst = [
+        Patient(patient=i + 1, n=int(images[i]), errors=int(errors[i]), accuracy=float(right[i] / images[i]))
+        for i in map(int, ranked[:WORST])
+        if errors[i]
     ]
-    heap = min(HEAP, size)
-    if total and size > HEAP:
-        rng = np.random.default_rng(0)
-        drawn = rng.multivariate_hypergeometric(images, total, size=SHUFFLES, method="marginals")
-        by_chance = np.sort(drawn, axis=1)[:, -heap:].sum(axis=1) / total
-        result["heap"] = {
-            "patients": heap,
-            "share": float(errors[ranked[:heap]].sum() / total),
-            "images": float(images[ranked[:heap]].sum() / images.sum()),
-            "by_chance": float(by_chance.mean()),
-        }
-    return result
+    found = found.model_copy(update={"spread": {name: _spread(*kinds[name]) for name in kinds}, "worst": worst})
+    if not total or size <= HEAP:
+        return found
+    rng = np.random.default_rng(0)
+    drawn = rng.multivariate_hypergeometric(images, total, size=SHUFFLES, method="marginals")
+    by_chance = np.sort(drawn, axis=1)[:, -HEAP:].sum(axis=1) / total
+    heap = Heap(
+        patients=HEAP,
+        share=float(errors[ranked[:HEAP]].sum() / total),
+        images=float(images[ranked[:HEAP]].sum() / images.sum()),
+        by_chance=float(by_chance.mean()),
+    )
+    return found.model_copy(update={"heap": heap})
 
 
-def _spread(images: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+def _spread(images: np.ndarray, right: np.ndarray) -> Spread:
     """Quartiles of the share over the patients who have enough images of the kind."""
     enough = images >= ENOUGH
     n = int(enough.sum())
     if n < 2:
-        return {"n": n, "reason": f"fewer than two patients have {ENOUGH} such images"}
-    values = np.quantile(right[enough] / images[enough], [0, 0.25, 0.5, 0.75, 1])
-    return {
-        "n": n,
-        **dict(zip(("min", "q1", "median", "q3", "max"), map(float, values), strict=True)),
-        "outside": int(outside(images[enough], right[enough]).sum()),
-        "overall": float(right.sum() / images.sum()),
-    }
+        return Spread(n=n, reason=f"fewer than two patients have {ENOUGH} such images")
+    low, q1, median, q3, high = map(float, np.quantile(right[enough] / images[enough], [0, 0.25, 0.5, 0.75, 1]))
+    far = int(outside(images[enough], right[enough]).sum())
+    overall = float(right.sum() / images.sum())
+    return Spread(n=n, min=low, q1=q1, median=median, q3=q3, max=high, outside=far, overall=overall)

@@ -9,14 +9,14 @@ disagreement counts as the square of how many grades it spans.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.frozen import Frozen
 from vitmed.metrics.bootstrap import LEVEL, Bootstrap, ratio
-from vitmed.metrics.evaluation import Entry, entry
+from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, student, within
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
@@ -24,6 +24,48 @@ from vitmed.metrics.scoring import known_labels
 REFERENCE, MODEL = "the reference", "the model"
 MOST = 6  # readers
 UNREAD = -1
+
+
+class PairAgreement(Frozen):
+    """Two of readers, reference and model, on the `n` images that both have read.
+
+    Attributes:
+        why: why kappa is undefined or has no interval; "" where it has one.
+    """
+
+    first: str
+    second: str
+    n: int
+    agreement: Estimate
+    kappa: Estimate
+    why: str
+
+
+class Grades(Frozen):
+    """How far the model is off, in grades.
+
+    Attributes:
+        order: the grades, from the lowest.
+        off: mean number of grades by which the model is off.
+        within_one: share of the images on which it is off by one at most.
+    """
+
+    order: list[str]
+    off: Estimate
+    within_one: Estimate
+
+
+class Agreement(Frozen):
+    """Readers with each other, with the reference and with the model; last the model with the reference.
+
+    Attributes:
+        weights: of the disagreements, "none" or "quadratic".
+        grades: None where the classes are no grades.
+    """
+
+    weights: str
+    grades: Grades | None
+    pairs: list[PairAgreement]
 
 
 def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | None:
@@ -66,8 +108,8 @@ def agreement(
     raters: Sequence[str],
     ordinal: Sequence[str] = (),
     resamples: int = 2000,
-    kappa: Entry | None = None,
-) -> dict[str, Any] | None:
+    kappa: Estimate | None = None,
+) -> Agreement | None:
     """Every two of readers, reference and model compared; and by how many grades the model is off.
 
     Args:
@@ -77,10 +119,7 @@ def agreement(
         ordinal: the classes from the lowest grade to the highest; () where they are no grades.
 
     Returns:
-        None where neither was asked for; else weights ("none" or "quadratic"), pairs [{first, second, n, agreement,
-        kappa: entry, why}], readers vs. each other, the reference and the model, and last the model vs. the reference;
-        grades {order, off: mean number of grades by which the model is off, within_one: share that is off by one at
-        most}, None without grades.
+        None where neither readers nor grades were asked for.
 
     Raises:
         UsageError, DataError: of `grades_of` and `readings`, or more readers than `MOST`.
@@ -93,28 +132,27 @@ def agreement(
     boot, labels = Bootstrap.of(predictions, resamples), known_labels(predictions)
     seen = {name: readings(predictions.columns[name], predictions.classes, predictions.paths, name) for name in raters}
     both = {REFERENCE: labels, MODEL: predictions.predicted}
-    found: dict[str, Any] = {"weights": "none" if grades is None else "quadratic", "grades": None}
     couples = [*itertools.combinations(seen, 2), *itertools.product(seen, both), (MODEL, REFERENCE)]
     everyone = both | seen
-    found["pairs"] = [
-        {"first": a, "second": b, **_pair(everyone[a], everyone[b], len(predictions.classes), grades, boot)}
-        for a, b in couples
-    ]
+    pairs = [_pair(a, b, everyone, len(predictions.classes), grades, boot) for a, b in couples]
     if kappa is not None and (grades is None or len(predictions.classes) == 2):
-        found["pairs"][-1]["kappa"] = dict(kappa)
-    if grades is not None:
-        off = np.abs(grades[predictions.predicted] - grades[labels])
-        whole, drawn = boot.sums(np.stack([off, np.ones(len(off))], axis=1))
-        found["grades"] = {
-            "order": list(ordinal),
-            "off": boot.entry(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1])),
-            "within_one": boot.proportion(off <= 1, np.ones(len(off), bool)),
-        }
-    return found
+        pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa})
+    if grades is None:
+        return Agreement(weights="none", grades=None, pairs=pairs)
+    off = np.abs(grades[predictions.predicted] - grades[labels])
+    whole, drawn = boot.sums(np.stack([off, np.ones(len(off))], axis=1))
+    told = Grades(
+        order=list(ordinal),
+        off=boot.estimate(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1])),
+        within_one=boot.proportion(off <= 1, np.ones(len(off), bool)),
+    )
+    return Agreement(weights="quadratic", grades=told, pairs=pairs)
 
 
-def _pair(first: np.ndarray, second: np.ndarray, k: int, grades: np.ndarray | None, boot: Bootstrap) -> dict[str, Any]:
-    """n images that both have read, agreement and kappa as entries, and why there is no kappa ("": there is)."""
+def _pair(
+    a: str, b: str, everyone: Mapping[str, np.ndarray], k: int, grades: np.ndarray | None, boot: Bootstrap
+) -> PairAgreement:
+    first, second = everyone[a], everyone[b]  # (S,) each
     read = (first != UNREAD) & (second != UNREAD)
     weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
     one, two = (np.eye(k)[np.where(read, seen, 0)] * read[:, None] for seen in (first, second))  # (S, K)
@@ -140,9 +178,11 @@ def _pair(first: np.ndarray, second: np.ndarray, k: int, grades: np.ndarray | No
         interval = within(value, -1.0, variance, student(LEVEL, max(1.0, boot.size - 1)))
     elif not why:
         why = "the resamples do not vary"
-    return {
-        "n": int(read.sum()),
-        "agreement": boot.proportion(first == second, read),
-        "kappa": entry(value, *interval, "bootstrap"),
-        "why": why,
-    }
+    return PairAgreement(
+        first=a,
+        second=b,
+        n=int(read.sum()),
+        agreement=boot.proportion(first == second, read),
+        kappa=estimate(value, *interval, "bootstrap"),
+        why=why,
+    )

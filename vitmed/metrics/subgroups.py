@@ -15,11 +15,12 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.frozen import Frozen
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
@@ -65,6 +66,64 @@ class Strata:
     why: str = ""
 
 
+class Stratum(Frozen):
+    """The headline numbers of one stratum; of a `suppressed` one only the name, and an `n` of "<10".
+
+    Attributes:
+        n_groups: patients; None where they are unknown.
+        n_positive: images of the positive class; unset without one.
+    """
+
+    name: str
+    n: int | str
+    suppressed: bool = False
+    n_groups: int | None = None
+    n_positive: int | None = None
+    overall: dict[str, Estimate] = {}
+    notes: list[str] = []
+
+
+class Gap(Estimate):
+    """The best stratum minus the worst, of one metric; `reason` where it is undefined.
+
+    Attributes:
+        compared: how many strata.
+        by_chance: share of shuffles of the strata over patients with at least that gap; None where patients are in
+            several strata.
+    """
+
+    metric: str | None = None
+    best: str | None = None
+    worst: str | None = None
+    compared: int | None = None
+    by_chance: float | None = None
+    reason: str | None = None
+
+
+class Subgroups(Frozen):
+    """The strata of one column, and the gaps between them; `reason` where there are no strata or no gaps.
+
+    Attributes:
+        cut: how numbers were cut into strata; "" where each value is one.
+        further: strata beyond `MOST`.
+        too_small: strata that are not evaluated; of those of one patient or image not even the name is given.
+        worst: metric -> the worst stratum, where there is a gap.
+        shuffles: how many; None where patients are in several strata.
+        equalised_odds: the larger gap in sensitivity or specificity.
+    """
+
+    cut: str
+    resamples: int | None = None
+    strata: list[Stratum]
+    further: int
+    too_small: int
+    gaps: dict[str, Gap]
+    worst: dict[str, str]
+    shuffles: int | None = None
+    equalised_odds: Gap | None = None
+    reason: str | None = None
+
+
 def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--subgroup") -> None:
     """Raises UsageError, listing what there is, where a column that is asked for is not one of the table."""
     columns = tuple(columns)
@@ -78,21 +137,15 @@ def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--s
             raise unknown_key(f"column for {flag}", name, columns)
 
 
-def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Any] | None:
-    """Each column's strata judged, and the gaps between them.
+def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Subgroups] | None:
+    """Each column's strata, and the gaps between them.
 
     Args:
         predictions: with labels.
         columns: names in `predictions.columns`.
 
     Returns:
-        None where no column is asked for; else column -> cut (how numbers were cut, or ""), resamples, strata
-        [{name, n, n_groups, n_positive, overall {name: entry}, notes} or {name, n: "<10", suppressed: True}];
-        of those of one patient or image not even the name; too_small (strata that are not judged),
-        further (strata beyond `MOST`), gaps {name: {value, low, high, method, best, worst, compared, by_chance}},
-        equalised_odds {name, ...the gap} and worst {metric: name of the stratum}, or reason where there is no such
-        thing. `by_chance` is the share of shuffles of the strata over patients with at least that gap. Where a gap is 0
-        there is no worst.
+        by column; None where no column is asked for.
 
     Raises:
         UsageError: there is no such column.
@@ -104,9 +157,9 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
     return {name: _column(predictions, name, resamples) for name in columns}
 
 
-def compared(found: Mapping[str, Any] | None) -> bool:
-    """Whether what `subgroups` found holds a column of which two strata were judged."""
-    return any(sum("overall" in s for s in column["strata"]) > 1 for column in (found or {}).values())
+def compared(found: Mapping[str, Subgroups] | None) -> bool:
+    """Whether what `subgroups` found holds a column with numbers of two strata."""
+    return any(sum(bool(s.overall) for s in column.strata) > 1 for column in (found or {}).values())
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata:
@@ -145,61 +198,70 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
     return Strata(tuple(names), of.astype(np.int64), cut)
 
 
-def _column(predictions: Predictions, column: str, resamples: int) -> dict[str, Any]:
+def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
     units = group_index(predictions.groups, len(predictions))
     unit = "images" if predictions.groups is None else "patients"
     found = strata(predictions.columns[column], units.tolist(), unit)
-    nothing = {"cut": found.cut, "strata": [], "further": 0, "too_small": 0, "gaps": {}, "worst": {}}
+    nothing = Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={})
     if found.names == (EMPTY,):
-        return nothing | {"reason": "the column is empty for all images"}
+        return nothing.model_copy(update={"reason": "the column is empty for all images"})
     if found.why:
-        return nothing | {"reason": found.why}
+        return nothing.model_copy(update={"reason": found.why})
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
     if len(found.names) > 1 and patients.max() == 1:
-        return nothing | {"reason": "each value belongs to one patient (or image), so it may name them"}
+        why = "each value belongs to one patient (or image), so it may name them"
+        return nothing.model_copy(update={"reason": why})
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
     few = [g for g in range(len(found.names)) if not large[g]]
     classes = len(predictions.classes)
     fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, classes - 1))))
-    result: dict[str, Any] = {"cut": found.cut, "resamples": fewer, "strata": []}
+    told: list[Stratum] = []
     for g in range(len(found.names)):
         if g in shown:
-            part = predictions.take(np.flatnonzero(found.of == g))
-            result["strata"].append({"name": found.names[g], **_judged(part, fewer)})
+            told.append(_stratum(found.names[g], predictions.take(np.flatnonzero(found.of == g)), fewer))
         elif not large[g] and patients[g] > 1 and len(few) <= MOST:
-            result["strata"].append({"name": found.names[g], "n": f"<{FEWEST}", "suppressed": True})
-    result["further"] = int(large.sum()) - len(shown)
-    result["too_small"] = len(few)
-    return result | _gaps(predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
+            told.append(Stratum(name=found.names[g], n=f"<{FEWEST}", suppressed=True))
+    update = {"resamples": fewer, "strata": told, "further": int(large.sum()) - len(shown), "too_small": len(few)}
+    column_found = nothing.model_copy(update=update)
+    if len(shown) < 2:
+        why = "fewer than two strata are large enough to be compared"
+        return column_found.model_copy(update={"reason": why})
+    return _with_gaps(column_found, predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
 
 
-def _judged(part: Predictions, resamples: int) -> dict[str, Any]:
+def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     """The headline numbers of one stratum."""
     positive = positive_index(part)
-    told = {"n": len(part), "n_groups": None if part.groups is None else len(set(group_index(part.groups, len(part))))}
-    if positive is not None:
-        told["n_positive"] = int(np.sum(known_labels(part) == positive))
+    patients = None if part.groups is None else len(set(group_index(part.groups, len(part))))
     if len(part.classes) > MANY_CLASSES:
         weights = bootstrap_weights(group_index(part.groups, len(part)), resamples, 0)
         hits = part.predicted == known_labels(part)
         drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in weights])
-        return {**told, "overall": {"accuracy": _entry(float(hits.mean()), drawn)}, "notes": []}
+        accuracy = _estimate(float(hits.mean()), drawn)
+        return Stratum(name=name, n=len(part), n_groups=patients, overall={"accuracy": accuracy}, notes=[])
     numbers = evaluate_predictions(part, resamples)
-    overall = {name: numbers["overall"][name] for name in HEADLINE}
-    if positive is not None:
-        own = numbers["per_class"][part.classes[positive]]
-        overall |= {name: own[name] for name in OF_THE_FINDING}
-    return {**told, "overall": overall, "notes": numbers["notes"]}
+    overall = {name: numbers.overall[name] for name in HEADLINE}
+    found = Stratum(name=name, n=len(part), n_groups=patients, overall=overall, notes=numbers.notes)
+    if positive is None:
+        return found
+    own = numbers.per_class[part.classes[positive]]
+    overall |= {name: own[name] for name in OF_THE_FINDING}
+    count = int(np.sum(known_labels(part) == positive))
+    return found.model_copy(update={"n_positive": count, "overall": overall})
 
 
-def _gaps(
-    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int, fewer: int
-) -> dict[str, Any]:
+def _with_gaps(
+    column: Subgroups,
+    predictions: Predictions,
+    found: Strata,
+    shown: list[int],
+    units: np.ndarray,
+    resamples: int,
+    fewer: int,
+) -> Subgroups:
     """Best minus worst of each number, over the strata large enough to carry it; `fewer` resamples where it is slow."""
-    if len(shown) < 2:
-        return {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     inside = np.flatnonzero(np.isin(found.of, shown))
     part, of = predictions.take(inside), found.of[inside]
     _, owner = np.unique(units[inside], return_inverse=True)
@@ -217,39 +279,43 @@ def _gaps(
                 for g in shown:
                     drawn[g].append(number.of(rows * masks[g]))
     shuffled = _shuffled(number, home, shown, min(resamples, SHUFFLES)) if len(pairs) == size else None
-    gaps: dict[str, Any] = {}
+    gaps: dict[str, Gap] = {}
     for name in whole[shown[0]]:
         carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
-        title = {"metric": name}
         if len(carried) < 2:
-            gaps[name] = title | _nothing(f"fewer than two strata have {FEWEST} images that it is made of")
+            why = f"fewer than two strata have {FEWEST} images that it is made of"
+            gaps[name] = _no_gap(why).model_copy(update={"metric": name})
             continue
         best, worst = (pick(carried, key=lambda g: whole[g][name][0]) for pick in (max, min))
         gap = float(whole[best][name][0] - whole[worst][name][0])
         gap = 0.0 if gap < 1e-12 else gap
         draws = [np.concatenate([d[name] for d in drawn[g]] or [np.empty(0)]) for g in (best, worst)]
-        entry = title | _entry(gap, draws[0] - draws[1])
-        entry |= {"best": found.names[best], "worst": found.names[worst], "compared": len(carried)}
-        entry["by_chance"] = None
+        by_chance = None
         if shuffled is not None:
             values = np.stack([shuffled[g][name] for g in carried])
             wide = (values.max(axis=0) - values.min(axis=0))[np.isfinite(values).all(axis=0)]
-            entry["by_chance"] = float((1 + np.sum(wide >= gap - 1e-12)) / (1 + len(wide)))
-        gaps[name] = entry
-    odds = [
-        name for name in gaps if name.startswith(("sensitivity", "specificity")) and gaps[name]["value"] is not None
-    ]
-    result: dict[str, Any] = {
-        "gaps": {name: gaps[name] for name in TITLES if name in gaps},
-        "worst": {name: gaps[name]["worst"] for name in TITLES if gaps.get(name, {}).get("value")},
-        "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
-    }
-    result["equalised_odds"] = (
-        max((gaps[name] for name in odds), key=lambda gap: gap["value"])
-        if odds
-        else _nothing("no sensitivity or specificity can be compared")
+            by_chance = float((1 + np.sum(wide >= gap - 1e-12)) / (1 + len(wide)))
+        gaps[name] = Gap(
+            **dict(_estimate(gap, draws[0] - draws[1])),
+            metric=name,
+            best=found.names[best],
+            worst=found.names[worst],
+            compared=len(carried),
+            by_chance=by_chance,
+        )
+    rates = [gap for name, gap in gaps.items() if name.startswith(("sensitivity", "specificity"))]
+    nothing = _no_gap("no sensitivity or specificity can be compared")
+    shown_gaps = {name: gaps[name] for name in TITLES if name in gaps}
+    return column.model_copy(
+        update={
+            "gaps": shown_gaps,
+            "worst": {name: gap.worst for name, gap in shown_gaps.items() if gap.value},
+            "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
+            "equalised_odds": max(
+                (gap for gap in rates if gap.value is not None), key=lambda gap: gap.value or 0.0, default=nothing
+            ),
+        }
     )
-    return result
 
 
 def _shuffled(
@@ -340,14 +406,14 @@ def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np
     return wins
 
 
-def _entry(value: float, drawn: np.ndarray) -> dict[str, Any]:
+def _estimate(value: float, drawn: np.ndarray) -> Estimate:
     low, high = percentile_interval(drawn)
-    told = math.isfinite(low)
-    return {"value": value, "low": low if told else None, "high": high if told else None, "method": "bootstrap"}
+    known = math.isfinite(low)
+    return Estimate(value=value, low=low if known else None, high=high if known else None, method="bootstrap")
 
 
-def _nothing(reason: str) -> dict[str, Any]:
-    return {"value": None, "low": None, "high": None, "method": None, "reason": reason}
+def _no_gap(reason: str) -> Gap:
+    return Gap(value=None, low=None, high=None, method=None, reason=reason)
 
 
 def _number(cell: str) -> float:

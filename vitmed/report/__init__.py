@@ -1,6 +1,7 @@
 """Predictions and results to a folder: figures, tables, one HTML page, checklists, model card.
 
 write               the folder of a report
+results             `Results`: all that metrics.json holds, typed
 analyses            the parts of metrics.json beyond the overall numbers
 page                report.html
 markdown            report.md

@@ -1,30 +1,31 @@
 """What a report finds beyond the numbers of `evaluate_predictions`: one function for each part, one table of them.
 
-An analysis is a pure function of `Material`; what it returns stands in metrics.json under its key, and the section
+An analysis is a pure function of `Material`; what it returns stands in `Results` under its key, and the section
 and the figures of the report are drawn from there. So a report is made again from its folder alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.frozen import Frozen
 from vitmed.decisions.conformal import report_sets
-from vitmed.decisions.operating_points import by_fold, report_fold_points, report_points
+from vitmed.decisions.operating_points import Folds, by_fold, report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import DecisionPolicy, count_answers
-from vitmed.decisions.reliability import report_calibration
+from vitmed.decisions.reliability import CalibrationReport, FittedCalibration, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import mistakes
+from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.reader_agreement import agreement
-from vitmed.metrics.subgroups import subgroups
+from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.external_data import beside_internal
 
 
@@ -34,50 +35,45 @@ class Material:
 
     Attributes:
         predictions: what is evaluated, with labels.
-        metrics: `evaluate_predictions` of them, and what the analyses before this one have found.
+        metrics: `evaluate_predictions` of them.
         validation: what the same model predicts for the validation images: everything is chosen on them. None where
             they are not known, or are the ones that are evaluated.
         internal: what the same model predicts for its own test, where other images are evaluated; else None.
         config: what was asked for.
         policy: the decision policy of `predictions`; None where there is none.
-        others: other predictions of the same images: key in `BASELINES` -> predictions.
+        folds: of pooled folds what each has; None of one model.
     """
 
     predictions: Predictions
-    metrics: Mapping[str, Any]
+    metrics: Numbers
     validation: Predictions | None = None
     internal: Predictions | None = None
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
-    others: Mapping[str, Predictions] = field(default_factory=dict)
     policy: DecisionPolicy | None = None
-
-    @property
-    def folds(self) -> Mapping[str, Any] | None:
-        """Of pooled folds what each has; see `commands.folds`."""
-        return self.metrics.get("folds")
+    folds: Folds | None = None
 
 
-Analysis = Callable[[Material], dict[str, Any] | None]
+Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | None]
 
 
-def _calibration(m: Material) -> dict[str, Any] | None:
+def _calibration(m: Material) -> CalibrationReport:
     """`report_calibration`, with the intervals that the headline gives the same numbers."""
     found = report_calibration(m.predictions, m.policy.calibration if m.policy else None, m.config)
-    if m.folds is not None:
-        own = [fold["calibration"] for fold in m.folds["each"]]
-        found |= {"method": "by fold", "scale": None, "bias": None, "note": "", "folds": own}
-    if found is not None and m.metrics:
-        found["after"] |= {name: m.metrics["overall"][name] for name in ("log_loss", "brier")}
-    return found
+    same = {name: m.metrics.overall[name] for name in ("log_loss", "brier")}
+    found = found.model_copy(update={"after": found.after.model_copy(update=same)})
+    if m.folds is None:
+        return found
+    by_fold = FittedCalibration(method="by fold", scale=None, bias=None, note="")
+    return found.model_copy(update={**dict(by_fold), "folds": [fold.calibration for fold in m.folds.each]})
 
 
-ANALYSES: dict[str, Analysis] = {  # key in metrics.json -> what finds it; None where there is nothing to say
+ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None where there is nothing to say
     "external": lambda m: beside_internal(m.predictions, m.metrics, m.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
     "agreement": lambda m: agreement(
-        m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics["overall"]["cohen_kappa"]
+        m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
     ),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vitmed.metrics.subgroups import compared
 from vitmed.report.checklist_items import DEMOGRAPHY, GUIDELINES, Item
+from vitmed.report.results import Results
 
 TRAITS = {  # of patients that the guidelines ask for -> other words in the name of a column
     "age": ("ages", "years"),
@@ -25,12 +26,12 @@ class Topic(NamedTuple):
     Attributes:
         section: key in `page.SECTIONS` where it stands.
         told: what it says.
-        there: whether it is there: of all that metrics.json holds.
+        there: whether it is there; what it gives counts as true or false.
     """
 
     section: str
     told: str
-    there: Callable[[Mapping[str, Any]], Any]
+    there: Callable[[Results], Any]
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,17 @@ class Checklist:
         return sum(line.state == state for line in self.lines)
 
 
-def checklists(metrics: Mapping[str, Any], shown: Collection[str]) -> list[Checklist]:
+def checklists(metrics: Results, shown: Collection[str]) -> list[Checklist]:
     """The guidelines, filled in as far as this report goes.
 
     Args:
-        metrics: all that metrics.json holds.
         shown: keys of the sections that the report has; a pointer leads to no other.
     """
     return [Checklist(g.name, g.source, tuple(_line(item, metrics, shown) for item in g.items)) for g in GUIDELINES]
 
 
-def _line(item: Item, metrics: Mapping[str, Any], shown: Collection[str]) -> Line:
-    known = TOPICS | OF_FOLDS if metrics.get("folds") else TOPICS
+def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
+    known = TOPICS if metrics.folds is None else TOPICS | OF_FOLDS
     topics = [known[name] for name in item.topics]
     there = [topic for topic in topics if topic.section in shown and topic.there(metrics)]
     answers = tuple((topic.section, topic.told) for topic in there)
@@ -86,87 +86,78 @@ def _line(item: Item, metrics: Mapping[str, Any], shown: Collection[str]) -> Lin
     return Line(item.number, item.asks, state, answers, missing)
 
 
-def unsaid(metrics: Mapping[str, Any]) -> str:
+def unsaid(metrics: Results) -> str:
     """What is left to say of the patients of each split: whatever no column of the table gives."""
     words = {word for column in characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
     left = [name for name, others in TRAITS.items() if not words & {name, *others}]
     return f"{', '.join(left)} of the patients of each split" if left else ""
 
 
-def _fact(*names: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda metrics: any(name in metrics["report"]["facts"] for name in names)
+def _fact(name: str) -> Callable[[Results], bool]:
+    return lambda results: name in results.report.facts
 
 
-def _key(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda metrics: metrics.get(name)
+def _flow(results: Results) -> bool:
+    return results.flow is not None
 
 
-def _judged(own: bool) -> Callable[[Mapping[str, Any]], Any]:
-    """Whether the images judged here are the test of the run, or others."""
-
-    def look(metrics: Mapping[str, Any]) -> bool:
-        split = ((metrics.get("flow") or {}).get("judged") or {"split": "?"})["split"]
-        return split == "test" if own else split is None
-
-    return look
+def _of_own_test(results: Results) -> bool:
+    judged = None if results.flow is None else results.flow.judged
+    return judged is not None and judged.split == "test"
 
 
-def _compared(metrics: Mapping[str, Any]) -> bool:
+def _of_others(results: Results) -> bool:
+    judged = None if results.flow is None else results.flow.judged
+    return judged is not None and judged.split is None
+
+
+def _compared(results: Results) -> bool:
     """Whether subgroups were judged, and not only asked for."""
-    return compared(metrics.get("subgroups"))
+    return compared(results.subgroups)
 
 
-def _intervals(metrics: Mapping[str, Any]) -> bool:
+def _intervals(results: Results) -> bool:
     """Whether numbers have intervals, the bootstrapped among them; one patient gives none."""
-    return bool(metrics["resamples"]) and metrics["overall"]["accuracy"]["low"] is not None
+    return bool(results.resamples) and results.overall["accuracy"].low is not None
 
 
-def _chosen(metrics: Mapping[str, Any]) -> bool:
+def _chosen(results: Results) -> bool:
     """Whether a threshold was chosen on validation, or costs decide."""
-    found = metrics.get("operating_points") or {}
-    return found.get("threshold") is not None or found.get("chosen") == "cost"
+    found = results.operating_points
+    return found is not None and (found.threshold is not None or found.chosen == "cost")
 
 
-def _told(name: str, part: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Whether a key is there and holds something, and no mere reason why there is nothing."""
-    return lambda metrics: (metrics.get(name) or {}).get(part)
+def characteristics(results: Results) -> list[str]:
+    """The columns by which the patients of the splits are described."""
+    found = {} if results.flow is None else results.flow.characteristics
+    return [column for column, table in found.items() if table.rows]
 
 
-def _characteristics(metrics: Mapping[str, Any]) -> bool:
-    return bool(characteristics(metrics))
-
-
-def characteristics(metrics: Mapping[str, Any]) -> list[str]:
-    """The columns by which the patients of the splits are told."""
-    found = (metrics.get("flow") or {}).get("characteristics") or {}
-    return [column for column, table in found.items() if table["rows"]]
-
-
-def _readers(metrics: Mapping[str, Any]) -> bool:
+def _readers(results: Results) -> bool:
     """Whether more than the reference and the model are compared."""
-    return len((metrics.get("agreement") or {"pairs": ()})["pairs"]) > 1
+    return results.agreement is not None and len(results.agreement.pairs) > 1
 
 
-def always(metrics: Mapping[str, Any]) -> bool:
+def always(results: Results) -> bool:
     """What every report has."""
     return True
 
 
 TOPICS: dict[str, Topic] = {
     "research": Topic("limitations", "for research only; no medical device", always),
-    "data": Topic("flow", "the data folder and how it was split", _key("flow")),
-    "flow": Topic("flow", "files found, left out, and dealt to the splits", _key("flow")),
-    "splits": Topic("flow", "sizes of the splits and how they were made", _key("flow")),
-    "level": Topic("flow", "the level at which splits are disjoint, with its proof", _key("flow")),
-    "classes": Topic("flow", "images (and patients, where known) of each class in each split", _key("flow")),
-    "characteristics": Topic("flow", "patients of each split by the columns given", _characteristics),
-    "unreadable": Topic("flow", "unreadable files; training takes none", _key("flow")),
+    "data": Topic("flow", "the data folder and how it was split", _flow),
+    "flow": Topic("flow", "files found, left out, and dealt to the splits", _flow),
+    "splits": Topic("flow", "sizes of the splits and how they were made", _flow),
+    "level": Topic("flow", "the level at which splits are disjoint, with its proof", _flow),
+    "classes": Topic("flow", "images (and patients, where known) of each class in each split", _flow),
+    "characteristics": Topic("flow", "patients of each split by the columns given", characteristics),
+    "unreadable": Topic("flow", "unreadable files; training takes none", _flow),
     "size": Topic("results", "how precise these numbers of images and patients make it", _intervals),
     "results": Topic("results", "every measure, overall and by class", always),
     "confusion": Topic("results", "confusion matrix", always),
     "roc": Topic("results", "ROC, precision and recall", always),
     "intervals": Topic("results", "intervals and how they came about", _intervals),
-    "baselines": Topic("results", "what needs no training, beside the model", lambda m: m.get("baselines")),
+    "baselines": Topic("results", "what needs no training, beside the model", lambda m: m.baselines),
     "preprocessing": Topic("training", "preprocessing by vitmed", _fact("Preprocessing")),
     "model": Topic("training", "the network; it sees pixels and nothing else", _fact("Model")),
     "pixels": Topic("training", "the network sees pixels and nothing else", _fact("Model")),
@@ -178,24 +169,26 @@ TOPICS: dict[str, Topic] = {
     "software": Topic("training", "versions and device; more in environment.json", _fact("Versions")),
     "config": Topic("training", "all settings in config.yaml, membership in splits.csv", _fact("Versions")),
     "outputs": Topic("results", "predictions.csv holds every output", always),
-    "internal": Topic(
-        "results", "the held-out test of the run", lambda m: _judged(own=True)(m) or m.get("external") is not None
-    ),
-    "external": Topic("results", "images from elsewhere", _judged(own=False)),
-    "difference": Topic("external", "those numbers beside the held-out test of the run", _key("external")),
-    "calibration": Topic("calibration", "calibration", _key("calibration")),
+    "internal": Topic("results", "the held-out test of the run", lambda m: _of_own_test(m) or m.external is not None),
+    "external": Topic("results", "images from elsewhere", _of_others),
+    "difference": Topic("external", "those numbers beside the held-out test of the run", lambda m: m.external),
+    "calibration": Topic("calibration", "calibration", lambda m: m.calibration),
     "operating": Topic("operating", "a threshold chosen on validation, or costs, and what is reached", _chosen),
-    "prevalence": Topic("operating", "PPV and NPV by how common the finding is", _told("prevalence", "rows")),
-    "decision_curve": Topic("operating", "net benefit", _told("decision_curve", "thresholds")),
-    "patient_level": Topic("patients", "results by patient", _told("patient_level", "mean")),
+    "prevalence": Topic(
+        "operating", "PPV and NPV by how common the finding is", lambda m: m.prevalence and m.prevalence.rows
+    ),
+    "decision_curve": Topic("operating", "net benefit", lambda m: m.decision_curve and m.decision_curve.thresholds),
+    "patient_level": Topic("patients", "results by patient", lambda m: m.patient_level and m.patient_level.mean),
     "subgroups": Topic("subgroups", "results by subgroup", _compared),
-    "uncertainty": Topic("uncertainty", "when not to answer", lambda m: m.get("conformal") or m.get("abstention")),
-    "out_of_distribution": Topic("uncertainty", "images unlike those of training", _key("out_of_distribution")),
-    "label_errors": Topic("errors", "labels that may be wrong", lambda m: "n" in (m.get("label_errors") or {})),
+    "uncertainty": Topic("uncertainty", "when not to answer", lambda m: m.conformal or m.abstention),
+    "out_of_distribution": Topic("uncertainty", "images unlike those of training", lambda m: m.out_of_distribution),
+    "label_errors": Topic(
+        "errors", "labels that may be wrong", lambda m: m.label_errors and m.label_errors.reason is None
+    ),
     "agreement": Topic("agreement", "agreement between readers, reference and model", _readers),
     "errors": Topic("errors", "the most confident errors", always),
-    "attention": Topic("attention", "maps, and the check whether they explain anything", _key("attention")),
-    "robustness": Topic("robustness", "corrupted images", _key("robustness")),
+    "attention": Topic("attention", "maps, and the check whether they explain anything", lambda m: m.attention),
+    "robustness": Topic("robustness", "corrupted images", lambda m: m.robustness),
     "limitations": Topic("limitations", "limitations that vitmed can see", always),
 }
 

@@ -5,22 +5,69 @@ Item 33 of CLAIM 2024, 16 and 20c of TRIPOD+AI and 29 of STARD-AI ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
+from vitmed.core.frozen import Frozen
 from vitmed.decisions.out_of_distribution import detection_auroc, scores_of
-from vitmed.metrics.evaluation import Entry, entry, evaluate_predictions
+from vitmed.metrics.estimates import Estimate, Numbers, estimate
+from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 OVERALL = ("auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
 OF_THE_FINDING = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
 
 
+class Beside(Frozen):
+    """A share in the run's own test, and in the evaluated images."""
+
+    internal: float
+    external: float
+
+
+class BesideEstimates(Frozen):
+    """A number of the run's own test, of the evaluated images, and external minus internal."""
+
+    internal: Estimate
+    external: Estimate
+    difference: Estimate
+
+
+class Shift(Frozen):
+    """Whether the images are of another kind.
+
+    Attributes:
+        auroc: how well the out-of-distribution score separates the images from those of the own test.
+        flagged: the share of each that is unlike the training images.
+    """
+
+    auroc: Estimate
+    flagged: Beside
+
+
+class External(Frozen):
+    """The evaluated images beside the run's own test.
+
+    Attributes:
+        n, n_groups: images and patients of the own test.
+        prevalence: of the positive class; None of more than two classes.
+        numbers: by name.
+        absent: classes that only one of the two has; then only sensitivity and specificity have a difference.
+        patients_in_both: by name.
+        shift: None where there are no scores.
+    """
+
+    n: int
+    n_groups: int | None
+    prevalence: Beside | None
+    numbers: dict[str, BesideEstimates]
+    absent: list[str]
+    patients_in_both: int
+    shift: Shift | None
+
+
 def beside_internal(
-    predictions: Predictions, metrics: Mapping[str, Any], internal: Predictions | None, resamples: int = 2000
-) -> dict[str, Any] | None:
+    predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
+) -> External | None:
     """The judged images beside the run's own test, at the same calibration and operating point.
 
     Both are taken as independent samples, so the interval of a difference comes from those of both (MOVER: Zou &
@@ -31,52 +78,46 @@ def beside_internal(
         internal: what the same model said of its own test; None where that is not known.
 
     Returns:
-        None without `internal`, or where an image of it is among the judged by its path and patient; else n, n_groups
-        (of the own test), prevalence {internal, external} of the finding, numbers {name: {internal, external,
-        difference: entry}}, absent: classes that only one of the two has (then only sensitivity and specificity have a
-        difference), patients_in_both by name, and shift: {auroc: how well the out-of-distribution score separates the
-        images from those of the own test, flagged: {internal, external}}, None where there are no scores.
+        None without `internal`, or where an image of it is among the evaluated ones by its path and patient.
     """
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
     own = evaluate_predictions(internal, resamples)
-    positive = own["positive_class"]
-    numbers = {name: _pair(own["overall"][name], metrics["overall"][name]) for name in OVERALL}
-    absent = [c for c in own["classes"] if (own["per_class"][c]["n"] > 0) != (metrics["per_class"][c]["n"] > 0)]
+    numbers = {name: _pair(own.overall[name], metrics.overall[name]) for name in OVERALL}
+    absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
     if absent:  # a mean over other classes is another number
-        nothing = entry(float("nan"), float("nan"), float("nan"), "mover")
-        numbers = {name: pair | {"difference": nothing} for name, pair in numbers.items()}
-    if positive is not None:
-        here, there = metrics["per_class"][positive], own["per_class"][positive]
+        nothing = estimate(float("nan"), float("nan"), float("nan"), "mover")
+        numbers = {name: pair.model_copy(update={"difference": nothing}) for name, pair in numbers.items()}
+    prevalence = None
+    if own.positive_class is not None:
+        here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
         numbers |= {name: _pair(there[name], here[name]) for name in OF_THE_FINDING}
+        prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
     both = set(internal.groups or ()) & set(predictions.groups or ())
-    return {
-        "n": own["n"],
-        "n_groups": own["n_groups"],
-        "prevalence": None
-        if positive is None
-        else {kind: m["per_class"][positive]["n"] / m["n"] for kind, m in (("internal", own), ("external", metrics))},
-        "numbers": numbers,
-        "absent": absent,
-        "patients_in_both": len(both - {""}),
-        "shift": _shift(internal, predictions),
-    }
+    return External(
+        n=own.n,
+        n_groups=own.n_groups,
+        prevalence=prevalence,
+        numbers=numbers,
+        absent=absent,
+        patients_in_both=len(both - {""}),
+        shift=_shift(internal, predictions),
+    )
 
 
-def _pair(own: Entry, other: Entry) -> dict[str, Entry]:
-    """A number of both, and external minus internal."""
+def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
     value, low, high = float("nan"), float("nan"), float("nan")
-    if own["value"] is not None and other["value"] is not None:
-        value = other["value"] - own["value"]
-        if own["low"] is not None and other["low"] is not None:
-            low = value - np.hypot(other["value"] - other["low"], own["high"] - own["value"])
-            high = value + np.hypot(other["high"] - other["value"], own["value"] - own["low"])
-    return {"internal": own, "external": other, "difference": entry(value, low, high, "mover")}
+    if own.value is not None and other.value is not None:
+        value = other.value - own.value
+        if own.low is not None and own.high is not None and other.low is not None and other.high is not None:
+            low = value - np.hypot(other.value - other.low, own.high - own.value)
+            high = value + np.hypot(other.high - other.value, own.value - own.low)
+    return BesideEstimates(internal=own, external=other, difference=estimate(value, low, high, "mover"))
 
 
-def _shift(internal: Predictions, external: Predictions) -> dict[str, Any] | None:
+def _shift(internal: Predictions, external: Predictions) -> Shift | None:
     own, other = scores_of(internal), scores_of(external)
     if own is None or other is None:
         return None
-    flagged = {"internal": float((own > 1).mean()), "external": float((other > 1).mean())}
-    return {"auroc": detection_auroc(own, internal.groups, other, external.groups), "flagged": flagged}
+    flagged = Beside(internal=float((own > 1).mean()), external=float((other > 1).mean()))
+    return Shift(auroc=detection_auroc(own, internal.groups, other, external.groups), flagged=flagged)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.ui import Ui
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.table import METRICS
+from vitmed.report.external_data import External
+from vitmed.report.results import Baseline, Results
 
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy")
 
@@ -21,7 +22,7 @@ class Evaluation:
     """What an evaluation gave: the predictions, the metrics with intervals, the folder of the report."""
 
     predictions: Predictions
-    metrics: dict[str, Any]
+    metrics: Results
     folder: Path
 
 
@@ -29,64 +30,64 @@ def finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluatio
     """Say the first numbers, how they stand beside the baselines, and where the report lies; then the gates."""
     metrics = evaluation.metrics
     ui.say(headline(metrics))
-    for note in metrics["notes"]:
-        if note not in metrics["report"]["notes"]:  # those were said before
+    for note in metrics.notes:
+        if note not in metrics.report.notes:  # those were said before
             ui.warn(note)
-    for baseline in metrics["baselines"].values():
-        ui.say(verdict(baseline, metrics["n_groups"]))
-    if "external" in metrics:
-        ui.say(beside_own(metrics["external"]))
+    for baseline in metrics.baselines.values():
+        ui.say(verdict(baseline, metrics.n_groups))
+    if metrics.external is not None:
+        ui.say(beside_own(metrics.external))
     ui.say(f"report: {evaluation.folder / 'report.html'}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 
 
-def headline(metrics: dict[str, Any]) -> str:
+def headline(metrics: Results) -> str:
     """The first numbers, in one line."""
     parts = []
     for name in HEADLINE:
-        entry = metrics["overall"][name]
-        if entry["value"] is None:
+        found = metrics.overall[name]
+        if found.value is None:
             parts.append(f"{name.replace('_', ' ')} undefined")
             continue
-        interval = "" if entry["low"] is None else f" [{entry['low']:.3f}, {entry['high']:.3f}]"
-        parts.append(f"{name.replace('_', ' ')} {entry['value']:.3f}{interval}")
-    known = any(metrics["overall"][name]["low"] is not None for name in HEADLINE)
-    how = f"95 % intervals {metrics['resampling']}" if known else "no intervals"
-    return f"{', '.join(parts)}; {how}" + ("; likely optimistic" if metrics["n_groups"] is None else "")
+        interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
+        parts.append(f"{name.replace('_', ' ')} {found.value:.3f}{interval}")
+    known = any(metrics.overall[name].low is not None for name in HEADLINE)
+    how = f"95 % intervals {metrics.resampling}" if known else "no intervals"
+    return f"{', '.join(parts)}; {how}" + ("; likely optimistic" if metrics.n_groups is None else "")
 
 
-def verdict(baseline: dict[str, Any], patients: int | None, metric: str = "auroc") -> str:
+def verdict(baseline: Baseline, patients: int | None, metric: str = "auroc") -> str:
     """Whether the model beat a baseline, in a line; none is given where so few patients cannot tell.
 
     Args:
-        baseline: one of metrics["baselines"].
+        baseline: one of `Results.baselines`.
         patients: how many were judged; None where they are unknown.
     """
-    name, other, difference = METRICS[metric].title, baseline["overall"][metric], baseline["difference"][metric]
-    told = f"{baseline['text']}: {name} " + ("undefined" if other["value"] is None else f"{other['value']:.3f}")
-    if difference["low"] is None:
+    name, other, difference = METRICS[metric].title, baseline.overall[metric], baseline.difference[metric]
+    told = f"{baseline.text}: {name} " + ("undefined" if other.value is None else f"{other.value:.3f}")
+    if difference.low is None or difference.high is None:
         return f"baseline, {told}; no interval for the difference"
-    gap = f"{difference['value']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
+    gap = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
     if patients is not None and patients < FEW_GROUPS:
         return f"baseline, {told}; model - baseline {gap}: {patients} patients are too few to tell which is better"
-    if difference["low"] > 0:
+    if difference.low > 0:
         return f"baseline, {told}; the model is better: {gap}"
-    if difference["high"] < 0:
+    if difference.high < 0:
         return f"baseline, {told}; the BASELINE is better: {gap}"
     return f"baseline, {told}; the model is not shown to be better: {gap}"
 
 
-def beside_own(found: Mapping[str, Any], metric: str = "auroc") -> str:
+def beside_own(found: External, metric: str = "auroc") -> str:
     """How the judged images stand beside the run's own test, in a line."""
-    pair = found["numbers"][metric]
-    own, gap = pair["internal"], pair["difference"]
+    pair = found.numbers[metric]
+    own, gap = pair.internal, pair.difference
     told = f"beside the run's own test: {METRICS[metric].title} " + (
-        "undefined" if own["value"] is None else f"{own['value']:.3f}"
+        "undefined" if own.value is None else f"{own.value:.3f}"
     )
-    if gap["low"] is None:
+    if gap.low is None:
         return f"{told} there; there is no interval for the difference"
-    return f"{told} there; difference {gap['value']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
+    return f"{told} there; difference {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
@@ -103,11 +104,11 @@ def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
     return gates
 
 
-def check_gates(gates: dict[str, float], metrics: dict[str, Any], result: object) -> None:
+def check_gates(gates: dict[str, float], metrics: Results, result: object) -> None:
     """Raises GateError, which carries `result`, where a metric is worse than its gate, or undefined."""
     failed = []
     for name, limit in gates.items():
-        value = metrics["overall"][name]["value"]
+        value = metrics.overall[name].value
         better: Callable[[float, float], bool] = float.__ge__ if METRICS[name].higher_is_better else float.__le__
         if value is None or not better(float(value), limit):
             failed.append(f"{name} {'undefined' if value is None else f'{value:.4f}'}, asked for {limit:g}")

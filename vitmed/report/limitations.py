@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from vitmed.core.text import counted
 from vitmed.metrics.subgroups import compared
+from vitmed.report.results import Results, Seen
 
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
-def limitations(metrics: Mapping[str, Any]) -> list[str]:
-    """Sentences, the gravest first.
-
-    Args:
-        metrics: all that metrics.json holds.
-    """
-    flow = metrics.get("flow") or {}
-    judged = flow.get("judged") or {}
-    patients, told = metrics["n_groups"], []
-    seen = judged.get("seen") or {}
-    if seen.get("images"):
-        verb = "was" if seen["images"] == 1 else "were"
+def limitations(metrics: Results) -> list[str]:
+    """Sentences, the gravest first."""
+    flow = metrics.flow
+    judged = None if flow is None else flow.judged
+    patients, told = metrics.n_groups, []
+    seen = Seen() if judged is None else judged.seen
+    if seen.images:
+        verb = "was" if seen.images == 1 else "were"
         told.append(
-            f"{counted(seen['images'], 'image')} of these {verb} used to make the model: the numbers are too good."
+            f"{counted(seen.images, 'image')} of these {verb} used to make the model: the numbers are too good."
         )
-    if seen.get("patients"):
-        verb = "has" if seen["patients"] == 1 else "have"
+    if seen.patients:
+        verb = "has" if seen.patients == 1 else "have"
         told.append(
-            f"{counted(seen['patients'], 'patient')} of these {verb} the same name as one in training or validation; "
+            f"{counted(seen.patients, 'patient')} of these {verb} the same name as one in training or validation; "
             "if they are the same people, the numbers are too good."
         )
-    if seen.get("test"):
+    if seen.test:
         told.append(
-            f"{counted(seen['test'], 'image')} of these {'is' if seen['test'] == 1 else 'are'} also in the run's own "
+            f"{counted(seen.test, 'image')} of these {'is' if seen.test == 1 else 'are'} also in the run's own "
             "test, so this is not a further test of the model."
         )
     if patients is None:
@@ -47,17 +41,16 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
         told.append("Only one patient is evaluated, which shows nothing about other patients.")
     elif patients < FEW_PATIENTS:
         told.append(f"Only {patients:,} patients are evaluated; another {patients:,} may give other numbers.")
-    if flow.get("level") == "none":
-        verb = "is" if flow["patients_in_two"] == 1 else "are"
-        told.append(
-            f"{counted(flow['patients_in_two'], 'patient')} {verb} in more than one split: the numbers are too good."
-        )
-    if flow.get("copies_in_two"):
-        verb = "is" if flow["copies_in_two"] == 1 else "are"
-        told.append(f"{counted(flow['copies_in_two'], 'identical file')} {verb} in more than one split.")
-    if not judged:
+    if flow is not None and flow.level == "none":
+        shared = flow.patients_in_two or 0
+        verb = "is" if shared == 1 else "are"
+        told.append(f"{counted(shared, 'patient')} {verb} in more than one split: the numbers are too good.")
+    if flow is not None and flow.copies_in_two:
+        verb = "is" if flow.copies_in_two == 1 else "are"
+        told.append(f"{counted(flow.copies_in_two, 'identical file')} {verb} in more than one split.")
+    if judged is None:
         told.append("It is not known whether these images come from the same collection as the training images.")
-    elif judged["split"] is None:
+    elif judged.split is None:
         told.append(
             "These images are not from the run. It is not known whether they are from another site, device or time."
         )
@@ -66,28 +59,29 @@ def limitations(metrics: Mapping[str, Any]) -> list[str]:
             "No external test: these images come from the same collection as the training images. Another site, device "
             "or population may give other numbers."
         )
-    few = [f"'{c}' ({entry['n']:,})" for c, entry in metrics["per_class"].items() if 0 < entry["n"] < FEW_IMAGES]
+    few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
     if few:
         more = f" and {counted(len(few) - 5, 'other class')}" if len(few) > 5 else ""
         told.append(f"Few images of {', '.join(few[:5])}{more}: the numbers of such a class are uncertain.")
-    if not compared(metrics.get("subgroups")):
-        why = ", as those requested have too few patients or images" if metrics.get("subgroups") else ""
+    if not compared(metrics.subgroups):
+        why = ", as those requested have too few patients or images" if metrics.subgroups else ""
         told.append(
             f"No subgroups were compared{why}: this report does not show whether the model fails for a group of "
             "patients, a site or a device."
         )
-    points = metrics.get("operating_points") or {}
-    if metrics["positive_class"] is not None and not (points.get("threshold") or "by_fold" in points):
+    points = metrics.operating_points
+    chosen = points is not None and (points.threshold or points.by_fold is not None)
+    if metrics.positive_class is not None and not chosen:
         told.append("No threshold was chosen on validation: the more likely class wins, whatever an error costs.")
-    if not metrics.get("calibration"):
+    if metrics.calibration is None:
         told.append("The calibration of the probabilities was not checked.")
-    if not metrics.get("robustness"):
+    if metrics.robustness is None:
         told.append("The model was not tested on blurred, noisy, darker or compressed images (vitmed stress).")
-    if not metrics.get("baselines"):
+    if not metrics.baselines:
         told.append(
             "The model was not compared with a baseline that sees no shapes and would reveal a shortcut by colour."
         )
-    if len((metrics.get("agreement") or {"pairs": ()})["pairs"]) < 2:
+    if metrics.agreement is None or len(metrics.agreement.pairs) < 2:
         told.append("One label counts as the truth; vitmed does not know how far those who labelled agree.")
     told.append(
         "How common the classes are here depends on how the images were collected and may differ in practice; PPV and "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -12,9 +11,11 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from vitmed.core.text import counted
+from vitmed.metrics.estimates import Estimate
 from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.page import FOLDER, headline_of, interval, sampling_of, value
+from vitmed.report.results import Results
 
 CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.
@@ -26,15 +27,15 @@ HUB = {
 }
 
 
-def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
+def model_card(metrics: Results, name: str, folder: str) -> str:
     """The card. It holds no path, no host and no patient, as long as the facts and the title of the report do not.
 
     Args:
-        metrics: all that metrics.json holds, of the run's own test.
+        metrics: of the run's own test.
         name: of the model.
         folder: of the report, relative to the card.
     """
-    classes = metrics["classes"]
+    classes = metrics.classes
     more = f" and {len(classes) - CLASSES:,} more" if len(classes) > CLASSES else ""
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
     text = (
@@ -45,14 +46,14 @@ def model_card(metrics: Mapping[str, Any], name: str, folder: str) -> str:
             name=name,
             folder=folder,
             metrics=metrics,
-            flow=metrics.get("flow"),
-            facts=metrics["report"]["facts"],
+            flow=metrics.flow,
+            facts=metrics.report.facts,
             classes=classes,
             listed=", ".join(classes[:CLASSES]) + more,
             most=CLASSES,
             headline=[(title, entry) for _, title, entry in headline_of(metrics)],
             sampling=sampling_of(metrics),
-            threshold=(metrics.get("operating_points") or {}).get("threshold"),
+            threshold=None if metrics.operating_points is None else metrics.operating_points.threshold,
             value=value,
             interval=interval,
             counted=counted,
@@ -75,10 +76,10 @@ def _environment() -> Environment:
     return environment
 
 
-def _limitations(metrics: Mapping[str, Any]) -> list[str]:
+def _limitations(metrics: Results) -> list[str]:
     """What the notes, which stand above them, do not say already."""
     unknown = "Patients are unknown."
-    noted = any(unknown in note for note in metrics["notes"])
+    noted = any(unknown in note for note in metrics.notes)
     return [text for text in limitations(metrics) if not (noted and text.startswith(unknown))]
 
 
@@ -92,18 +93,18 @@ def _stamp(text: str) -> str:
     return f"<!-- made by vitmed, sha256 of the text above {hashlib.sha256(text.encode()).hexdigest()} -->"
 
 
-def card_header(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
+def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
-    data, name = " ".join(metrics["report"]["title"].split()), " ".join(name.split())  # `---` in a line ends a header
+    data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
     found = [
         {
             "type": HUB.get(key, key),
             "name": title,
-            "value": round(entry["value"], 6),
-            "args": _interval(entry, metrics),
+            "value": round(number.value, 6),
+            "args": _interval(number, metrics),
         }
-        for key, title, entry in headline_of(metrics)
-        if entry["value"] is not None
+        for key, title, number in headline_of(metrics)
+        if number.value is not None
     ]
     return {
         "license": "unknown",
@@ -111,7 +112,7 @@ def card_header(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
         "pipeline_tag": "image-classification",
         "tags": ["vitmed", "medical-imaging", "image-classification", "vision-transformer", "research-use-only"],
         "datasets": [_slug(data.removeprefix("test of "))],
-        "metrics": list(dict.fromkeys(entry["type"] for entry in found)),
+        "metrics": list(dict.fromkeys(number["type"] for number in found)),
         "model-index": [
             {
                 "name": name,
@@ -127,12 +128,12 @@ def card_header(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _interval(entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    if entry["low"] is None:
+def _interval(number: Estimate, metrics: Results) -> dict[str, Any]:
+    if number.low is None or number.high is None:
         return {"interval": "none"}
-    low, high = round(entry["low"], 6), round(entry["high"], 6)
-    how = f"{entry.get('method', 'bootstrap')}, {metrics['resampling']}"
-    return {"interval": metrics["level"], "low": low, "high": high, "method": how}
+    low, high = round(number.low, 6), round(number.high, 6)
+    how = f"{number.method or 'bootstrap'}, {metrics.resampling}"
+    return {"interval": metrics.level, "low": low, "high": high, "method": how}
 
 
 def _slug(text: str) -> str:

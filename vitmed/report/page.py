@@ -1,10 +1,10 @@
 """report.html: one file that needs nothing else. A chapter is a line in `SECTIONS`, a template and its figures.
 
 The first chapter, the summary, is open and fits one screen; the others fold. The template of a chapter sees `metrics`
-(all that metrics.json holds), `facts`, and the functions that write an entry of {value, low, high}: `value(entry)`,
-`interval(entry)`, `signed(entry)`, `share(entry)`, `percent(entry)`; and `number(float or None)`, `counted(n, noun)`,
-`chance(probability)`, `reasons({name: reason})`. It may contain neither style attributes nor scripts: the page's
-Content-Security-Policy allows only its own.
+(the `Results`), `facts`, and the functions that write an estimate: `value(entry)`, `interval(entry)`, `signed(entry)`,
+`share(entry)`, `percent(entry)`; and `number(float or None)`, `counted(n, noun)`, `chance(probability)`,
+`reasons({name: reason})`. It may contain neither style attributes nor scripts: the page's Content-Security-Policy
+allows only its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, chance, counted, listed
+from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.metrics.table import METRICS, PER_CLASS
@@ -27,7 +28,8 @@ from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.table import PLOTS, TRAINING_CURVES, Plot
-from vitmed.report.slider import at, rows
+from vitmed.report.results import Results
+from vitmed.report.slider import Slider, at, rows
 
 FOLDER = Path(__file__).parent
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # with two classes, the rates of the positive class follow
@@ -72,18 +74,17 @@ class Section(NamedTuple):
 
 
 def render(
-    metrics: Mapping[str, Any],
+    metrics: Results,
     figures: Mapping[str, Drawn],
     *,
     title: str,
     facts: Mapping[str, str],
-    slider: Mapping[str, Any] | None = None,
+    slider: Slider | None = None,
     linked: bool = False,
 ) -> str:
     """The text of report.html: one file that loads nothing and runs one script, its own.
 
     Args:
-        metrics: all that metrics.json holds.
         figures: name in `PLOTS`, or training_curves -> the figure.
         title: the heading of the page.
         facts: name -> value, about data, model and training.
@@ -99,7 +100,7 @@ def render(
         "headline": [(title, entry) for _, title, entry in summary_of(metrics)],
         "sampling": sampling_of(metrics),
         "worth": worth(metrics),
-        "overall": [(metric, metrics["overall"][name]) for name, metric in METRICS.items()],
+        "overall": [(metric, metrics.overall[name]) for name, metric in METRICS.items()],
         "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
         "metric_titles": {name: metric.title for name, metric in METRICS.items()},
         "gap_titles": GAP_TITLES,
@@ -107,7 +108,7 @@ def render(
         "point_titles": POINT_TITLES,
         "calibration_titles": CALIBRATION_TITLES,
         "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
-        "signed": lambda entry: "undefined" if entry["value"] is None else f"{entry['value']:+.3f}",
+        "signed": lambda entry: "undefined" if entry.value is None else f"{entry.value:+.3f}",
         "value": value,
         "interval": interval,
         "number": number,
@@ -117,7 +118,7 @@ def render(
         "percent": percent,
         "reasons": reasons,
         "slider": slider,
-        "slider_rows": rows(slider["classes"][0], slider["decided"]) if slider else [],
+        "slider_rows": rows(slider.classes[0], slider.decided) if slider else [],
         "at": at,
         "limitations": limitations(metrics),
     }
@@ -147,40 +148,43 @@ def _environment() -> Environment:
     )
 
 
-def headline_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """The first numbers: (key, title, entry); with two classes also the rates of the positive class."""
-    found = [(name, METRICS[name].title, metrics["overall"][name]) for name in HEADLINE]
-    if metrics["positive_class"] is not None:
-        of_class = metrics["per_class"][metrics["positive_class"]]
+def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
+    """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
+    found = [(name, METRICS[name].title, metrics.overall[name]) for name in HEADLINE]
+    if metrics.positive_class is not None:
+        of_class = metrics.per_class[metrics.positive_class]
         found += [(name, CLASS_TITLES[name], of_class[name]) for name in RATES]
     return found
 
 
-def summary_of(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The four or six numbers of the first screen, as in `headline_of`."""
     found = headline_of(metrics)
-    return found if metrics["positive_class"] is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
+    return found if metrics.positive_class is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
 
 
-def value(entry: Mapping[str, Any]) -> str:
-    """The value of an entry, three digits."""
-    return number(entry["value"])
+def value(found: Estimate) -> str:
+    """The value of an estimate, three digits."""
+    return number(found.value)
 
 
-def interval(entry: Mapping[str, Any]) -> str:
+def interval(found: Estimate) -> str:
     """`0.911 to 0.934`; "" where there is none."""
-    return "" if entry["low"] is None else f"{entry['low']:.3f} to {entry['high']:.3f}"
+    return "" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
 
 
-def share(entry: Mapping[str, Any]) -> str:
+def share(found: Estimate) -> str:
     """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
-    return value(entry) if entry["value"] is None else f"{value(entry)} ({interval(entry) or 'no interval'})"
+    return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
 
 
-def percent(entry: Mapping[str, Any]) -> Markup:
+def percent(found: Estimate) -> Markup:
     """`91.1 % (90.0 to 93.4 %)`: a defined value with its interval, for the sentences of the summary."""
-    interval = "" if entry["low"] is None else f" ({100 * entry['low']:.1f} to {100 * entry['high']:.1f} %)"
-    return Markup("<b>{:.1f} %</b>{}").format(100 * entry["value"], interval)
+    assert found.value is not None
+    interval = ""
+    if found.low is not None and found.high is not None:
+        interval = f" ({100 * found.low:.1f} to {100 * found.high:.1f} %)"
+    return Markup("<b>{:.1f} %</b>{}").format(100 * found.value, interval)
 
 
 def reasons(found: Mapping[str, str]) -> list[str]:
@@ -220,22 +224,22 @@ def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, Any]:
 AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "influence": "influence of each image"}  # by method
 
 
-def sampling_of(metrics: Mapping[str, Any]) -> str:
+def sampling_of(metrics: Numbers) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
-    sizes, by_patient = metrics["sample"]["images_per_patient"], metrics["resampling"] == "by patient"
-    units = metrics["n_groups"] if by_patient else metrics["n"]
+    sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
+    units = metrics.n if metrics.n_groups is None else metrics.n_groups
     if not units:
         return "There are no images."
     if units < 2:
         return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
-    mean = AREAS_BY[metrics["overall"]["auroc"]["method"]]
-    single = sorted({AREAS_BY[metrics["per_class"][c]["auroc"]["method"]] for c in metrics["classes"]})
+    mean = AREAS_BY[metrics.overall["auroc"].method or ""]
+    single = sorted({AREAS_BY[own.auroc.method or ""] for own in metrics.per_class.values()})
     area = f"AUROC ({mean})"
     if mean not in single:
         area = f"AUROC of a class ({' or '.join(single)}), mean AUROC over the classes ({mean})"
-    effective = by_patient and sizes and sizes["max"] > 1
-    rest = f"bootstrap, {metrics['resamples']:,} resamples" if metrics["resamples"] else "none, as resampling is off"
-    level = f"{metrics['level']:.0%} intervals{', by patient' if effective else ''}"
+    effective = by_patient and sizes is not None and sizes.max > 1
+    rest = f"bootstrap, {metrics.resamples:,} resamples" if metrics.resamples else "none, as resampling is off"
+    level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
     wilson = "Wilson, for the effective number of images" if effective else "Wilson"
     told = f"{level}: proportions ({wilson}), {area}, all other numbers ({rest})."
     if effective:
@@ -248,32 +252,32 @@ def sampling_of(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def worth(metrics: Mapping[str, Any]) -> str:
+def worth(metrics: Numbers) -> str:
     """How much information the sample holds: patients, images of each, and the effective number of images."""
-    sample, right = metrics["sample"], metrics["sample"]["accuracy"]
-    sizes, positive = sample["images_per_patient"], metrics["positive_class"]
-    if sizes is None:
+    sample, right = metrics.sample, metrics.sample.accuracy
+    sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
+    if sizes is None or patients is None:
         return ""
-    each = f"{sizes['min']:,} to {sizes['max']:,} per patient, median {sizes['median']:,.4g}"
-    each = f"{sizes['max']:,} per patient" if sizes["min"] == sizes["max"] else each
-    each = f", {each}" if sample["n_patients"] > 1 else ""
-    told = f"{counted(sample['n_images'], 'image')} of {counted(sample['n_patients'], 'patient')}{each}."
-    if sizes["max"] == 1 or right["effective_n"] is None:
+    each = f"{sizes.min:,} to {sizes.max:,} per patient, median {sizes.median:,.4g}"
+    each = f"{sizes.max:,} per patient" if sizes.min == sizes.max else each
+    each = f", {each}" if patients > 1 else ""
+    told = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}{each}."
+    if sizes.max == 1 or right.effective_n is None:
         return told
-    if right["design_effect"] is None:
-        seen = "No image is wrong" if metrics["overall"]["accuracy"]["value"] else "No image is right"
+    if right.design_effect is None:
+        seen = "No image is wrong" if metrics.overall["accuracy"].value else "No image is right"
         return f"{told} {seen}, so the images cannot show how alike those of one patient are: each patient counts once."
-    alike = "" if right["icc"] is None else f"intraclass correlation of being right {right['icc']:.2f}, "
-    how = f"{alike}design effect {right['design_effect']:.1f}"
-    if right["design_effect"] <= 1:
+    alike = "" if right.icc is None else f"intraclass correlation of being right {right.icc:.2f}, "
+    how = f"{alike}design effect {right.design_effect:.1f}"
+    if right.design_effect <= 1:
         how = "images of one patient are no more alike in being right than those of different patients"
-    parts = [f"{right['effective_n']:,.0f} for the accuracy ({how})"]
-    rates = {} if positive is None else sample["classes"][metrics["classes"].index(positive)]
-    for name, one in rates.items():
-        if one["effective_n"] is not None:
-            all_are = "right" if metrics["per_class"][positive][name]["value"] == 1 else "wrong"
-            once = f" (all are {all_are}, so each patient counts once)" if one["design_effect"] is None else ""
-            parts.append(f"{one['effective_n']:,.0f} for the {name}{once}")
+    parts = [f"{right.effective_n:,.0f} for the accuracy ({how})"]
+    if positive is not None:
+        for name, one in sample.classes[metrics.classes.index(positive)]:
+            if one.effective_n is not None:
+                all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
+                once = f" (all are {all_are}, so each patient counts once)" if one.design_effect is None else ""
+                parts.append(f"{one.effective_n:,.0f} for the {name}{once}")
     return f"{told} Effective number of independent images: {', '.join(parts)}."
 
 

@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,17 +19,19 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
+from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
+from vitmed.report.results import Cell, Characteristic, Count, Flow, Judged, Seen, SplitFlow, Value
 from vitmed.training.checkpoint import Checkpoint
 
 
 def flow_of(
     splits: Splits,
     hashes: Mapping[str, Sequence[str]],
-    counts: Mapping[str, Any] | None = None,
+    counts: Mapping[str, object] | None = None,
     why_left_out: str = "",
-) -> dict[str, Any]:
-    """The flow of a run.
+) -> Flow:
+    """The flow of a run, without a path or the name of a patient.
 
     Args:
         splits: who is in which split.
@@ -38,31 +39,28 @@ def flow_of(
         counts: what the check before the training counted, by the names in `COUNTS`; None or without a name where
             nobody counted.
         why_left_out: why files that were found are in no split, in words.
-
-    Returns:
-        plain types, without a path or the name of a patient: the `COUNTS` (None: not counted), `used` images,
-        `left_out` (None: not counted) and `why_left_out`; `level` at which the splits are disjoint ("patient", "image",
-        or "none": a patient is in two), `how` patients are known ("": they are not), `patients`, `patients_in_two`
-        (None: unknown), `copies_in_two` files; `splits` {name: {images, patients, made, classes}}, and `classes`
-        {name: {images, patients}}.
     """
-    known = {name: (counts or {}).get(name) for name in COUNTS}
-    found: dict[str, Any] = {name: value if isinstance(value, int) else None for name, value in known.items()}
+    given = {name: (counts or {}).get(name) for name in COUNTS}
+    known = {name: value if isinstance(value, int) else None for name, value in given.items()}
     used = sum(map(len, splits.samples.values()))
     grouped, shared = splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
-    return {
-        **found,
-        "used": used,
-        "left_out": None if found["found"] is None else max(0, found["found"] - used),
-        "why_left_out": why_left_out,
-        "level": "image" if not grouped else "none" if shared else "patient",
-        "how": splits.patients if grouped else "",
-        "patients": len(everyone) if grouped else None,
-        "patients_in_two": shared if grouped else None,
-        "copies_in_two": len(copies_in_two(hashes)),
-        "splits": {name: _split(splits, name, grouped) for name in splits.samples},
-    }
+    return Flow(
+        found=known["found"],
+        unreadable=known["unreadable"],
+        exact_duplicates=known["exact_duplicates"],
+        near_duplicates=known["near_duplicates"],
+        duplicates_across_splits=known["duplicates_across_splits"],
+        used=used,
+        left_out=None if known["found"] is None else max(0, known["found"] - used),
+        why_left_out=why_left_out,
+        level="image" if not grouped else "none" if shared else "patient",
+        how=splits.patients if grouped else "",
+        patients=len(everyone) if grouped else None,
+        patients_in_two=shared if grouped else None,
+        copies_in_two=len(copies_in_two(hashes)),
+        splits={name: _split(splits, name, grouped) for name in splits.samples},
+    )
 
 
 def copies_in_two(hashes: Mapping[str, Sequence[str]]) -> set[str]:
@@ -71,28 +69,24 @@ def copies_in_two(hashes: Mapping[str, Sequence[str]]) -> set[str]:
     return {digest for digest, splits in count.items() if splits > 1}
 
 
-def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Any]:
+def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Characteristic]:
     """What the patients (images, where patients are unknown) of each split are like, by columns of the table of labels.
 
     The standardised difference is that of a proportion between a split and train: (p - q) / sqrt((p (1 - p) + q (1 -
     q)) / 2) (Austin, Commun. Stat. Simul. Comput. 38 (2009) 1228); beyond 0.1 it is usually called an imbalance.
 
     Returns:
-        column -> unit ("patients" or "images"), cut (how numbers were cut, or ""), rows [{name, splits {split: {n,
-        share, difference}}}]. A cell of fewer than `FEWEST` has n None, and no share or difference; values that are so
-        rare everywhere are left out, and `rare` counts them. Without rows, and with a `reason`, where quartiles would
-        tell of single patients.
+        by column. Values of fewer than `FEWEST` patients in every split are left out.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Characteristic] = {}
     for column in columns:
         place = splits.columns.index(column)
         cells = [sample.columns[place] for samples in splits.samples.values() for sample in samples]
         everyone = [sample.group or sample.path for samples in splits.samples.values() for sample in samples]
         unit = "patients" if splits.grouped else "images"
         cut = strata(cells, everyone, unit)
-        found[column] = {"unit": unit, "cut": cut.cut, "rows": [], "rare": 0}
         if cut.why:
-            found[column]["reason"] = cut.why
+            found[column] = Characteristic(unit=unit, cut=cut.cut, rows=[], rare=0, reason=cut.why)
             continue
         of, sizes = iter(cut.of.tolist()), {}
         rows: list[dict[str, int]] = [{} for _ in cut.names]
@@ -103,38 +97,39 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Any]:
             for stratum, counts in enumerate(rows):
                 counts[split] = count[stratum]
         told = [
-            {"name": name, "splits": {split: _cell(split, counts, sizes) for split in counts}}
+            Value(name=name, splits={split: _cell(split, counts, sizes) for split in counts})
             for name, counts in zip(cut.names, rows, strict=True)
             if max(counts.values()) >= FEWEST
         ]
-        found[column] |= {"rows": told[:MOST], "rare": len(rows) - len(told[:MOST])}
+        rare = len(rows) - len(told[:MOST])
+        found[column] = Characteristic(unit=unit, cut=cut.cut, rows=told[:MOST], rare=rare)
     return found
 
 
-def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, Any]:
+def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> Cell:
     n = counts[split]
     if n < FEWEST:
-        return {"n": None, "share": None, "difference": None}
+        return Cell(n=None, share=None, difference=None)
     share, difference = n / sizes[split], None
     if split != "train" and counts.get("train", 0) >= FEWEST:
         other = counts["train"] / sizes["train"]
         spread = ((share * (1 - share) + other * (1 - other)) / 2) ** 0.5
         difference = (share - other) / spread if spread > 0 else 0.0
-    return {"n": n, "share": share, "difference": difference}
+    return Cell(n=n, share=share, difference=difference)
 
 
-def _split(splits: Splits, name: str, grouped: bool) -> dict[str, Any]:
+def _split(splits: Splits, name: str, grouped: bool) -> SplitFlow:
     samples = splits.samples[name]
     images = Counter(sample.label for sample in samples)
     people = Counter(label for label, _ in {(sample.label, sample.group) for sample in samples})
-    return {
-        "images": len(samples),
-        "patients": len({sample.group for sample in samples}) if grouped else None,
-        "made": splits.made.get(name, ""),
-        "classes": {
-            c: {"images": images[k], "patients": people[k] if grouped else None} for k, c in enumerate(splits.classes)
+    return SplitFlow(
+        images=len(samples),
+        patients=len({sample.group for sample in samples}) if grouped else None,
+        made=splits.made.get(name, ""),
+        classes={
+            c: Count(images=images[k], patients=people[k] if grouped else None) for k, c in enumerate(splits.classes)
         },
-    }
+    )
 
 
 def run_flow(
@@ -144,8 +139,8 @@ def run_flow(
     predictions: Predictions,
     columns: Sequence[str],
     seen: Mapping[str, int | None],
-) -> dict[str, Any]:
-    """`flow.flow_of` of a run; `judged`: what this report is about; and `characteristics` of the splits.
+) -> Flow:
+    """`flow_of` of a run, with the images that this report is about, and the characteristics of the splits.
 
     Args:
         split: of the run that is judged; None for other images.
@@ -154,26 +149,30 @@ def run_flow(
     """
     flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]
-    return {**flow, "judged": judged(predictions, split, seen), "characteristics": characteristics(saved.splits, known)}
+    about = judged(predictions, split, Seen.model_validate(dict(seen)))
+    return flow.model_copy(update={"judged": about, "characteristics": characteristics(saved.splits, known)})
 
 
-def judged(predictions: Predictions, split: str | None, seen: Mapping[str, int | None] | None = None) -> dict[str, Any]:
+def judged(predictions: Predictions, split: str | None, seen: Seen | None = None) -> Judged:
     """Which images a report is about: of which split, how many, by class, and what of them the model had seen."""
+    labels = known_labels(predictions)
     units = None if predictions.groups is None else group_index(predictions.groups, len(predictions))
-    found: dict[str, Any] = {"split": split, "images": len(predictions)}
-    found["patients"] = None if units is None else len(np.unique(units))
-    if predictions.labels is not None:
-        images = {c: predictions.labels == k for k, c in enumerate(predictions.classes)}
-        found["classes"] = {
-            c: {"images": int(of.sum()), "patients": None if units is None else len(np.unique(units[of]))}
+    images = {c: labels == k for k, c in enumerate(predictions.classes)}
+    return Judged(
+        split=split,
+        images=len(predictions),
+        patients=None if units is None else len(np.unique(units)),
+        classes={
+            c: Count(images=int(of.sum()), patients=None if units is None else len(np.unique(units[of])))
             for c, of in images.items()
-        }
-    return {**found, "seen": dict(seen or {})}
+        },
+        seen=seen or Seen(),
+    )
 
 
 def folds_flow(
     folds: Sequence[Checkpoint], runs: Sequence[RunFolder], predictions: Predictions, columns: Sequence[str]
-) -> dict[str, Any]:
+) -> Flow:
     """The flow of pooled folds: the test of each takes the place of a split.
 
     Patients and files count as in two where they are in two tests, or in two splits of one fold.
@@ -194,15 +193,18 @@ def folds_flow(
     most = {"duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None}
     flow = flow_of(tests, hashes, {**counts[0], **most}, why_left_out(folds[0].config.data))
     shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
-    flow["copies_in_two"] = len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds)))
-    if tests.grouped:
-        flow |= {"level": "none" if shared else "patient", "patients_in_two": len(shared)}
     known = [name for name in columns if name in first.columns]
-    told = {**judged(predictions, "test"), "folds": len(folds)}
-    return {**flow, "judged": told, "characteristics": characteristics(tests, known)}
+    update: dict[str, object] = {
+        "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
+        "judged": judged(predictions, "test").model_copy(update={"folds": len(folds)}),
+        "characteristics": characteristics(tests, known),
+    }
+    if tests.grouped:
+        update |= {"level": "none" if shared else "patient", "patients_in_two": len(shared)}
+    return flow.model_copy(update=update)
 
 
-def data_counts(run: RunFolder) -> Mapping[str, Any]:
+def data_counts(run: RunFolder) -> dict[str, int]:
     """What the check before the training counted; nothing for a run of before there was such a file."""
     try:
         counts = json.loads(run.data_check.read_text(encoding="utf-8"))["counts"]

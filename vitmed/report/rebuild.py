@@ -13,16 +13,20 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
+from vitmed.core.frozen import Frozen
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation, read_split, validation_of
+from vitmed.decisions.operating_points import Folds
 from vitmed.decisions.policy import asked_of, choose_policy, notes_of, own_columns
+from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, finish
 from vitmed.report.participant_flow import judged
+from vitmed.report.results import Flow, Results
 from vitmed.report.write import read_baselines, write_report
 
 
@@ -34,15 +38,17 @@ def rebuild(
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
     evaluated, folder = read_evaluation(file), new_folder(output, file.parent / "report")
-    predictions, policy, before = evaluated.predictions, evaluated.policy, evaluated.metrics
+    predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
     asked, own = EvaluateConfig(), Kept.without(file)
     changes = list(predictions.notes)
-    if before and of_model:
+    before: Results | None = None
+    if evaluated.metrics and of_model:
         try:
-            own, asked = Kept.of(before), EvaluateConfig(**before["report"].get("evaluate", {}))
-            if before["n"] != len(predictions):
-                changes.append(own.count_again(before["n"], predictions))
+            before = Results.read(evaluated.metrics)
+            own, asked = Kept.of(before), EvaluateConfig(**before.report.evaluate)
+            if before.n != len(predictions):
+                changes.append(own.count_again(before.n, predictions))
             elif changed := _relabelled(before, predictions):
                 changes.append(changed)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -69,8 +75,8 @@ def rebuild(
             ui.warn(note)
     internal = read_split(run, "test", weights_hash, policy) if is_other(own.flow) else None
     found = own.found
-    if internal is None and of_model and not changes and same and "external" in before:  # written elsewhere
-        found = {**found, "external": before["external"]}
+    if internal is None and before is not None and before.external is not None and not changes and same:
+        found = {**found, "external": before.external}  # written elsewhere
     on_validation = file.parent in run.evaluations("val")
     metrics = write_report(
         folder,
@@ -99,9 +105,9 @@ class Kept:
     title: str
     facts: dict[str, str]
     notes: list[str]
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
-    flow: dict[str, Any] | None = None
-    folds: dict[str, Any] | None = None
+    found: dict[str, Frozen] = field(default_factory=dict)
+    flow: Flow | None = None
+    folds: Folds | None = None
 
     @classmethod
     def without(cls, file: Path) -> Kept:
@@ -110,18 +116,17 @@ class Kept:
         return cls(f"report of {file.name}", {"Made from": file.name}, [note])
 
     @classmethod
-    def of(cls, before: Mapping[str, Any]) -> Kept:
+    def of(cls, before: Results) -> Kept:
         """Of a table with its metrics.json."""
-        title, facts, notes = (before["report"][key] for key in ("title", "facts", "notes"))
-        found = found_with_model(before.get("attention"), before.get("robustness"))
-        return cls(title, facts, list(notes), found, before.get("flow"), before.get("folds"))
+        origin, found = before.report, found_with_model(before.attention, before.robustness)
+        return cls(origin.title, dict(origin.facts), list(origin.notes), found, before.flow, before.folds)
 
     def count_again(self, before: int, predictions: Predictions) -> str:
         """Correct the counts where the table has other rows than when the report was made; gives a note on it."""
         rows = len(predictions)
-        if self.flow and self.flow.get("judged"):
-            who = self.flow["judged"]
-            self.flow = {**self.flow, "judged": judged(predictions, who["split"], who.get("seen"))}
+        if self.flow is not None and self.flow.judged is not None:
+            who = self.flow.judged
+            self.flow = self.flow.model_copy(update={"judged": judged(predictions, who.split, who.seen)})
         self.facts = {
             key: text.replace(f": {before:,} judged", f": {rows:,} judged") for key, text in self.facts.items()
         }
@@ -143,12 +148,12 @@ def _check_choosable(file: Path, of_model: bool, own: Kept, flags: Mapping[str, 
         )
 
 
-def _relabelled(before: Mapping[str, Any], predictions: Predictions) -> str:
+def _relabelled(before: Results, predictions: Predictions) -> str:
     """A note where a table has other labels or patients than the report was made of; "" where it has the same."""
     images = np.bincount(known_labels(predictions), minlength=len(predictions.classes)).tolist()
     patients = None if predictions.groups is None else len(np.unique(group_index(predictions.groups, len(predictions))))
-    other = ["labels"] * (images != [before["per_class"][c]["n"] for c in predictions.classes])
-    other += ["patients"] * (patients != before["n_groups"])
+    other = ["labels"] * (images != [before.per_class[c].n for c in predictions.classes])
+    other += ["patients"] * (patients != before.n_groups)
     if not other:
         return ""
     return (
@@ -184,15 +189,14 @@ def same_images(a: Predictions, b: Predictions) -> bool:
     return (a.classes, a.paths) == (b.classes, b.paths) and np.array_equal(known_labels(a), known_labels(b))
 
 
-def found_with_model(attention: dict[str, Any] | None, robustness: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+def found_with_model(attention: Attention | None, robustness: Robustness | None) -> dict[str, Frozen]:
     """What a report takes over, of what there is: maps of attention, and a stress test."""
     return {key: part for key, part in (("attention", attention), ("robustness", robustness)) if part}
 
 
-def is_other(flow: Mapping[str, Any] | None) -> bool:
+def is_other(flow: Flow | None) -> bool:
     """Whether a report is about images that are not of the run."""
-    judged = (flow or {}).get("judged")
-    return judged is not None and judged["split"] is None
+    return flow is not None and flow.judged is not None and flow.judged.split is None
 
 
 def new_folder(output: str | Path | None, default: Path) -> Path:

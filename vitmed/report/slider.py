@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 import numpy as np
 
+from vitmed.core.frozen import Frozen
 from vitmed.core.text import chance
+from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
@@ -19,20 +18,65 @@ CLASSES = 20  # that can be chosen; of more, those with the most images
 ROWS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of the table that needs no script
 
 
-def slider_data(predictions: Predictions, metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+class Curve(Frozen):
+    """The counts of one class against the others.
+
+    Attributes:
+        thresholds: rising; tp, fp: at each.
+        start: index of the threshold in use, else of 0.5.
+        marks: operating points, by name and index.
+    """
+
+    name: str
+    positives: int
+    negatives: int
+    thresholds: list[float]
+    tp: list[int]
+    fp: list[int]
+    start: int
+    marks: list[tuple[str, int]]
+
+
+class Slider(Frozen):
+    """The classes that can be tried.
+
+    Attributes:
+        left: how many classes are left out.
+        decided: whether `start` is what the model does. Of more than two classes the likeliest wins, which is no
+            threshold; pooled folds have one each, and are `by_fold`.
+    """
+
+    classes: list[Curve]
+    left: int
+    decided: bool
+    by_fold: bool
+
+
+class Tried(Frozen):
+    """What a threshold gives; the rates are 0..1, None where undefined."""
+
+    threshold: float
+    tp: int
+    fp: int
+    fn: int
+    tn: int
+    sensitivity: float
+    specificity: float
+    ppv: float | None
+    npv: float | None
+
+
+def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Slider | None:
     """Counts of every class that can be tried, at every threshold that can be chosen.
 
     An image is called the class where its probability is the threshold or more.
 
     Args:
         predictions: with labels.
-        metrics: what the report has found; `operating_points`, where they are there, are marked.
+        points: are marked.
 
     Returns:
-        None where no class has images of its own and others. Else `classes`: [{name, positives, negatives, thresholds
-        (rising), tp, fp (at each), start (index of the threshold in use, else of 0.5), marks [[text, index]]}]; `left`:
-        how many classes are left out; `decided`: whether `start` is what the model does (of more than two classes the
-        likeliest wins, which is no threshold; pooled folds have one each: `by_fold`).
+        None where no class has images of its own and others.
     """
     labels, two = known_labels(predictions), positive_index(predictions)
     counts = np.bincount(labels, minlength=len(predictions.classes))
@@ -42,34 +86,34 @@ def slider_data(predictions: Predictions, metrics: Mapping[str, Any]) -> dict[st
     if not chosen:
         return None
     steps = STEPS if two is not None else STEPS_OF_MANY
-    marks = list(_marks(metrics.get("operating_points"))) if two is not None else []
+    marks = _marks(points) if points is not None and two is not None else []
     by_fold = predictions.decided is not None
     used = predictions.threshold if two is not None else None
-    return {
-        "classes": [_curve(predictions, k, labels == k, _start(predictions, k, used), marks, steps) for k in chosen],
-        "left": len(fit) - len(chosen) if two is None else 0,
-        "decided": two is not None and not by_fold,
-        "by_fold": two is not None and by_fold,
-    }
+    return Slider(
+        classes=[_curve(predictions, k, labels == k, _start(predictions, k, used), marks, steps) for k in chosen],
+        left=len(fit) - len(chosen) if two is None else 0,
+        decided=two is not None and not by_fold,
+        by_fold=two is not None and by_fold,
+    )
 
 
 def _curve(
     predictions: Predictions, k: int, truth: np.ndarray, start: float, marks: list[tuple[str, float]], steps: int
-) -> dict[str, Any]:
+) -> Curve:
     scores = predictions.probabilities[:, k]
     asked = [start, *(at for _, at in marks)]
     thresholds = np.unique([*_grid(scores, steps), *asked])
     hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
-    return {
-        "name": plain(predictions.classes[k]),
-        "positives": len(hits),
-        "negatives": len(false),
-        "thresholds": thresholds.tolist(),
-        "tp": (len(hits) - np.searchsorted(hits, thresholds)).tolist(),
-        "fp": (len(false) - np.searchsorted(false, thresholds)).tolist(),
-        "start": int(np.searchsorted(thresholds, start)),
-        "marks": [[text, int(np.searchsorted(thresholds, at))] for text, at in marks],
-    }
+    return Curve(
+        name=plain(predictions.classes[k]),
+        positives=len(hits),
+        negatives=len(false),
+        thresholds=thresholds.tolist(),
+        tp=(len(hits) - np.searchsorted(hits, thresholds)).tolist(),
+        fp=(len(false) - np.searchsorted(false, thresholds)).tolist(),
+        start=int(np.searchsorted(thresholds, start)),
+        marks=[(text, int(np.searchsorted(thresholds, at))) for text, at in marks],
+    )
 
 
 def _grid(scores: np.ndarray, steps: int) -> list[float]:
@@ -87,47 +131,41 @@ def _start(predictions: Predictions, k: int, used: float | None) -> float:
     return float(np.nextafter(0.5, 1)) if level.any() and (predictions.predicted[level] != k).any() else 0.5
 
 
-def _marks(found: Any) -> Iterator[tuple[str, float]]:
-    """Name and threshold of whatever has both in `operating_points`."""
-    entries = found.items() if isinstance(found, Mapping) else enumerate(found) if isinstance(found, list) else ()
-    for key, entry in entries:
-        if isinstance(entry, Mapping) and isinstance(entry.get("threshold"), int | float):
-            text = f"{entry.get('title') or key} {'' if entry.get('asked') is None else entry['asked']}"
-            yield text.strip(), float(entry["threshold"])
-        elif isinstance(entry, Mapping | list):
-            yield from _marks(entry)
+def _marks(found: OperatingPoints) -> list[tuple[str, float]]:
+    """Name and threshold of the points that have one."""
+    return [
+        (f"{point.title} {'' if point.asked is None else point.asked}".strip(), point.threshold)
+        for point in found.points.values()
+        if point.threshold is not None
+    ]
 
 
-def at(curve: Mapping[str, Any], index: int, prevalence: float | None = None) -> dict[str, Any]:
-    """What a threshold gives, as the page computes it.
+def at(curve: Curve, index: int, prevalence: float | None = None) -> Tried:
+    """What a threshold gives, as the page computes it: PPV and NPV by Bayes' rule.
 
     Args:
         prevalence: 0..1, of the place where the model is to work; None: as among these images.
-
-    Returns:
-        threshold, tp, fp, fn, tn; sensitivity, specificity, ppv, npv: 0..1, None where undefined. PPV and NPV by Bayes'
-        rule from sensitivity, specificity and prevalence.
     """
-    tp, fp = curve["tp"][index], curve["fp"][index]
-    positives, negatives = curve["positives"], curve["negatives"]
+    tp, fp = curve.tp[index], curve.fp[index]
+    positives, negatives = curve.positives, curve.negatives
     sensitivity, specificity = tp / positives, (negatives - fp) / negatives
     p = positives / (positives + negatives) if prevalence is None else prevalence
     right, wrong = sensitivity * p, (1 - specificity) * (1 - p)
     kept, missed = specificity * (1 - p), (1 - sensitivity) * p
-    return {
-        "threshold": curve["thresholds"][index],
-        "tp": tp,
-        "fp": fp,
-        "fn": positives - tp,
-        "tn": negatives - fp,
-        "sensitivity": sensitivity,
-        "specificity": specificity,
-        "ppv": right / (right + wrong) if right + wrong > 0 else None,
-        "npv": kept / (kept + missed) if kept + missed > 0 else None,
-    }
+    return Tried(
+        threshold=curve.thresholds[index],
+        tp=tp,
+        fp=fp,
+        fn=positives - tp,
+        tn=negatives - fp,
+        sensitivity=sensitivity,
+        specificity=specificity,
+        ppv=right / (right + wrong) if right + wrong > 0 else None,
+        npv=kept / (kept + missed) if kept + missed > 0 else None,
+    )
 
 
-def rows(curve: Mapping[str, Any], decided: bool) -> list[tuple[str, dict[str, Any]]]:
+def rows(curve: Curve, decided: bool) -> list[tuple[str, Tried]]:
     """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising.
 
     A round one that prints like a mark is left out.
@@ -135,14 +173,14 @@ def rows(curve: Mapping[str, Any], decided: bool) -> list[tuple[str, dict[str, A
     Args:
         decided: whether `start` is the threshold by which the model decides.
     """
-    names: dict[int, list[str]] = {curve["start"]: ["in use"]} if decided else {}
-    for text, index in curve["marks"]:
+    names: dict[int, list[str]] = {curve.start: ["in use"]} if decided else {}
+    for text, index in curve.marks:
         names.setdefault(index, []).append(text)
-    marked = {chance(curve["thresholds"][index]) for index in names}
-    round_ones = [curve["thresholds"].index(threshold) for threshold in ROWS if chance(threshold) not in marked]
+    marked = {chance(curve.thresholds[index]) for index in names}
+    round_ones = [curve.thresholds.index(threshold) for threshold in ROWS if chance(threshold) not in marked]
     told = []
     for index in sorted({*names, *round_ones}):
         row = at(curve, index)
         name = f" ({', '.join(names[index])})" if index in names else ""
-        told.append((f"{chance(row['threshold'])}{name}", row))
+        told.append((f"{chance(row.threshold)}{name}", row))
     return told

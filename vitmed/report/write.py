@@ -14,8 +14,10 @@ from typing import Any
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import make_folder, write_bytes, write_json, write_text
+from vitmed.core.frozen import Frozen
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted
+from vitmed.decisions.operating_points import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.maps import Maps
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -31,6 +33,7 @@ from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.plots.pictures import Read
 from vitmed.report.plots.table import PLOTS
 from vitmed.report.plots.training import training_curves
+from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
 
 ISSUES = "label_issues.csv"
@@ -41,8 +44,6 @@ BASELINES = {
     "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
     "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
 }
-# Keys in metrics.json of what needs the model, or other tables: see `faithfulness`, `corruption` and `external`.
-FOUND = ("attention", "robustness", "external")
 
 
 def write_report(
@@ -60,11 +61,11 @@ def write_report(
     baselines: Mapping[str, Predictions] | None = None,
     policy: DecisionPolicy | None = None,
     weights_hash: str | None = None,
-    found: Mapping[str, Mapping[str, Any]] | None = None,
+    found: Mapping[str, Frozen] | None = None,
     maps: Maps | None = None,
-    flow: Mapping[str, Any] | None = None,
-    folds: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    flow: Flow | None = None,
+    folds: Folds | None = None,
+) -> Results:
     """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html; each whole or not.
 
     And report.md and report.pdf where `config.format` asks for them. A report holds no patient, and unless
@@ -85,14 +86,13 @@ def write_report(
         baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
         policy: the decision policy, as it was applied to `predictions`; None where there is none.
         weights_hash: of the weights that are evaluated; None where there are none, or several.
-        found: key in `FOUND` -> what was found with the model itself, which predictions alone do not tell.
+        found: attention, robustness or external -> what was found with the model itself, or with other tables.
         maps: of attention, of some of the images; None leaves their figure out.
-        flow: where the images come from, as `flow.flow_of` tells it, and `judged`; None where it is not known.
-        folds: of pooled folds, what each has; see `commands.folds`. None of one model.
+        flow: where the images come from; None where it is not known.
+        folds: of pooled folds, what each has; None of one model.
 
     Returns:
-        what metrics.json holds: `evaluate_predictions` with all notes, `baselines` {key: `compare_predictions`},
-        `report`: title, facts, notes as given, and what each of `ANALYSES` found.
+        what metrics.json holds.
 
     Raises:
         DataError: the predictions have no labels.
@@ -102,29 +102,26 @@ def write_report(
     folder, config = Path(folder), config or EvaluateConfig()
     check_formats(config)
     predictions = replace(predictions, named=config.show_names)
-    metrics = evaluate_predictions(predictions, resamples=config.resamples)
-    metrics["baselines"] = {
-        key: {"text": BASELINES[key], **compare_predictions(predictions, other, config.resamples)}
+    numbers = evaluate_predictions(predictions, resamples=config.resamples)
+    beside = {
+        key: Baseline(text=BASELINES[key], **dict(compare_predictions(predictions, other, config.resamples)))
         for key, other in (baselines or {}).items()
     }
-    metrics["report"] = {"title": title, "facts": dict(facts), "notes": list(notes)}
-    metrics["report"]["evaluate"] = config.model_dump()  # so that it can be made again
-    metrics["report"]["policy"] = None if policy is None else policy.to_json()
-    metrics["weights_hash"] = weights_hash
-    metrics["notes"] = [*one_answer(metrics), *notes, *metrics["notes"], *lacking(metrics)]
+    origin = Origin(
+        title=title,
+        facts=dict(facts),
+        notes=list(notes),
+        evaluate=config.model_dump(),
+        policy=None if policy is None else policy.to_json(),
+    )
+    said = [*one_answer(numbers), *notes, *numbers.notes, *lacking(numbers)]
     if predictions.errors:
         unread = counted(len(predictions.errors), "image")
-        metrics["notes"].append(f"{unread} could not be read; only those that could are counted.")
-
-    if flow is not None:
-        metrics["flow"] = dict(flow)
-    if folds is not None:
-        metrics["folds"] = dict(folds)
-    for key, analyse in ANALYSES.items():
-        result = analyse(Material(predictions, metrics, validation, internal, config, baselines or {}, policy))
-        if result is not None:
-            metrics[key] = result
-    metrics |= {key: (found or {})[key] for key in FOUND if key in (found or {})}
+        said.append(f"{unread} could not be read; only those that could are counted.")
+    material = Material(predictions, numbers, validation, internal, config, policy, folds)
+    parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES.items()}
+    parts |= {"weights_hash": weights_hash, "flow": flow, "folds": folds, **(found or {})}
+    metrics = Results.of(numbers.model_copy(update={"notes": said}), baselines=beside, report=origin, **parts)
 
     figures: dict[str, Drawn] = {}
     for name, plot in PLOTS.items():
@@ -135,16 +132,17 @@ def write_report(
             figures[name] = drawn(made, plot.pictures or plot.maps)
     if records:
         figures["training_curves"] = drawn(training_curves(records))
-    page = partial(render, metrics, figures, title=title, facts=facts, slider=slider_data(predictions, metrics))
+    slider = slider_data(predictions, metrics.operating_points)
+    page = partial(render, metrics, figures, title=title, facts=facts, slider=slider)
     html = page()
 
     make_folder(folder)
     write_text(folder / PREDICTIONS, predictions.to_csv())
     for key, other in (baselines or {}).items():
         write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
-    if "n" in metrics.get("label_errors", {}):
+    if metrics.label_errors is not None and metrics.label_errors.reason is None:
         write_text(folder / ISSUES, issues_csv(predictions))
-    write_json(folder / NUMBERS, metrics)
+    write_json(folder / NUMBERS, metrics.to_dict())
     for name, figure in figures.items():
         write_bytes(folder / f"{name}.png", figure.png)
         write_bytes(folder / f"{name}.svg", figure.svg)

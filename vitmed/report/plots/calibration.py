@@ -2,71 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
+from vitmed.decisions.reliability import Bin, Reliability
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREY, interval, short
+from vitmed.report.results import Results
 
 
-def reliability(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
+def reliability(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
     """What was said against what was seen, in bins of about equally many images, and how many images said it."""
-    found = (metrics or {}).get("calibration")
-    if found is None or not found["after"]["curve"]:
+    found = None if metrics is None else metrics.calibration
+    if found is None or not found.after.curve:
         return None
-    after, before = found["after"], found["before"]
+    after, before = found.after, found.before
     figure = Figure(figsize=(6.4, 8.2), layout="constrained")
     axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
     axes.set_box_aspect(1)
     below.set_box_aspect(0.22)  # the same width
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="share for which it is true, of the bin")
-    below.set(xlabel=short(found["about"], 60), ylabel="images")
+    below.set(xlabel=short(found.about, 60), ylabel="images")
     for part in (axes, below):
         part.grid(color="0.9")
         part.set_axisbelow(True)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
-        _points(axes, before["curve"], GREY, "s", f"before: {_ece(before)}", 4)
-    fitted = any(one["method"] != "none" for one in found.get("folds", [found]))
+        _points(axes, before.curve, GREY, "s", f"before: {_ece(before)}", 4)
+    fitted = any(one.method != "none" for one in found.folds or [found])
     name = "after calibration" if fitted else "as they are"
-    _points(axes, after["curve"], BLUE, "o", f"{name}: {_ece(after)}", 6)
+    _points(axes, after.curve, BLUE, "o", f"{name}: {_ece(after)}", 6)
     scores = _scores(predictions)
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
     if len(scores) > 200:
         below.set_yscale("log")
         below.set_ylabel("images (log)")
-    slopes = [entry["slope"] for entry in after["per_class"].values()]
+    slopes = [own.slope for own in after.per_class.values()]
     told = ""
-    if len(slopes) == 1 and slopes[0]["value"] is not None:
+    if len(slopes) == 1 and slopes[0].value is not None:
         told = f"\nslope {slopes[0]['value']:.2f}"
-        if slopes[0]["low"] is not None:
+        if slopes[0].low is not None:
             told += f" ({slopes[0]['low']:.2f} to {slopes[0]['high']:.2f}); 1 is right, below it too extreme"
     figure.suptitle(
-        f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after['curve']):,}{told}",
+        f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}{told}",
         fontsize=11,
     )
     axes.legend(loc="upper left", fontsize=9)
     return figure
 
 
-def _ece(part: Mapping[str, Any]) -> str:
-    entry = part["ece"]
-    return "ECE undefined" if entry["value"] is None else f"ECE {entry['value']:.3f}{interval(entry)}"
+def _ece(part: Reliability) -> str:
+    return "ECE undefined" if part.ece.value is None else f"ECE {part.ece.value:.3f}{interval(part.ece)}"
 
 
-def _points(axes: Axes, curve: list[dict[str, Any]], colour: str, marker: str, label: str, size: int) -> None:
+def _points(axes: Axes, curve: list[Bin], colour: str, marker: str, label: str, size: int) -> None:
     """A point for each bin with the interval of what was seen."""
-    x, y = [bin["said"] for bin in curve], [bin["seen"]["value"] for bin in curve]
-    known = [bin["seen"]["low"] is not None for bin in curve]
+    x, y = [bin.said for bin in curve], [bin.seen.value or 0.0 for bin in curve]
     ends = [
-        [max(0.0, (v - bin["seen"]["low"]) if k else 0.0) for v, k, bin in zip(y, known, curve, strict=True)],
-        [max(0.0, (bin["seen"]["high"] - v) if k else 0.0) for v, k, bin in zip(y, known, curve, strict=True)],
+        [0.0 if bin.seen.low is None else max(0.0, v - bin.seen.low) for v, bin in zip(y, curve, strict=True)],
+        [0.0 if bin.seen.high is None else max(0.0, bin.seen.high - v) for v, bin in zip(y, curve, strict=True)],
     ]
     axes.errorbar(
         x,

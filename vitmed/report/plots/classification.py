@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
+from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import threshold_counts
@@ -19,7 +17,7 @@ from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, interval, percent
 WRITTEN = 40  # classes whose cells hold numbers; of more the colour alone tells
 
 
-def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure:
+def confusion_matrix(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
     """Counts and the share of the row (of the truth) in one cell each.
 
     Args:
@@ -67,7 +65,7 @@ def confusion_matrix(predictions: Predictions, metrics: Mapping[str, Any] | None
     return figure
 
 
-def roc(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure:
+def roc(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
     """Sensitivity against 1 - specificity over all thresholds; see `confusion_matrix` for the arguments."""
     k = len(predictions.classes)
     curves = {}
@@ -90,7 +88,7 @@ def roc(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> F
     return figure
 
 
-def precision_recall(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure:
+def precision_recall(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
     """Precision (PPV) against recall (sensitivity); see `confusion_matrix` for the arguments."""
     k = len(predictions.classes)
     curves, areas = {}, {}
@@ -124,7 +122,7 @@ def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
 def _lines(
     axes: Axes,
     predictions: Predictions,
-    metrics: Mapping[str, Any] | None,
+    metrics: Numbers | None,
     curves: dict[int, tuple[np.ndarray, np.ndarray]],
     areas: dict[int, float],
     name: str,
@@ -143,13 +141,14 @@ def _lines(
             axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, drawstyle=style)
     for colour, c in zip(COLOURS, named, strict=False):
         n = int(np.sum(known_labels(predictions) == c))
-        entry = metrics["per_class"][predictions.classes[c]][name] if metrics else {"value": areas[c], "low": None}
-        text = f"{short(predictions.classes[c], 26)}: {entry['value']:.3f}{interval(entry)}, n={n:,}"
+        area = Estimate(value=areas[c], low=None, high=None)
+        area = metrics.per_class[predictions.classes[c]][name] if metrics else area
+        text = f"{short(predictions.classes[c], 26)}: {area.value:.3f}{interval(area)}, n={n:,}"
         width = 2.2 if len(curves) == 1 else 1.3
         axes.plot(*curves[c], color=colour, linewidth=width, drawstyle=style, label=text)
 
 
-def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Mapping[str, Any] | None, name: str) -> None:
+def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Numbers | None, name: str) -> None:
     """Title, and a legend below, where it hides no curve."""
     many = len(predictions.classes) > 2
     told = told_value(metrics, name, "\nmean of classes: ") if many else ""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.table import METRICS
 from vitmed.report.plots.drawing import BLUE, GREY, RED, short
 
 SHOWN = ("auroc", "balanced_accuracy", "accuracy")
 
 
-def differences(content: Mapping[str, Any]) -> Figure:
-    """A row for each pair and a column for each of three numbers; a filled blue dot is a clear difference.
-
-    Args:
-        content: what compare.json holds.
-    """
-    pairs, count = content["pairs"], len(content["pairs"])
+def differences(content: ComparisonResults) -> Figure:
+    """A row for each pair and a column for each of three numbers; a filled blue dot is a clear difference."""
+    pairs, count = content.pairs, len(content.pairs)
     height = max(2.6, 0.62 * count + 1.9)  # inches
     figure = Figure(figsize=(10, height), layout="constrained")
     columns = figure.subplots(1, len(SHOWN), sharey=True)
@@ -33,18 +29,18 @@ def differences(content: Mapping[str, Any]) -> Figure:
         }
         axes.axvline(0, color=GREY, linewidth=1)
         for row, pair in enumerate(pairs):
-            entry = pair["difference"][name]
-            if entry["value"] is None:
+            entry = pair.difference[name]
+            if entry.value is None:
                 axes.text(0.5, row, "undefined", **centred)
                 continue
-            clear = entry["low"] is not None and (entry["low"] > 0 or entry["high"] < 0)
+            clear = entry.low is not None and entry.high is not None and (entry.low > 0 or entry.high < 0)
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
-            if entry["low"] is not None:
-                axes.plot([entry["low"], entry["high"]], [row, row], color=colour, linewidth=1.8)
-                told = f"{entry['value']:+.3f} [{entry['low']:+.3f}, {entry['high']:+.3f}]"
+            if entry.low is not None:
+                axes.plot([entry.low, entry.high], [row, row], color=colour, linewidth=1.8)
+                told = f"{entry.value:+.3f} [{entry.low:+.3f}, {entry.high:+.3f}]"
             else:
-                told = f"{entry['value']:+.3f}, no interval"
-            axes.plot(entry["value"], row, "o", color=colour, markerfacecolor=face, markersize=6)
+                told = f"{entry.value:+.3f}, no interval"
+            axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
             axes.text(0.5, row - 0.32, told, bbox=box, **centred)
         axes.set_title(METRICS[name].title, fontsize=10)
         axes.set_ylim(count - 0.4, -0.7)
@@ -54,13 +50,11 @@ def differences(content: Mapping[str, Any]) -> Figure:
         axes.tick_params(axis="x", labelsize=8)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
-    names = [f"{short(pair['first'], 26)}\nminus {short(pair['second'], 26)}" for pair in pairs]
+    names = [f"{short(pair.first, 26)}\nminus {short(pair.second, 26)}" for pair in pairs]
     columns[0].set_yticks(range(count), names, fontsize=8)
-    patients = "" if content["patients"] is None else f" of {content['patients']:,} patients"
-    unknown = "; patients unknown, likely too narrow" if content["patients"] is None else ""
-    figure.suptitle(
-        f"n = {content['images']:,} images{patients}; {content['level']:.0%} intervals{unknown}", fontsize=10
-    )
+    patients = "" if content.patients is None else f" of {content.patients:,} patients"
+    unknown = "; patients unknown, likely too narrow" if content.patients is None else ""
+    figure.suptitle(f"n = {content.images:,} images{patients}; {content.level:.0%} intervals{unknown}", fontsize=10)
     figure.supxlabel(
         "difference (first minus second); filled: the interval holds no 0, not adjusted for several pairs", fontsize=9
     )

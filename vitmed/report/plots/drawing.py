@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -20,6 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
 
+from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.table import METRICS
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -149,16 +149,16 @@ def square(x: str, y: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def told_value(metrics: Mapping[str, Any] | None, name: str, before: str) -> str:
+def told_value(metrics: Numbers | None, name: str, before: str) -> str:
     """`, Balanced accuracy 0.91 (0.88 to 0.93)`; empty where it is not known."""
-    if metrics is None or metrics["overall"][name]["value"] is None:
+    if metrics is None or metrics.overall[name].value is None:
         return ""
-    entry = metrics["overall"][name]
-    return f"{before}{METRICS[name].title} {entry['value']:.3f}{interval(entry)}"
+    found = metrics.overall[name]
+    return f"{before}{METRICS[name].title} {found.value:.3f}{interval(found)}"
 
 
-def interval(entry: Mapping[str, float | None]) -> str:
-    return "" if entry["low"] is None else f" ({entry['low']:.3f} to {entry['high']:.3f})"
+def interval(found: Estimate) -> str:
+    return "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
 
 
 def percent(share: float) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, ORANGE
+from vitmed.report.results import Results
 
 SHOWN = {
     "auroc": "AUROC",
@@ -21,31 +19,31 @@ SHOWN = {
 KINDS = (("internal", "own test", BLUE, "D", -0.13), ("external", "these images", ORANGE, "o", 0.13))
 
 
-def beside_own_test(predictions: Predictions | None, metrics: Mapping[str, Any] | None) -> Figure | None:
+def beside_own_test(predictions: Predictions | None, metrics: Results | None) -> Figure | None:
     """A line for each number: the run's own test and the judged images, with intervals; None where there is no such.
 
     Args:
         predictions: not looked at.
-        metrics: `external` holds what `external.beside_internal` found; n and n_groups are of the judged images.
+        metrics: with `external`.
     """
-    found = (metrics or {}).get("external")
-    if not found or metrics is None:
+    if metrics is None or metrics.external is None:
         return None
-    rows = [name for name in SHOWN if name in found["numbers"]]
+    found = metrics.external
+    rows = [name for name in SHOWN if name in found.numbers]
     figure = Figure(figsize=(6.4, 0.5 * len(rows) + 1.5), layout="constrained")
     axes = figure.subplots()
     for kind, title, colour, marker, shift in KINDS:
-        n, patients = (found["n"], found["n_groups"]) if kind == "internal" else (metrics["n"], metrics["n_groups"])
+        n, patients = (found.n, found.n_groups) if kind == "internal" else (metrics.n, metrics.n_groups)
         known = "" if patients is None else f", {patients:,} patients"
         for y, name in enumerate(rows):
-            entry = found["numbers"][name][kind]
-            if entry["value"] is None:
+            entry = found.numbers[name].internal if kind == "internal" else found.numbers[name].external
+            if entry.value is None:
                 axes.text(0.02, y + shift, f"{title}: undefined", fontsize=8, color="0.35", va="center",
                           transform=axes.get_yaxis_transform())  # fmt: skip
                 continue
-            if entry["low"] is not None:
-                axes.plot([entry["low"], entry["high"]], [y + shift] * 2, color=colour, linewidth=1.8)
-            axes.plot(entry["value"], y + shift, marker, color=colour, markersize=5.5)
+            if entry.low is not None and entry.high is not None:
+                axes.plot([entry.low, entry.high], [y + shift] * 2, color=colour, linewidth=1.8)
+            axes.plot(entry.value, y + shift, marker, color=colour, markersize=5.5)
         axes.plot([], [], marker, linestyle="-", color=colour, label=f"{title} (n={n:,}{known})")
     axes.set_yticks(range(len(rows)), [SHOWN[name] for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +12,7 @@ from matplotlib.patches import Rectangle
 from vitmed.core.text import counted
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREY, short
+from vitmed.report.results import Count, Flow, Judged, Results, SplitFlow
 
 LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
@@ -21,27 +21,28 @@ WIDTH = 8.0  # inches
 LETTER = 0.088  # inches that a letter takes
 
 
-def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure | None:
+def flow(predictions: Predictions, metrics: Results | None) -> Figure | None:
     """Files found, left out, used, and dealt to the splits, with images and patients; None where it is not known.
 
     Args:
-        metrics: with the key `flow`, as `flow.flow_of` makes it.
+        metrics: with `flow`.
     """
-    told = (metrics or {}).get("flow")
-    if not told:
+    told = None if metrics is None else metrics.flow
+    if told is None:
         return None
-    judged = told.get("judged") or {}
-    other = [] if judged.get("split") or not judged else [("others", judged)]
-    count = len(told["splits"]) + len(other)
+    judged = told.judged
+    other = [("others", judged)] if judged is not None and not judged.split else []
+    count = len(told.splits) + len(other)
     width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
-    if "folds" in judged:  # any number of them: a line each, in one box
-        width, parts = WIDTH - 0.4, {}
-        every = [(FOLDS, _fold_lines(told["splits"], int((width - 0.2) / LETTER)))]
+    parts: dict[str, SplitFlow | Judged] = {}
+    if judged is not None and judged.folds is not None:  # any number of them: a line each, in one box
+        width = WIDTH - 0.4
+        every = [(FOLDS, _fold_lines(told.splits, int((width - 0.2) / LETTER)))]
     else:
-        parts = dict([*told["splits"].items(), *other])
+        parts = dict([*told.splits.items(), *other])
         most = int((width - 0.2) / LETTER)
         wrap = any(
-            len(n) + len(_numbers(entry)) > most for part in parts.values() for n, entry in _classes(part).items()
+            len(n) + len(_numbers(count)) > most for part in parts.values() for n, count in _classes(part).items()
         )
         every = [(name, _lines(part, most, wrap)) for name, part in parts.items()]
     top, side, middle = _found(told), _left_out(told), _used(told)
@@ -67,12 +68,12 @@ def flow(predictions: Predictions, metrics: Mapping[str, Any] | None) -> Figure 
     axes.plot([2.0, 2.0], [y, rail], color="black", linewidth=1)
     for i, (name, lines) in enumerate(every):
         x = 0.2 + i * (width + 0.2)
-        apart = (name, told["splits"].get(name)) not in told["splits"].items() and name != FOLDS
-        here = apart or name in (judged.get("split"), FOLDS)
+        apart = name not in told.splits and name != FOLDS
+        here = judged is not None and (apart or name in (judged.split, FOLDS))
         title = f"{name}: judged here" if here else name
-        part = told["splits"].get(name)
-        if here and part and judged["images"] != part["images"]:  # rows were taken out of the table
-            title, lines = f"{name}: {judged['images']:,} judged here", [f"of {lines[0]}", *lines[1:]]
+        part = told.splits.get(name)
+        if here and judged and part and judged.images != part.images:  # rows were taken out of the table
+            title, lines = f"{name}: {judged.images:,} judged here", [f"of {lines[0]}", *lines[1:]]
         _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
         if not apart:
             axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)
@@ -113,48 +114,47 @@ def _people(patients: int | None) -> str:
     return "patients unknown" if patients is None else counted(patients, "patient")
 
 
-def _found(told: Mapping[str, Any]) -> list[str]:
-    return [] if told["found"] is None else ["Found", counted(told["found"], "image file")]
+def _found(told: Flow) -> list[str]:
+    return [] if told.found is None else ["Found", counted(told.found, "image file")]
 
 
-def _left_out(told: Mapping[str, Any]) -> list[str]:
-    if told["left_out"] is None:
+def _left_out(told: Flow) -> list[str]:
+    if told.left_out is None:
         return []
-    unreadable = "unreadable: not counted" if told["unreadable"] is None else f"{told['unreadable']:,} unreadable"
-    lines = ["Left out", unreadable, f"{told['left_out']:,} in no split"]
-    return [*lines, *_wrapped(told["why_left_out"], 44)] if told["left_out"] else lines
+    unreadable = "unreadable: not counted" if told.unreadable is None else f"{told.unreadable:,} unreadable"
+    lines = ["Left out", unreadable, f"{told.left_out:,} in no split"]
+    return [*lines, *_wrapped(told.why_left_out, 44)] if told.left_out else lines
 
 
-def _used(told: Mapping[str, Any]) -> list[str]:
-    lines = ["Used", f"{counted(told['used'], 'image')}, {_people(told['patients'])}"]
-    if told["exact_duplicates"] is not None:
-        lines.append(f"kept: identical copies {told['exact_duplicates']:,}, alike {told['near_duplicates']:,}")
+def _used(told: Flow) -> list[str]:
+    lines = ["Used", f"{counted(told.used, 'image')}, {_people(told.patients)}"]
+    if told.exact_duplicates is not None:
+        lines.append(f"kept: identical copies {told.exact_duplicates:,}, alike {told.near_duplicates:,}")
     return lines
 
 
-def _lines(part: Mapping[str, Any], most: int, wrap: bool) -> list[str]:
+def _lines(part: SplitFlow | Judged, most: int, wrap: bool) -> list[str]:
     """Of at most so many letters; the numbers of a class in the line of its name, or in the next."""
-    lines, classes = [counted(part["images"], "image"), _people(part["patients"])], part.get("classes", {})
-    if len(classes) > LISTED:
-        return [*lines, f"{len(classes):,} classes"]
-    for name, entry in _classes(part).items():
-        numbers = _numbers(entry)
+    lines = [counted(part.images, "image"), _people(part.patients)]
+    if len(part.classes) > LISTED:
+        return [*lines, f"{len(part.classes):,} classes"]
+    for name, count in _classes(part).items():
+        numbers = _numbers(count)
         lines += [f"{short(name, most - 1)}:", f"  {numbers[2:]}"] if wrap else [short(name, most) + numbers]
     return lines
 
 
-def _classes(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those that a box lists; none of many, and of other images as a report of before told them."""
-    classes: Mapping[str, Any] = part.get("classes", {})
-    return classes if len(classes) <= LISTED else {}
+def _classes(part: SplitFlow | Judged) -> Mapping[str, Count]:
+    """Those that a box lists; none of many, and none of other images in a report of before they were counted."""
+    return part.classes if len(part.classes) <= LISTED else {}
 
 
-def _numbers(entry: Mapping[str, Any]) -> str:
-    people = "" if entry["patients"] is None else f" / {entry['patients']:,}"
-    return f": {entry['images']:,}{people}"
+def _numbers(count: Count) -> str:
+    people = "" if count.patients is None else f" / {count.patients:,}"
+    return f": {count.images:,}{people}"
 
 
-def _fold_lines(parts: Mapping[str, Any], most: int) -> list[str]:
+def _fold_lines(parts: Mapping[str, SplitFlow], most: int) -> list[str]:
     """A line for the test of each fold, of at most so many letters."""
     return [short(f"{name}: {', '.join(_lines(part, 24, False))}", most) for name, part in parts.items()]
 

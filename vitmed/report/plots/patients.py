@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.per_patient import outside, shares
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.subgroups import Stratum
 from vitmed.report.plots.drawing import BLUE, GREY, RED, short
+from vitmed.report.results import Results
 
 NAMED = 4  # patients whose number is written beside their dot
 FOREST = (("auroc", "AUROC"), ("sensitivity", "sensitivity"), ("specificity", "specificity"))
 FOREST_MANY = (("auroc", "AUROC"), ("balanced_accuracy", "balanced accuracy"), ("accuracy", "accuracy"))
 
 
-def patient_spread(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
+def patient_spread(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
     """A dot per patient: how many images, and the share that is right; with the limits that chance alone would keep.
 
     A funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185) with exact binomial limits of 95 %. Of two classes a panel
@@ -88,44 +90,46 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 
-def forest(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -> Figure | None:
+def forest(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
     """Each stratum of each column with its interval, beside the whole; None where no subgroups were asked for.
 
     Args:
         predictions: with labels.
         metrics: with `subgroups`.
     """
-    columns = (metrics or {}).get("subgroups") or {}
-    columns = {name: found for name, found in columns.items() if any("overall" in s for s in found["strata"])}
-    if not columns or metrics is None:
+    if metrics is None:
         return None
-    positive = metrics["positive_class"]
-    known = FOREST_MANY if positive is None else FOREST
-    strata = [stratum for found in columns.values() for stratum in found["strata"]]
-    kinds = [k for k in known if any(k[0] in s.get("overall", {}) for s in strata)]
-    whole = metrics["overall"] if positive is None else {**metrics["overall"], **metrics["per_class"][positive]}
-    rows: list[tuple[str, Mapping[str, Any] | None]] = [(_stratum({"name": "all", **metrics}), whole)]
+    columns = {name: own for name, own in (metrics.subgroups or {}).items() if any(s.overall for s in own.strata)}
+    if not columns:
+        return None
+    positive, whole = metrics.positive_class, dict(metrics.overall)
+    if positive is not None:
+        whole |= {kind: metrics.per_class[positive][kind] for kind, _ in FOREST}
+    strata = [stratum for found in columns.values() for stratum in found.strata]
+    kinds = [k for k in (FOREST_MANY if positive is None else FOREST) if any(k[0] in s.overall for s in strata)]
+    everyone = Stratum(name="all", n=metrics.n, n_groups=metrics.n_groups)
+    rows: list[tuple[str, Mapping[str, Estimate] | None]] = [(_stratum(everyone), whole)]
     for name, found in columns.items():
         rows.append((short(name, 30), None))
-        rows += [(_stratum(stratum), stratum.get("overall", {})) for stratum in found["strata"]]
+        rows += [(_stratum(stratum), stratum.overall) for stratum in found.strata]
     figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axes, (kind, title) in zip(panels, kinds, strict=True):
-        told = whole[kind]["value"]
+        told = whole[kind].value
         if told is not None:
             axes.axvline(told, color=GREY, linestyle="--", linewidth=1)
         for y, (_, overall) in enumerate(rows):
             entry = (overall or {}).get(kind)
             if entry is None:
                 continue
-            if entry["value"] is None:
+            if entry.value is None:
                 axes.text(
                     0.02, y, "undefined", fontsize=8, color="0.35", va="center", transform=axes.get_yaxis_transform()
                 )
                 continue
-            if entry["low"] is not None:
-                axes.plot([entry["low"], entry["high"]], [y, y], color="black" if y == 0 else BLUE, linewidth=1.6)
-            axes.plot(entry["value"], y, "D" if y == 0 else "o", color="black" if y == 0 else BLUE, markersize=5)
+            if entry.low is not None:
+                axes.plot([entry.low, entry.high], [y, y], color="black" if y == 0 else BLUE, linewidth=1.6)
+            axes.plot(entry.value, y, "D" if y == 0 else "o", color="black" if y == 0 else BLUE, markersize=5)
         axes.set_xlabel(title)
         axes.grid(axis="x", color="0.92")
         axes.set_axisbelow(True)
@@ -138,9 +142,9 @@ def forest(predictions: Predictions, metrics: Mapping[str, Any] | None = None) -
     return figure
 
 
-def _stratum(stratum: Mapping[str, Any]) -> str:
-    name = short(stratum["name"], 26)
-    if stratum.get("suppressed"):
-        return f"{name} (n{stratum['n']})"
-    patients = "" if stratum["n_groups"] is None else f", {stratum['n_groups']:,} patients"
-    return f"{name} (n={stratum['n']:,}{patients})"
+def _stratum(stratum: Stratum) -> str:
+    name = short(stratum.name, 26)
+    if isinstance(stratum.n, str):
+        return f"{name} (n{stratum.n})"
+    patients = "" if stratum.n_groups is None else f", {stratum.n_groups:,} patients"
+    return f"{name} (n={stratum.n:,}{patients})"

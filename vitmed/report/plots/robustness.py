@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vitmed.explanation.results import CorruptionCost, Robustness
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, show
+from vitmed.report.results import Results
 
 COLUMNS = 4
 STYLES = {"balanced_accuracy": ("balanced accuracy", BLUE, "-", "o"), "auroc": ("AUROC", ORANGE, "--", "s")}
 
 
-def stress_curves(predictions: Predictions | None, metrics: Mapping[str, Any] | None) -> Figure | None:
-    """A panel for each corruption: balanced accuracy and AUROC by strength, with bands; None without a stress test.
+def robustness(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+    """`stress_curves` of a report; None without a stress test."""
+    return None if metrics is None or metrics.robustness is None else stress_curves(metrics.robustness)
 
-    Args:
-        predictions: not looked at.
-        metrics: `robustness` holds what `robustness.judge` found.
-    """
-    found = (metrics or {}).get("robustness")
-    if not found or not found["corruptions"]:
+
+def stress_curves(found: Robustness) -> Figure | None:
+    """A panel for each corruption: balanced accuracy and AUROC by strength, with bands; None without a corruption."""
+    if not found.corruptions:
         return None
-    parts = sorted(found["corruptions"].values(), key=lambda part: -(part["lost"]["value"] or 0))
+    parts = sorted(found.corruptions.values(), key=lambda part: -(part.lost.value or 0))
     columns = min(COLUMNS, len(parts))
     lines = -(-len(parts) // columns)
     figure = Figure(figsize=(2.6 * columns + 0.6, 2.25 * lines + 1.0), layout="constrained")
@@ -34,10 +35,10 @@ def stress_curves(predictions: Predictions | None, metrics: Mapping[str, Any] | 
     for axes in panels.flat[len(parts) :]:
         axes.set_axis_off()
     for axes, part in zip(panels.flat, parts, strict=False):
-        _curves(axes, found["clean"], part)
-        axes.axhline(1 / len(found["classes"]), color=GREY, linestyle=":", linewidth=1.2, label="guessing (balanced)")
-        lost = part["lost"]["value"]
-        axes.set_title(part["title"] + ("" if lost is None else f": {0 - round(lost, 3):+.3f}"), fontsize=10)
+        _curves(axes, found.clean, part)
+        axes.axhline(1 / len(found.classes), color=GREY, linestyle=":", linewidth=1.2, label="guessing (balanced)")
+        lost = part.lost.value
+        axes.set_title(part.title + ("" if lost is None else f": {0 - round(lost, 3):+.3f}"), fontsize=10)
         axes.grid(color="0.9")
         axes.set_axisbelow(True)
     panels[0, 0].set(xticks=range(6), ylim=(None, 1.02))
@@ -45,24 +46,21 @@ def stress_curves(predictions: Predictions | None, metrics: Mapping[str, Any] | 
         if i + columns >= len(parts):  # the lowest of its column
             axes.set_xlabel("strength (0: as it is)", fontsize=9)
             axes.tick_params(labelbottom=True)
-    unit = "images" if found["n_groups"] is None else f"images of {found['n_groups']:,} patients"
-    figure.suptitle(f"n = {found['n']:,} {unit}; in the titles: mean change of balanced accuracy", fontsize=11)
+    unit = "images" if found.n_groups is None else f"images of {found.n_groups:,} patients"
+    figure.suptitle(f"n = {found.n:,} {unit}; in the titles: mean change of balanced accuracy", fontsize=11)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
 
-def _curves(axes: Axes, clean: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+def _curves(axes: Axes, clean: Mapping[str, Estimate], part: CorruptionCost) -> None:
     for name, (label, colour, line, marker) in STYLES.items():
-        entries = [clean[name], *(row[name] for row in part["strengths"])]
-        if entries[0]["value"] is None:
+        shown: list[Estimate] = [clean[name], *(row[name] for row in part.strengths)]
+        if shown[0].value is None:
             continue
-        strength = np.arange(len(entries))
-        axes.plot(strength, _numbers(entries, "value"), line, color=colour, marker=marker, markersize=3.5, label=label)
-        axes.fill_between(strength, _numbers(entries, "low"), _numbers(entries, "high"), color=colour, alpha=0.2)
-
-
-def _numbers(entries: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    return np.array([np.nan if entry[key] is None else entry[key] for entry in entries], dtype=float)
+        strength = np.arange(len(shown))
+        values, low, high = np.array([(one.value, one.low, one.high) for one in shown], dtype=float).T  # None: NaN
+        axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
+        axes.fill_between(strength, low, high, color=colour, alpha=0.2)
 
 
 def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:

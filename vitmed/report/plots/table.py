@@ -21,7 +21,7 @@ from vitmed.report.plots.galleries import errors_by_pair, errors_by_patient, sus
 from vitmed.report.plots.participant_flow import flow
 from vitmed.report.plots.patients import forest, patient_spread
 from vitmed.report.plots.pictures import Read, contact_sheet, errors, grid
-from vitmed.report.plots.robustness import stress_curves, stress_samples
+from vitmed.report.plots.robustness import robustness, stress_curves, stress_samples
 from vitmed.report.plots.training import lr_range, training_curves
 
 __all__ = [
@@ -71,8 +71,8 @@ class Plot:
         title: its heading.
         text: one to three sentences under it, for a reader who sees such a figure for the first time.
         draw: (predictions, metrics) -> Figure, or (predictions, read) -> Figure where `pictures` is set, or
-            (predictions, maps) -> Figure where `maps` is; None where there is nothing to draw. `metrics` is all that
-            metrics.json holds so far.
+            (predictions, maps) -> Figure where `maps` is; None where there is nothing to draw. `metrics` are the
+            `Results`.
         pictures: it shows the images themselves.
         maps: it shows maps of attention, which a model has made.
         section: the chapter of the report that shows it; a key of `report.page.SECTIONS`.
@@ -216,7 +216,7 @@ PLOTS: dict[str, Plot] = {
         "Corrupted images",
         "Balanced accuracy and AUROC as the image quality falls, by strength; 0 is the original image. Bands are 95 % "
         "intervals.",
-        stress_curves,
+        robustness,
         section="robustness",
     ),
 }

@@ -1,0 +1,40 @@
+"""The bases of what files hold as typed fields: results (metrics.json, compare.json, stress.json) and the policy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Frozen(BaseModel):
+    """Read-only typed fields; unknown keys and infinite numbers are errors.
+
+    A field that nothing has set is left out of the JSON. `found["name"]` is `found.name`, and `"name" in found` says
+    whether the field is set, as in the dict that the JSON holds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in type(self).model_fields:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.model_fields_set
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, as they stand in the JSON."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+class Stored(BaseModel):
+    """A frozen part of a checkpoint: every field has its type, numbers are finite, and unknown keys are left out."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+
+Numbers = Annotated[tuple[float, ...], Field(strict=False)]  # a list in the file
+Counts = Annotated[tuple[int, ...], Field(strict=False)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]

@@ -1,0 +1,109 @@
+"""What the checks of attention maps and of corruptions find, as typed results. Without torch, for the report."""
+
+from __future__ import annotations
+
+from vitmed.core.frozen import Frozen
+from vitmed.metrics.estimates import Estimate
+
+
+class MapCheck(Frozen):
+    """One method of making attention maps.
+
+    Attributes:
+        gain: insertion - deletion; a random order has 0.
+        similarity: stage of randomisation -> rank correlation of the maps with those before.
+        verdict: one of the four of `faithfulness`; text: a sentence on it.
+    """
+
+    title: str
+    deletion: Estimate
+    insertion: Estimate
+    gain: Estimate
+    similarity: dict[str, Estimate]
+    verdict: str
+    text: str
+
+
+class Attention(Frozen):
+    """Whether attention maps explain anything: what `faithfulness.check_maps` finds.
+
+    Attributes:
+        n: images that were looked at; n_shuffled: those of the second question.
+        random: deletion and insertion in a random order.
+        stages: of randomisation, from the head down.
+        reason: why nothing could be asked; None where it could.
+        whole, blank: mean probability of the class for the whole image, and when nothing is left.
+        drawn: how the images were chosen.
+    """
+
+    n: int
+    n_shuffled: int
+    methods: dict[str, MapCheck]
+    patches: int
+    steps: int
+    stages: list[str]
+    random: Estimate | None
+    reason: str | None
+    whole: float | None = None
+    blank: float | None = None
+    drawn: str | None = None
+
+
+class Strength(Frozen):
+    """The numbers at one strength of a corruption; `value` is its setting, `lost` the fall of balanced accuracy."""
+
+    strength: int
+    value: float
+    accuracy: Estimate
+    balanced_accuracy: Estimate
+    auroc: Estimate
+    lost: Estimate
+
+
+class CorruptionCost(Frozen):
+    """What one corruption costs: error and fall of balanced accuracy, both the mean of the five strengths."""
+
+    title: str
+    text: str
+    source: str
+    strengths: list[Strength]
+    error: Estimate
+    lost: Estimate
+
+
+class Robustness(Frozen):
+    """What corruptions cost: what `robustness.judge` finds, and around it what stress.json says of the run.
+
+    Attributes:
+        what: the images; images_of: how many there are, of which `n` were taken.
+        n_groups: patients; None where they are unknown.
+        clean: accuracy, balanced accuracy and AUROC of the images as they are.
+        relative: error of the corrupted images minus that of the clean ones.
+        worst: key of the corruption that costs most; None where no loss is shown.
+        undefined: number -> why it is undefined.
+        skipped: corruption -> why it was left out.
+    """
+
+    what: str = ""
+    checkpoint: str = ""
+    weights_sha256: str = ""
+    images_of: int | None = None
+    unreadable: int = 0
+    seed: int | None = None
+    image_size: int | None = None
+    n: int
+    n_groups: int | None
+    resampling: str
+    resamples: int
+    level: float
+    classes: list[str]
+    positive_class: str | None
+    clean: dict[str, Estimate]
+    corruptions: dict[str, CorruptionCost]
+    mean_corruption_error: Estimate
+    relative: Estimate
+    undefined: dict[str, str] = {}
+    worst: str | None = None
+    verdict: str = ""
+    notes: list[str] = []
+    skipped: dict[str, str] = {}

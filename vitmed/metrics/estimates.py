@@ -1,0 +1,127 @@
+"""Numbers with their intervals, as typed results."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitmed.core.frozen import Frozen
+from vitmed.metrics.intervals import Share
+
+
+class Estimate(Frozen):
+    """A number and its interval; None where it is undefined, or has no interval.
+
+    Methods: "wilson", "wilson-cluster", "delong", "obuchowski", "influence", "mover", "bootstrap", "sandwich", "t".
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    method: str | None = None
+
+
+class ClassNumbers(Frozen):
+    """The numbers of one class against all others; `n` images are of it."""
+
+    n: int
+    sensitivity: Estimate
+    specificity: Estimate
+    ppv: Estimate
+    npv: Estimate
+    f1: Estimate
+    auroc: Estimate
+    average_precision: Estimate
+
+
+class Worth(Frozen):
+    """How much the sample of a proportion is worth; None where that is unknown."""
+
+    n: int
+    units: int
+    icc: float | None
+    design_effect: float | None
+    effective_n: float | None
+
+
+class ClassWorth(Frozen):
+    """How much the sample of a class is worth."""
+
+    sensitivity: Worth
+    specificity: Worth
+
+
+class ImagesPerPatient(Frozen):
+    """The fewest, the median and the most images of a patient."""
+
+    min: int
+    median: float
+    max: int
+
+
+class Sample(Frozen):
+    """What was evaluated: images, patients (None: unknown), and how many independent images they equal."""
+
+    n_images: int
+    n_patients: int | None
+    images_per_patient: ImagesPerPatient | None
+    accuracy: Worth
+    classes: list[ClassWorth]
+
+
+class Numbers(Frozen):
+    """Every number of a set of predictions: what `evaluate_predictions` finds.
+
+    Attributes:
+        n_groups: patients; None where they are unknown.
+        resampling: "by patient" or "by image".
+        positive_class: its name; None unless there are two classes.
+        overall: by the names in `METRICS`.
+        per_class: by class.
+        confusion_matrix: K x K counts, rows are the truth.
+        undefined: number -> why it has no value.
+        no_interval: number -> why it has a value and no interval.
+    """
+
+    n: int
+    n_groups: int | None
+    resampling: str
+    resamples: int
+    level: float
+    classes: list[str]
+    positive_class: str | None
+    overall: dict[str, Estimate]
+    per_class: dict[str, ClassNumbers]
+    confusion_matrix: list[list[int]]
+    sample: Sample
+    undefined: dict[str, str] = {}
+    no_interval: dict[str, str] = {}
+    notes: list[str] = []
+
+
+def estimate(value: float, low: float, high: float, method: str) -> Estimate:
+    """A number and its interval; None where it is undefined, or has no interval."""
+    shown = bool(np.isfinite(value) and np.isfinite(low) and np.isfinite(high))
+    return Estimate(
+        value=float(value) if np.isfinite(value) else None,
+        low=float(low) if shown else None,
+        high=float(high) if shown else None,
+        method=method,
+    )
+
+
+def of_share(found: Share) -> Estimate:
+    """The estimate of a proportion."""
+    return estimate(found.value, found.low, found.high, found.method)
+
+
+def of_f1(jaccard: Share) -> Estimate:
+    """The estimate of F1, a function of the Jaccard index: hits among what is either true or predicted."""
+    value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
+    return estimate(value, low, high, jaccard.method)
+
+
+def worth(found: Share) -> Worth:
+    """How much the sample of a proportion is worth."""
+    numbers = {"icc": found.icc, "design_effect": found.design_effect, "effective_n": found.effective_n}
+    known = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
+    return Worth(n=found.n, units=found.units, **known)

@@ -1,0 +1,185 @@
+"""`Results`: what metrics.json holds. Its parts are models that stand beside the functions that find them.
+
+`docs/metrics.schema.json` is its JSON schema, written by `python docs/schema.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitmed.core.aliases import HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
+from vitmed.core.frozen import Frozen
+from vitmed.decisions.conformal import PredictionSets
+from vitmed.decisions.operating_points import Folds, OperatingPoints
+from vitmed.decisions.out_of_distribution import OutOfDistribution
+from vitmed.decisions.policy import AnswerCounts
+from vitmed.decisions.reliability import CalibrationReport
+from vitmed.decisions.selective_prediction import SelectivePrediction
+from vitmed.explanation.results import Attention, Robustness
+from vitmed.metrics.clinical_utility import DecisionCurve, PrevalenceTable
+from vitmed.metrics.confusions import Mistakes
+from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.label_errors import LabelErrors
+from vitmed.metrics.paired_comparison import PairedComparison
+from vitmed.metrics.patient_level import PatientLevel
+from vitmed.metrics.per_patient import PerPatient
+from vitmed.metrics.reader_agreement import Agreement
+from vitmed.metrics.subgroups import Subgroups
+from vitmed.report.external_data import External
+
+
+class Baseline(PairedComparison):
+    """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline."""
+
+    text: str
+
+
+class Origin(Frozen):
+    """What a report was made of, so that it can be made again.
+
+    Attributes:
+        facts: about data, model and training.
+        notes: as they were given; `Results.notes` has those of the numbers too.
+        evaluate: the section `evaluate` of the configuration.
+        policy: the decision policy; None where nothing was chosen on validation.
+    """
+
+    title: str = ""
+    facts: dict[str, str] = {}
+    notes: list[str] = []
+    evaluate: dict[str, Any] = {}
+    policy: dict[str, Any] | None = None
+
+
+class Count(Frozen):
+    """Images, and patients where they are known."""
+
+    images: int
+    patients: int | None
+
+
+class SplitFlow(Count):
+    """A split: how it was `made`, and its classes."""
+
+    made: str
+    classes: dict[str, Count]
+
+
+class Seen(Frozen):
+    """Of other images: how many images and patients the model was made with, and images of the run's own test."""
+
+    images: int | None = None
+    patients: int | None = None
+    test: int | None = None
+
+
+class Judged(Count):
+    """The images that a report is about: of which `split` of the run (None: other images), or of how many `folds`."""
+
+    split: str | None
+    classes: dict[str, Count] = {}
+    seen: Seen = Seen()
+    folds: int | None = None
+
+
+class Cell(Frozen):
+    """A value in one split: count, share, and standardised difference from train; None for fewer than ten."""
+
+    n: int | None
+    share: float | None
+    difference: float | None
+
+
+class Value(Frozen):
+    """A value of a column, by split."""
+
+    name: str
+    splits: dict[str, Cell]
+
+
+class Characteristic(Frozen):
+    """A column of the table of labels, by split; `reason` where quartiles would tell of single patients.
+
+    Attributes:
+        unit: "patients" or "images".
+        cut: how numbers were cut; "" where they were not.
+        rare: how many values are left out because they are rare everywhere.
+    """
+
+    unit: str
+    cut: str
+    rows: list[Value]
+    rare: int
+    reason: str | None = None
+
+
+class Flow(Frozen):
+    """Where the images of a run come from and where they go; None stands for what was not counted or is not known.
+
+    Attributes:
+        level: at which the splits are disjoint: "patient", "image", or "none" where a patient is in two.
+        how: how patients are known; "" where they are not.
+    """
+
+    found: int | None
+    unreadable: int | None
+    exact_duplicates: int | None
+    near_duplicates: int | None
+    duplicates_across_splits: int | None
+    used: int
+    left_out: int | None
+    why_left_out: str
+    level: str
+    how: str
+    patients: int | None
+    patients_in_two: int | None
+    copies_in_two: int
+    splits: dict[str, SplitFlow]
+    judged: Judged | None = None
+    characteristics: dict[str, Characteristic] = {}
+
+
+class Results(Numbers):
+    """All that metrics.json holds. A part that says nothing of these images is None, and left out of the file.
+
+    `weights_hash` is that of the weights that were evaluated; None where there are none, or several.
+    """
+
+    baselines: dict[str, Baseline] = {}
+    report: Origin = Origin()
+    weights_hash: str | None = None
+    flow: Flow | None = None
+    folds: Folds | None = None
+    external: External | None = None
+    patient_level: PatientLevel | None = None
+    per_patient: PerPatient | None = None
+    subgroups: dict[str, Subgroups] | None = None
+    agreement: Agreement | None = None
+    errors: Mistakes | None = None
+    label_errors: LabelErrors | None = None
+    calibration: CalibrationReport | None = None
+    operating_points: OperatingPoints | None = None
+    prevalence: PrevalenceTable | None = None
+    decision_curve: DecisionCurve | None = None
+    conformal: PredictionSets | None = None
+    abstention: SelectivePrediction | None = None
+    answers: AnswerCounts | None = None
+    out_of_distribution: OutOfDistribution | None = None
+    attention: Attention | None = None
+    robustness: Robustness | None = None
+
+    @classmethod
+    def of(cls, numbers: Numbers, **parts: Any) -> Results:
+        """The numbers, and further parts by their names; those that are None are left out."""
+        known = {name: value for name, value in numbers if name in numbers}
+        return cls(**known | {name: part for name, part in parts.items() if part is not None})
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Results:
+        """What a metrics.json holds, of this version or of 0.1.0. Raises ValueError for anything else."""
+        found = with_new_names(content, RESULTS)
+        for key, names in (("report", HOLDER), ("out_of_distribution", OUT_OF_DISTRIBUTION)):
+            if isinstance(found.get(key), Mapping):
+                found[key] = with_new_names(found[key], names)
+        return cls.model_validate(found)
