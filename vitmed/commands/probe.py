@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import check_before_training
-from vitmed.commands.evaluate import picture
+from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.train import TrainResult, default_name, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
@@ -23,7 +23,7 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.table import METRICS
 from vitmed.models.vit import SIZES
-from vitmed.report.headline import Evaluation, check_gates, finish, parse_gates
+from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import flow_of, judged, why_left_out
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.checkpoint import portable
@@ -108,7 +108,7 @@ def _colours_alone(
                 "Images": f"{what}: {len(predictions):,} evaluated",
                 "Patients": patients_fact(splits),
             },
-            read=lambda path: picture(splits.root / path, preprocessing),
+            read=lambda path: thumbnail(splits.root / path, preprocessing),
             config=config.evaluate,
             notes=[
                 *patient_notes(splits, split),
@@ -117,7 +117,7 @@ def _colours_alone(
             ],
             flow=flow.model_copy(update={"judged": judged(predictions, split)}),
         )
-        results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
+        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result
