@@ -72,7 +72,7 @@ def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatc
     from vitmed.commands import train
 
     seen: list[Config] = []
-    monkeypatch.setattr(train, "_fresh", lambda config, *_: seen.append(config) or 1 / 0)
+    monkeypatch.setattr(train, "_new_run", lambda config, *_: seen.append(config) or 1 / 0)
     file = tmp_path / "c.yaml"
     file.write_text("train: {lr: 0.1, epochs: 11, seed: 3}\n")
     vitmed("train", "x", "-c", file, "--set", "train.lr=0.2", "--set", "train.epochs=12", "--lr", 0.3)
@@ -90,7 +90,7 @@ def test_train_with_json_and_gates(trained: Trained, vitmed: RUN, tmp_path: Path
     for text in (
         "research use only",
         "classes: 0 amber, 1 blue, 2 green",
-        "held out until the end",
+        "not used until training ends",
         "epoch   1/2",
         "report:",
     ):

@@ -161,7 +161,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
         seen.update(config.model_dump())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "_fresh", catch)
+    monkeypatch.setattr(train, "_new_run", catch)
     args: list[object] = []
     for flag, value in values().items():
         option = f"--{flag.replace('_', '-')}"
@@ -191,7 +191,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
         flag = args[0].removeprefix("--").replace("-", "_")
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == ALONE[flag]
-    monkeypatch.setattr(train, "_fresh", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
+    monkeypatch.setattr(train, "_new_run", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
     assert (
         vitmed("train", "x", "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code == 1
     )

@@ -275,7 +275,7 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
 ) -> None:
     from vitmed.training.run import TrainingRun
 
-    original, calls = TrainingRun._end_of_epoch, []
+    original, calls = TrainingRun.end_epoch, []
 
     def stopped(self: TrainingRun, event: object) -> None:
         original(self, event)  # type: ignore[arg-type]
@@ -283,7 +283,7 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(TrainingRun, "_end_of_epoch", stopped)
+    monkeypatch.setattr(TrainingRun, "end_epoch", stopped)
     with pytest.raises(Interrupted) as told:
         run(data, tmp_path)
     assert f"--resume {tmp_path / 'all'}" in str(told.value) and "fold 2 of 3" in str(told.value)

@@ -13,7 +13,7 @@ from conftest import TINY, Answer, Recorder, Trained, draw_only, draw_splits
 from PIL import Image
 
 import vitmed as package
-from vitmed.commands.explain import gallery, known_verdicts
+from vitmed.commands.explain import images_to_draw, known_verdicts
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.explanation.maps import Maps
 from vitmed.metrics.predictions import Predictions
@@ -147,9 +147,9 @@ def test_the_gallery_has_errors_first_and_right_ones_too() -> None:
     logits[:, 0] = 1
     logits[:6, 1] = np.arange(2, 8)  # six errors, the last of them the surest
     p = Predictions(("a", "b"), tuple(map(str, range(20))), None, labels, logits)
-    rows = gallery(p)
+    rows = images_to_draw(p)
     assert rows[:4].tolist() == [5, 4, 3, 2] and len(rows) == 8 and (rows[4:] >= 6).all()
-    assert len(gallery(Predictions(p.classes, p.paths[:7], None, labels[:7], logits[:7]))) == 7
+    assert len(images_to_draw(Predictions(p.classes, p.paths[:7], None, labels[:7], logits[:7]))) == 7
     maps = Maps(
         np.zeros((8, 4, 4, 3), np.uint8), p.predicted[rows], logits[rows], {"rollout": np.zeros((8, 2, 2))}, rows
     )

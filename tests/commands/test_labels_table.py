@@ -69,7 +69,9 @@ def test_the_proof_is_in_the_report(run: TrainResult) -> None:
     groups = load_checkpoint(run.folder).splits.groups()
     told = report["report"]["facts"]["Patients of the run"]
     counts = ", ".join(f"{len(groups[name])} in {name}" for name in ("train", "val", "test"))
-    assert told == f"{counts}, none in two; known by table (--labels)" and sum(map(len, groups.values())) == 12
+    assert (
+        told == f"{counts}, none in two splits; identified by table (--labels)" and sum(map(len, groups.values())) == 12
+    )
     assert report["resampling"] == "by patient" and all(note.startswith("Data: ") for note in report["report"]["notes"])
     assert "fold 2 of 3 by patient" in report["report"]["facts"]["Splits of the run"]
 
@@ -132,7 +134,7 @@ def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:
     notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
     leaks = [note for note in notes[:2] if note.startswith("Leakage: 4 patients of this split have images in another")]
     assert leaks and leaks[0] in (result.folder / "test" / "report.html").read_text()
-    assert "4 OF THEM IN TWO" in result.test.metrics["report"]["facts"]["Patients of the run"]
+    assert "4 OF THEM IN TWO SPLITS" in result.test.metrics["report"]["facts"]["Patients of the run"]
 
 
 def test_a_run_without_patients_says_so_at_the_head_and_shows_its_guess(tmp_path: Path) -> None:

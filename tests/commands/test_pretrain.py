@@ -178,7 +178,7 @@ def test_a_test_image_that_was_seen_is_told(tmp_path: Path, made: PretrainResult
     shutil.copy(data / "train" / "amber" / "amber_0.png", other / "test" / "amber" / "copy.png")
     ui = Recorder()
     result = train(other, weights=made.encoder, output=tmp_path, name="one", ui=ui, **AFTER)
-    assert any("1 images of test were used to make the weights" in text for text in ui.warned)
+    assert any("the weights were made with 1 test image:" in text for text in ui.warned)
     for metrics in (result.test.metrics, evaluate(result.folder, output=tmp_path / "r", ui=Recorder()).metrics):
         assert any("Leakage: 1 of these images was used to make the weights" in n for n in metrics["report"]["notes"])
     assert not any("Leakage" in note for note in result.val.metrics["report"]["notes"])
@@ -312,7 +312,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     del values["group_regex"]  # one way of knowing patients at a time
     assert {*values, "group_regex"} == set(PRETRAIN_FLAGS)
     seen: list[PretrainConfig] = []
-    monkeypatch.setattr(pretrain, "_fresh", lambda config, *_: seen.append(config) or 1 / 0)
+    monkeypatch.setattr(pretrain, "_new_run", lambda config, *_: seen.append(config) or 1 / 0)
     args: list[object] = []
     for flag, value in values.items():
         option = f"--{flag.replace('_', '-')}"

@@ -59,7 +59,7 @@ def test_as_asked() -> None:
 
 
 def test_the_description_is_no_host_name() -> None:
-    assert describe(CPU) == f"cpu ({torch.get_num_threads()} threads)"
+    assert describe(CPU) == ("cpu, 1 thread" if (n := torch.get_num_threads()) == 1 else f"cpu, {n} threads")
     assert os.uname().nodename not in describe(CPU)
 
 

@@ -202,7 +202,7 @@ def test_an_image_in_two_splits_is_noticed(tmp_path: Path) -> None:
 
     preprocessing = Preprocessing(16, 3, "pad", "imagenet")
     run.check_images(run.images_of(splits, preprocessing), DataConfig(), ui := Recorder())
-    assert any("1 images of test are byte for byte in train" in line for line in ui.warned)
+    assert any("identical copies of 1 test image are in another split" in line for line in ui.warned)
 
 
 # --- what is refused, and how

@@ -107,7 +107,7 @@ def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
     result = train(data, output=tmp_path, name="a", epochs=1, device="cpu", sets=["model.width=48"], ui=ui)
     config = load_checkpoint(result.folder).config
     said = "\n".join(ui.said)
-    assert "plan for from scratch, 12 training and 6 validation images of about 20 px, cpu;" in said
+    assert "plan for from scratch, 12 training and 6 validation images of about 20 px, cpu (" in said
     assert (config.model.image_size, config.model.patch_size, config.model.width) == (
         32,
         8,

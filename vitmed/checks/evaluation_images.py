@@ -89,7 +89,7 @@ def own_notes(saved: Checkpoint, split: str, now: list[str]) -> list[str]:
     """Notes on the run's own split: its part in making the model, changed files, and copies in other splits."""
     notes = []
     if split != "test":
-        notes.append(f"This is the {split} split: it took part in making the model, so its numbers are optimistic.")
+        notes.append(f"The {split} split was used to make the model, so its numbers are optimistic.")
     changed = sum(a != b for a, b in zip(now, saved.hashes[split], strict=True))
     if changed:
         verb = "has" if changed == 1 else "have"

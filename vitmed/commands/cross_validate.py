@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.evaluate import picture
+from vitmed.commands.evaluate import thumbnail
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, Interrupted, UsageError
 from vitmed.core.files import write_json
@@ -28,7 +28,7 @@ from vitmed.decisions.reliability import FittedCalibration
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.metrics.table import METRICS
-from vitmed.report.headline import Evaluation, finish
+from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import PREDICTIONS, read_baselines, write_report
@@ -100,7 +100,7 @@ def _go_on(
             raise Interrupted(
                 f"in fold {fold} of {count}: {error.problem}", f"vitmed train --resume {folder.path}"
             ) from None
-    return folder, finish(_pool(folder, places, ui), gates, ui)
+    return folder, report_evaluation(_pool(folder, places, ui), gates, ui)
 
 
 def _one(
@@ -161,7 +161,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
             pooled,
             title=f"{len(places)} folds of {data_folder(root).resolve().name}",
             facts=_facts(results, pooled),
-            read=lambda path: picture(root / path, first.preprocessing),
+            read=lambda path: thumbnail(root / path, first.preprocessing),
             config=config,
             notes=notes,
             baselines={key: pool([found[key] for found in baselines]) for key in shared},

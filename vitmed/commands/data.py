@@ -1,4 +1,4 @@
-"""`vitmed data list`, `get` and `import`: public data sets as folders of images. Loads no torch."""
+"""`vitmed data list`, `get` and `import`: public data sets as folders of images. Imports no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = "a MedMNIST .npz, a folder of CIFAR or MNIST files, or an archive of one
 
 
 def datasets_table() -> list[dict[str, Any]]:
-    """One row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch of it."""
+    """One row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch."""
     return [
         {
             "name": name,
@@ -46,20 +46,20 @@ def datasets_table() -> list[dict[str, Any]]:
 
 
 def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui | None = None) -> Path:
-    """Download a public set, check it, and lay it out as a folder that `train` takes.
+    """Download a public set, check it, and write it as a folder for `train`.
 
     Args:
-        name: of `vitmed data list`.
-        folder: a new or empty one. It is there whole or not at all.
+        name: a name of `vitmed data list`.
+        folder: a new or empty folder. It is written completely or not at all.
         offline: open no connection: the files must be in the cache already.
         ui: where messages and progress go.
 
     Returns:
-        the folder. Where the file names tell the patients, `groups.csv` (path, patient) lies in it too.
+        the folder. It also holds `groups.csv` (path, patient) if the file names contain the patients.
 
     Raises:
-        UsageError: an unknown name, a folder that is not empty, or one that cannot be written.
-        DataError: the set cannot be fetched, or what came is not what the card says.
+        UsageError: an unknown name, or a folder that is not empty or cannot be written.
+        DataError: the set cannot be fetched, or differs from its card.
     """
     ui, folder, card = ui or Ui(), Path(folder), find_set(name)
     assert card.download is not None
@@ -73,70 +73,70 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
         if card.download.layout == "folders":
             _pick_classes(what, card, part, ui)
         else:
-            _lay_out(what, part, ui)
+            _convert(what, part, ui)
         images = image_files(part)
         patients = _write_groups(part, images, card)
-    told = f", {patients:,} patients ({folder / GROUPS})" if patients is not None else ", patients not known"
-    ui.say(f"{folder}: {len(images):,} images{told}")
+    known = f"{patients:,} patients ({folder / GROUPS})" if patients is not None else "patients unknown"
+    ui.say(f"{folder}: {len(images):,} images, {known}")
     if card.download.layout == "medmnist":
-        ui.say(f"the file itself can be trained on too: vitmed train {files[0]}")
-    ui.say(f"what was downloaded is kept in {store}; it can be deleted")
+        ui.say(f"you can also train on the file itself: vitmed train {files[0]}")
+    ui.say(f"the download is kept in {store}; you can delete it")
     ui.say(advice(card, folder))
     return folder
 
 
 def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None) -> Path:
-    """Write the files of a public set as a folder that `train` takes, without loss.
+    """Write the files of a public set, without loss, as a folder for `train`.
 
     Args:
-        source: a MedMNIST .npz; a folder of CIFAR-10 or CIFAR-100 (binary or python version) or of MNIST's four
-            files; or a zip or tar of such a folder, or of folders of images.
-        folder: a new or empty one. It is there whole or not at all.
+        source: a MedMNIST .npz; a folder of CIFAR-10, CIFAR-100 (binary or Python version) or MNIST's four files; or
+            a zip or tar of such a folder or of folders of images.
+        folder: a new or empty folder. It is written completely or not at all.
         ui: where messages and progress go.
 
     Returns:
         the folder: `{train,val,test}/<class>/<index>.png`.
 
     Raises:
-        UsageError: a folder that is not empty, or one that cannot be written.
-        DataError: files that are not of these kinds, damaged, incomplete or hostile.
+        UsageError: a folder that is not empty or cannot be written.
+        DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
     ui, source, folder = ui or Ui(), Path(source), Path(folder)
     check_new(folder)
     if not source.exists():
         raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
     with new_folder(folder) as part:
-        _lay_out(source, part, ui)
+        _convert(source, part, ui)
         count = len(image_files(part))
-    ui.say(f"{folder}: {count:,} images, patients not known")
-    ui.say(f"Then: vitmed train {folder}")
+    ui.say(f"{folder}: {count:,} images, patients unknown")
+    ui.say(f"to train on it: vitmed train {folder}")
     return folder
 
 
-def _lay_out(source: Path, part: Path, ui: Ui) -> None:
-    """Fill the folder `part` from files of a known kind. Raises DataError for others."""
+def _convert(source: Path, part: Path, ui: Ui) -> None:
+    """Fill the folder `part` from files of a known kind. Raises DataError for other kinds."""
     if source.is_file() and is_archive(source):
         with _unpacked(source, part, ui) as place:
-            _take(source, place, part, ui)
+            _convert_unpacked(source, place, part, ui)
     elif (original := read_public_files(source)) is not None:
         write_folder(original, part, ui)
     else:
-        raise DataError(f"{source}: not files of a kind that vitmed knows", f"name {KINDS}")
+        raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
 
 
 @contextlib.contextmanager
 def _unpacked(archive: Path, part: Path, ui: Ui) -> Iterator[Path]:
-    """A folder that holds what an archive does, until the end of the block."""
+    """The content of an archive in a folder that lasts until the end of the block."""
     place = part / ".unpacked"
     place.mkdir()
     unpack(archive, place, ui)
-    shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # what a Mac adds to a zip
+    shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
     yield place
     shutil.rmtree(place)
 
 
-def _take(archive: Path, place: Path, part: Path, ui: Ui) -> None:
-    """What an archive held: files of a known kind, or folders of images; below folders that hold nothing else."""
+def _convert_unpacked(archive: Path, place: Path, part: Path, ui: Ui) -> None:
+    """Fill `part` from an unpacked archive: files of a known kind or folders of images, at any depth."""
     while True:
         if (original := read_public_files(place)) is not None:
             write_folder(original, part, ui)
@@ -147,25 +147,24 @@ def _take(archive: Path, place: Path, part: Path, ui: Ui) -> None:
             return
         inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
         if len(inner) != 1 or not inner[0].is_dir():
-            raise DataError(f"{archive}: holds no files of a kind that vitmed knows", f"name {KINDS}")
+            raise DataError(f"{archive}: holds no kind of file that vitmed knows", f"name {KINDS}")
         place = inner[0]
 
 
 def _pick_classes(archive: Path, card: Card, part: Path, ui: Ui) -> None:
-    """The class folders that the card names, and nothing else of the archive."""
+    """Take only the class folders named by the card from the archive."""
     assert card.download is not None
     with _unpacked(archive, part, ui) as place:
         for name in card.classes:
             found = place / card.download.folder / name
             if not found.is_dir():
-                raise DataError(
-                    f"{archive}: has no folder {card.download.folder}/{name}", "the card may be out of date"
-                )
+                missing = f"{archive}: has no folder {card.download.folder}/{name}"
+                raise DataError(missing, "report it: the card of this set may be out of date")
             found.rename(part / name)
 
 
 def _write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
-    """Write groups.csv where the card's expression finds the patients; their number, or None where none are known."""
+    """Write groups.csv if the card's expression finds patients; their number, or None if the card has none."""
     if card.group_regex is None:
         return None
     pattern = compile_group(card.group_regex)

@@ -1,4 +1,4 @@
-"""`vitmed demo`: the ordinary commands on images that vitmed draws itself."""
+"""`vitmed demo`: train and evaluate on images that vitmed draws."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.ui import Ui
 from vitmed.data.synthetic import draw_cells
-
-RECIPE = "demo"
 
 
 def demo(
@@ -20,17 +18,17 @@ def demo(
     fail_under: tuple[str, ...] = (),
     ui: Ui | None = None,
 ) -> TrainResult:
-    """Draw blood-smear cells, train a small ViT on some patients, evaluate it on others.
+    """Draw blood-smear cells of simulated patients, train a small ViT on some patients, evaluate it on the others.
 
     Args:
         output: folder for the images (`cells-<seed>/`) and the runs.
-        seed: of the drawing and of the training.
-        cells: about how many cells.
+        seed: seed of the drawing and of the training.
+        cells: approximate number of cells.
     """
     ui = ui or Ui()
     data = Path(output) / f"cells-{seed}"
     with ui.bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)
-    ui.say(f"{data}: drawn blood-smear cells, split by patient; no image of a person")
+    ui.say(f"images: drawn blood-smear cells of simulated patients, in {data}")
     runs = Path(output) / "runs"
-    return train(data, config=RECIPE, output=runs, name="demo", seed=seed, device=device, fail_under=fail_under, ui=ui)
+    return train(data, config="demo", output=runs, name="demo", seed=seed, device=device, fail_under=fail_under, ui=ui)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.evaluation_images import Asked, choose_samples
-from vitmed.commands.explain import look
+from vitmed.commands.explain import check_attention
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
@@ -28,7 +28,7 @@ from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.inference import check_finite, predict_logits
-from vitmed.report.headline import Evaluation, finish, parse_gates
+from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.pdf import check_formats
@@ -138,7 +138,7 @@ def evaluate(
     asked = config.map_images
     if asked is None and chosen.part in ("train", "val"):
         asked = 0  # half a minute each time, for a report that nobody relies on
-    attention, maps = look(model, saved.preprocessing, read, predictions, asked, ui)
+    attention, maps = check_attention(model, saved.preprocessing, read, predictions, asked, ui)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
     own = split if is_file_window(saved, chosen) else None
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
@@ -150,7 +150,7 @@ def evaluate(
             predictions,
             title=what,
             facts=facts(saved, what, len(samples), describe(where)),
-            read=lambda path: picture(root / path, saved.preprocessing),
+            read=lambda path: thumbnail(root / path, saved.preprocessing),
             records=read_json_lines(run.metrics) or None,
             validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
             internal=internal,
@@ -165,7 +165,7 @@ def evaluate(
         )
     if own == "test" and output is None and saved.path.name == run.best.name:
         _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
-    return finish(Evaluation(predictions, metrics, folder), gates, ui)
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 
 
 def _write_card(run: RunFolder, card: str, ui: Ui) -> None:
@@ -190,8 +190,8 @@ def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predic
     return {key: other for key, other in read_baselines(folder).items() if same_images(other, predictions)}
 
 
-def picture(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
-    """An image to look at, (H, W, 3) uint8, no side longer than `side`; in the window in which the network sees it."""
+def thumbnail(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
+    """An image for a report, (H, W, 3) uint8, at most `side` px on its longer side, in the network's window."""
     image = read_image(path, frame=how.frame, window=how.window)
     image.thumbnail((side, side))
     return np.asarray(image)

@@ -1,4 +1,4 @@
-"""`vitmed explain`: maps of where a checkpoint looked; and what an evaluation finds about such maps."""
+"""`vitmed explain`: attention maps of a checkpoint; and the maps of an evaluation with their faithfulness."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
 from vitmed.training.checkpoint import Checkpoint
 
-SHOWN = 8  # images of an evaluation whose maps are drawn: half of them errors, where there are so many
+SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 FOLDER, NUMBERS = "explain", "explain.json"
-BATCH = 16  # images that are read and explained at once
+BATCH = 16  # images to read and explain at once
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` gave.
+    """What `explain` returns.
 
     Attributes:
-        predictions: of the images that could be read; the others stand in its `errors`.
-        maps: method -> (S, h, w) float32 in 0..1, of the images in the order of the predictions.
-        targets: (S,) the class that is explained of each.
-        verdicts: method -> what the newest evaluation of the run found of it, in words; empty where none is known.
-        folder: explain.json and a picture for each image.
+        predictions: of the readable images; the others are in its `errors`.
+        maps: method -> (S, h, w) float32 in 0..1, in the order of the predictions.
+        targets: (S,) the explained class of each image.
+        verdicts: method -> the verdict of the newest evaluation of the run, in words; empty without one.
+        folder: holds explain.json and a picture for each image.
     """
 
     predictions: Predictions
@@ -68,15 +68,15 @@ def explain(
     """Draw where the network looked when it classified images.
 
     Args:
-        images, checkpoint, runs, frame: as of `predict`.
-        methods: keys of `attention.METHODS`; none: all of them.
-        target: the class to explain; default the predicted one of each image.
-        output: folder of the pictures and explain.json; default `explain`, never one that is there.
+        images, checkpoint, runs, frame: as in `predict`.
+        methods: keys of `attention.METHODS`; default all.
+        target: the class to explain; default the predicted class of each image.
+        output: new folder for the pictures and explain.json; default `explain`, or `explain-2` and so on.
         ui: where messages and progress go.
 
     Raises:
-        DataError: no image that can be read. CheckpointError: no run, or a checkpoint that cannot be used.
-        UsageError: a method or class that there is not, or no place for the folder.
+        DataError: no readable image. CheckpointError: no run, or an unusable checkpoint.
+        UsageError: an unknown method or class, or an output folder that cannot be used.
     """
     ui = ui or Ui()
     for name in methods:
@@ -89,7 +89,7 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     folder = free_name(Path(FOLDER)) if output is None else Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+        raise UsageError(f"{folder}: exists and is not empty", "name a new folder with --output")
     for place in (Path(name) for name in named):
         if place.is_dir() and place.resolve() != Path().resolve():
             refuse_inside(place, folder)
@@ -121,27 +121,27 @@ def explain(
 
 
 def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:
-    """The maps of images that could be read a moment ago."""
+    """The maps of images that `predict` could read."""
     parts: list[Maps] = []
     with ui.bar("explaining") as advance:
         for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
             if problems:
-                raise DataError("\n".join(problems.values()), "name images that stay where they are")
+                raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
             parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows)))
             advance(rows[-1] + 1, len(paths))
     return joined(parts)
 
 
-UNCHECKED = "not checked; vitmed evaluate finds out whether such maps explain anything"
+UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain the predictions"
 
 
 def picture_name(row: int) -> str:
-    """The file of an image's picture: by its row, as its own name may hold a patient's."""
+    """The file of an image's picture, named by row, because the image's own name may contain a patient's."""
     return f"row-{row + 1}.png"
 
 
 def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
-    """What explain.json holds: the paths stand here alone."""
+    """The content of explain.json, the only output that names the paths."""
     p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
     rows = [
         {
@@ -166,7 +166,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
 
 
 def known_verdicts(saved: Checkpoint) -> dict[str, str]:
-    """Method -> the verdict of the newest report on the maps of these weights, test before validation."""
+    """Method -> the verdict of the newest report on maps of these weights; the test goes before validation."""
     files = sorted(
         saved.path.parent.glob("*/metrics.json"),
         key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
@@ -183,7 +183,7 @@ def known_verdicts(saved: Checkpoint) -> dict[str, str]:
     return {}
 
 
-def look(
+def check_attention(
     model: ViT,
     preprocessing: Preprocessing,
     read: Callable[[int], np.ndarray],
@@ -191,36 +191,36 @@ def look(
     images: int | None,
     ui: Ui,
 ) -> tuple[Attention | None, Maps | None]:
-    """What an evaluation says of maps: the verdict on each method, and the maps of some images for its figure.
+    """Check the maps of an evaluation: a verdict on each method, and the maps of some images for the figure.
 
     Args:
         read: row of the predictions -> (S, S, C) uint8.
-        images: how many to look at for the verdict; None: as many as take some seconds; 0: no maps at all.
+        images: how many images to check; None: as many as take some seconds; 0: no maps at all.
 
     Returns:
-        the verdict and the maps; None and None where nothing is asked.
+        the verdicts and the maps; None and None without maps.
     """
     if images == 0 or not len(predictions):
         return None, None
-    shown = gallery(predictions)
+    shown = images_to_draw(predictions)
     pictures = np.stack([read(int(i)) for i in shown])
     maps = attention_maps(model, preprocessing, pictures, predictions.predicted[shown], shown)
     count = affordable(model) if images is None else images
     if images is None and count < FEW <= len(predictions):
-        slow = "it would take minutes on this machine; --map-images 8 does it"
+        slow = "a check would take minutes on this machine; --map-images 8 asks for it"
         found = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8), np.empty(0, int))
         return found.model_copy(update={"reason": slow, "drawn": ""}), maps
     rows, units, drawn = sample(known_labels(predictions), predictions.groups, count)
-    with ui.bar("checking maps of attention") as advance:
+    with ui.bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
-    told = [f"{part.title} {part.verdict}" for part in found.methods.values()]
-    ui.say("maps: " + ("; ".join(told) or f"not checked: {found.reason}"))
+    verdicts = "; ".join(f"{part.title} {part.verdict}" for part in found.methods.values())
+    ui.say(f"attention maps: {verdicts or f'not checked: {found.reason}'}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 
-def gallery(predictions: Predictions) -> np.ndarray:
-    """Rows of up to `SHOWN` images: the most confident errors, then right ones drawn at random (always the same)."""
+def images_to_draw(predictions: Predictions) -> np.ndarray:
+    """Rows of up to `SHOWN` images: the most confident errors, then correct ones drawn with a fixed seed."""
     right = predictions.predicted == known_labels(predictions)
     wrong, others = np.flatnonzero(~right), np.random.default_rng(0).permutation(np.flatnonzero(right))
     errors = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]

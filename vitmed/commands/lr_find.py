@@ -1,4 +1,4 @@
-"""`vitmed lr-find`: train while the learning rate rises, look at the loss, suggest a rate."""
+"""`vitmed lr-find`: raise the learning rate while training, and suggest a rate from the loss."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_all
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
-from vitmed.training.loop import classification_loss, end_epoch, rest_of_epoch
+from vitmed.training.loop import classification_loss, end_epoch, train_epoch
 from vitmed.training.lr_range import RangeTest, rising_rates, run_range_test
-from vitmed.training.prepare import get_ready
+from vitmed.training.prepare import prepare_run
 from vitmed.training.run import TrainingRun
 
 
@@ -37,22 +37,22 @@ def lr_find(
     ui: Ui | None = None,
     **flags: Any,
 ) -> RangeTest:
-    """The learning rate range test: what `train` would do, with a rate that rises from step to step.
+    """The learning-rate range test: train as `train` would, but raise the rate with every step.
 
-    Only training images are looked at; no run folder is made and nothing is kept but the picture.
+    It reads only training images, makes no run folder and keeps only the picture.
 
     Args:
-        data, config, sets, offline, flags: as of `train`.
+        data, config, sets, offline, flags: as in `train`.
         output: the picture (PNG); never overwritten, the next is lr_find-2.png.
-        low, high: the first and the last learning rate; steps: how many.
+        low, high: the first and the last learning rate; steps: the number of steps.
 
     Raises:
-        UsageError: rates or steps that make no range; VitmedError: as `train`.
+        UsageError: rates or steps that make no range; VitmedError: as in `train`.
     """
     ui = ui or Ui()
     if not 0 < low < high or steps < 20:
         raise UsageError(
-            f"a range from {low:g} to {high:g} in {steps} steps", "a low rate above 0, a higher one, 20 steps or more"
+            f"{low:g} to {high:g} in {steps} steps is no range", "--low above 0, a larger --high, --steps 20 or more"
         )
     overrides = read_overrides(flags, FLAGS, "lr_find")
     if data is not None:
@@ -62,34 +62,36 @@ def lr_find(
     if file.suffix.lower() != ".png":
         raise UsageError(f"{file}: the picture is a PNG", f"--output {file.with_suffix('.png')}")
     check_writable(file)
-    ready = get_ready(load_config(config, overrides, sets), config is None, offline, ui)
-    refuse_inside(ready.splits.root, file)
-    session = TrainingRun(ready.config, ready.splits, ready.device, ui, ready.weights)
-    read_all({"train": session.images["train"]}, ready.config.data, ui)
-    session.prepare()
+    prepared = prepare_run(load_config(config, overrides, sets), config is None, offline, ui)
+    refuse_inside(prepared.splits.root, file)
+    run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
+    read_all({"train": run.images["train"]}, prepared.config.data, ui)
+    run.prepare()
     rates = rising_rates(low, high, steps)
-    found = run_range_test(rates, _losses(session, rates, ui))
+    found = run_range_test(rates, _losses(run, rates, ui))
     write_bytes(file, png(lr_range(found)))
-    planned = ready.config.train.lr
-    ui.say(f"{'ended where the loss rose' if found.diverged else 'the loss did not diverge'}; picture: {file}")
+    planned = prepared.config.train.lr
+    ui.say(
+        f"the test {'ended because the loss rose' if found.diverged else 'ended without a rise of the loss'}: {file}"
+    )
     if found.valley is None or found.steepest is None:
-        ui.warn("the loss never fell: no learning rate can be suggested; more --steps, or another range")
+        ui.warn("the loss never fell, so no learning rate is suggested; try more --steps or another range")
     else:
         ui.say(f"suggested: --lr {found.valley:.1e} (valley); steepest descent at {found.steepest:.1e}")
-        ui.say(f"training would take {planned:.1e}; the test is noisy: within a factor of three is alike")
+        ui.say(f"train would use {planned:.1e}; rates within a factor of three are equivalent in this noisy test")
     return found
 
 
-def _losses(session: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]:
-    """The mean training loss of every optimiser step, as long as somebody asks."""
-    config, state, batches = session.config, session.state, session.batches
-    classes, preprocessing = len(session.splits.classes), session.images["train"].preprocessing
-    loss_of = classification_loss(state.model, batches.labels, preprocessing, classes, config, session.precision)
-    seen: list[torch.Tensor] = []
+def _losses(run: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]:
+    """The mean training loss of each optimiser step."""
+    config, state, batches = run.config, run.state, run.batches
+    classes, preprocessing = len(run.splits.classes), run.images["train"].preprocessing
+    loss_of = classification_loss(state.model, batches.labels, preprocessing, classes, config, run.precision)
+    losses: list[torch.Tensor] = []
 
-    def noted(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def recorded_loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss = loss_of(images, labels)
-        seen.append(loss.detach())
+        losses.append(loss.detach())
         return loss
 
     def ended() -> bool:
@@ -98,17 +100,17 @@ def _losses(session: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[fl
     done = 0
     with ui.bar("raising the learning rate", unit="steps") as advance:
         while not ended():
-            events = rest_of_epoch(
-                state, session.loader, batches, noted, config, session.device, ended, lambda step: rates[step]
+            events = train_epoch(
+                state, run.loader, batches, recorded_loss, config, run.device, ended, lambda step: rates[step]
             )
             try:
                 for _ in events:
                     if state.step > done:
                         done = state.step
                         advance(done, len(rates))
-                        yield float(torch.stack(seen).mean())
-                        seen.clear()
-            except VitmedError:  # a loss that is no number, in the middle of a step
+                        yield float(torch.stack(losses).mean())
+                        losses.clear()
+            except VitmedError:  # the loss is NaN or infinite
                 yield math.nan
                 return
             end_epoch(state, {})

@@ -1,4 +1,4 @@
-"""`vitmed plan`: the settings that `train` would take, why, and how long it would train."""
+"""`vitmed plan`: the settings that `train` would use, why, and how long training would take."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from vitmed.core.load_config import load_config
 from vitmed.core.places import as_written
 from vitmed.core.ui import Ui
 from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
-from vitmed.training.prepare import TIMED, Ready, get_ready, minutes_of_training
+from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepare_run
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `vitmed plan` found: the configuration, why, what it costs, and the file that it was written to."""
+    """The planned configuration, its reasons, the estimated minutes, and the file with the plan."""
 
     config: Config
     settings: list[PlannedSetting]
@@ -42,17 +42,17 @@ def plan(
     ui: Ui | None = None,
     **flags: Any,
 ) -> Plan:
-    """What `train` would take for this folder, why, and how long it would take; written as a config to edit.
+    """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 
-    Nothing is trained: the training images are counted, and a few steps on random numbers are timed.
+    Nothing is trained: plan counts the training images and times a few steps on random numbers.
 
     Args:
-        data, config, sets, flags: as of `train`. What they set is kept.
+        data, config, sets, flags: as in `train`. The plan keeps the settings they make.
         output: the YAML file; never overwritten, the next is plan-2.yaml.
-        offline: open no connection, also not for public weights.
+        offline: open no connection, not even for public weights.
 
     Raises:
-        VitmedError: as `train`.
+        VitmedError: as in `train`.
     """
     ui = ui or Ui()
     overrides = read_overrides(flags, FLAGS, "plan")
@@ -62,35 +62,35 @@ def plan(
     if file.is_file():
         file = free_name(file, file.suffix)
     check_writable(file)
-    ready = get_ready(load_config(config, overrides, sets), True, offline, ui)
-    ui.say(f"plan for {ready.inputs}:")
-    for line in describe(ready.settings):
+    prepared = prepare_run(load_config(config, overrides, sets), True, offline, ui)
+    ui.say(f"plan for {prepared.inputs}:")
+    for line in describe(prepared.settings):
         ui.say(f"  {line}")
     with ui.bar("timing a step", unit="steps"):
-        minutes = minutes_of_training(ready)
-    train = ready.config.train
+        minutes = estimated_minutes(prepared)
+    train = prepared.config.train
     time_needed = "under a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
     ui.say(
-        f"{time_needed} for {train.epochs} epochs on {describe_device(ready.device)} ({TIMED} steps on random numbers "
-        "timed; reading and augmenting images, baselines and the evaluation not counted)"
+        f"{time_needed} for {train.epochs} epochs on {describe_device(prepared.device)} (from {TIMED} "
+        "timed steps on random numbers, without reading and augmenting images, baselines and the evaluation)"
     )
-    write_text(file, plan_yaml(ready, file.parent))
-    ui.say(f"edit {file} and train with: vitmed train --config {file}")
-    return Plan(ready.config, ready.settings, ready.inputs, minutes, file)
+    write_text(file, plan_yaml(prepared, file.parent))
+    ui.say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
+    return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)
 
 
-def plan_yaml(ready: Ready, folder: Path) -> str:
-    """What was set and what was decided, each with its reason, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in ready.settings}
-    lines = [f"# vitmed plan: {ready.inputs}", "# Train with: vitmed train --config THIS_FILE"]
+def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
+    """The given and the planned settings, with reasons, as a config file in `folder`."""
+    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.settings}
+    lines = [f"# vitmed plan: {prepared.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
-        asked, definite = getattr(ready.given, section), getattr(ready.config, section)
+        asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
         fields = {
             field: value
             for field, value in definite
             if f"{section}.{field}" in reasons
-            or field in fields_set(ready.given, section)
-            or value != getattr(asked, field)  # `auto`, made definite
+            or field in fields_set(prepared.given, section)
+            or value != getattr(asked, field)  # an `auto` that was resolved
         }
         for key in ("root", "groups", "labels", "weights"):
             if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110

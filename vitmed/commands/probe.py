@@ -1,4 +1,4 @@
-"""`vitmed probe`: what can be told from the images without training a network."""
+"""`vitmed probe`: evaluate a baseline that trains no network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import check_before_training
-from vitmed.commands.evaluate import picture
+from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.train import TrainResult, default_name, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
@@ -23,11 +23,11 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.table import METRICS
 from vitmed.models.vit import SIZES
-from vitmed.report.headline import Evaluation, check_gates, finish, parse_gates
+from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import flow_of, judged, why_left_out
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.checkpoint import store_paths
-from vitmed.training.prepare import settle_window
+from vitmed.training.prepare import with_window
 from vitmed.training.run import check_images, images_of, splits_csv
 from vitmed.training.run_baselines import fit_colours
 
@@ -44,20 +44,20 @@ def probe(
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
-    """The honest baseline, in minutes: no network is trained.
+    """Evaluate a baseline in minutes, without training a network.
 
     With `weights`: logistic regression and nearest neighbours on the features of the frozen network, as
-    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images, which sees no
-    shapes; what it can tell, a shortcut can tell.
+    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images. It sees no
+    shapes, so a good result points to a shortcut.
 
     Args:
-        data, config, sets, output, name, fail_under, offline, flags: as of `train`.
+        data, config, sets, output, name, fail_under, offline, flags: as in `train`.
 
     Returns:
         as `train`; `checkpoint` is None without weights.
 
     Raises:
-        VitmedError: as `train`.
+        VitmedError: as in `train`.
     """
     ui = ui or Ui()
     overrides = read_overrides(flags, FLAGS, "probe")
@@ -70,20 +70,20 @@ def probe(
         return train(data, offline=offline, ui=ui, **flags)
     check_names(settings, SIZES, POLICIES, METRICS)
     if settings.data.folds is not None and settings.data.fold is None:
-        raise UsageError("without weights, probe judges one fold", "say which: --fold 1")
+        raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
     return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
 
 
 def _colours_alone(
     config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
 ) -> TrainResult:
-    """Train and val fit and choose; val and test are judged, with a report each."""
+    """Fit on train, choose on val, and evaluate val and test, each with a report."""
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
-    report_patients(splits, "a patient may be in two splits, which flatters the result", ui)
+    report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    config = settle_window(config, splits, ui)
+    config = with_window(config, splits, ui)
     preprocessing = Preprocessing.of(config)
     images = images_of(splits, preprocessing)
     hashes, records = check_images(images, config.data, ui)
@@ -91,12 +91,12 @@ def _colours_alone(
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, store_paths(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
-    judge = fit_colours(splits, images, ui)
+    logits_of = fit_colours(splits, images, ui)
     flow = flow_of(splits, hashes, counts, why_left_out(config.data))
     results = {}
     for split in ("val", "test"):
         predictions = labelled(
-            splits.classes, splits.samples[split], judge(split), config.data.positive, splits.columns
+            splits.classes, splits.samples[split], logits_of(split), config.data.positive, splits.columns
         )
         what = f"{split} of {splits.root.resolve().name}"
         metrics = write_report(
@@ -105,19 +105,19 @@ def _colours_alone(
             title=f"{what}: colours and size alone",
             facts={
                 "Model": BASELINES["colour_and_size"],
-                "Images": f"{what}: {len(predictions):,} judged",
+                "Images": f"{what}: {len(predictions):,} evaluated",
                 "Patients": describe_patients(splits),
             },
-            read=lambda path: picture(splits.root / path, preprocessing),
+            read=lambda path: thumbnail(splits.root / path, preprocessing),
             config=config.evaluate,
             notes=[
                 *patient_notes(splits, split),
-                "No network: this tells what stain, light, format and size give away.",
+                "No network: this shows what stain, light, format and size reveal about the class.",
                 *notes,
             ],
             flow=flow.model_copy(update={"judged": judged(predictions, split)}),
         )
-        results[split] = finish(Evaluation(predictions, metrics, folder.path / split), {}, ui)
+        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result

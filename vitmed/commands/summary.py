@@ -24,12 +24,12 @@ def build_model(
     ui: Ui | None = None,
     **fields: Any,
 ) -> ViT:
-    """A ViT of a named size, or that of a weight file; any field of `ModelConfig` can be set (image_size=32).
+    """A ViT of a named size or of a weight file; keywords set any field of `ModelConfig` (image_size=32).
 
     Args:
-        model: default vit_tiny, or what `weights` holds.
-        num_classes: K; default that of the head in `weights`, else 1000. A head of K classes is kept.
-        offline: open no connection for public weights named by `weights`.
+        model: default: the network of `weights`, else vit_tiny.
+        num_classes: K; default: the classes of the head in `weights`, else 1000. A head of K classes is kept.
+        offline: open no connection for the public weights of `weights`.
         ui: where messages go.
 
     Raises:
@@ -48,14 +48,14 @@ def build_model(
 
 
 def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: Any) -> str:
-    """torchinfo's table of a model: a size's name, a checkpoint file, or a recipe's name or file.
+    """torchinfo's table of a model: a size, a checkpoint file, or the name or file of a recipe.
 
     Raises:
-        VitmedError: nothing of that name.
+        VitmedError: there is no such model.
     """
     if model.endswith(".pt") or (Path(model) / "best.pt").is_file():
         if fields or num_classes is not None:
-            raise UsageError(f"{model}: a checkpoint has its numbers", "leave the other options out")
+            raise UsageError(f"{model}: a checkpoint fixes its own sizes", "leave the other options out")
         checkpoint = load_checkpoint(model)
         return summarise(checkpoint.model(), checkpoint.config.model)
     if model in SIZES:

@@ -1,10 +1,10 @@
-"""`vitmed train`: a folder of images -> a run folder with checkpoints and an evaluation."""
+"""`vitmed train`: from a folder of images to a run folder with checkpoints and an evaluation."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from vitmed.checks.data_check import check_before_training
 from vitmed.commands.cross_validate import resume_folds, train_folds
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import Config, ModelConfig
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.errors import CheckpointError, Interrupted, UsageError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
-from vitmed.core.load_config import build_config, load_config
+from vitmed.core.load_config import AnyConfig, build_config, load_config
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
@@ -32,19 +32,19 @@ from vitmed.report.plots.training import training_curves
 from vitmed.training.checkpoint import find_paths, load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
-from vitmed.training.prepare import get_ready
-from vitmed.training.run import TrainingRun
+from vitmed.training.prepare import prepare_run
+from vitmed.training.run import Run, TrainingRun
 from vitmed.training.run_baselines import Baselines
 
-# What may be said beside --resume: how long to go on, and what changes no result.
+# Settings allowed beside --resume: the length of the training, and those that change no result.
 RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers", "data.cache", "data.cache_gb"}
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What training gave: the run folder, and the evaluations of its best checkpoint.
+    """The run folder, the best checkpoint and its evaluations.
 
-    Without a network the checkpoint is None; so it is with several folds, which are judged by their tests together.
+    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds.
     """
 
     folder: Path
@@ -70,29 +70,29 @@ def train(
 
     Args:
         data: the folder; `root/<class>/` or `root/{train,val,test}/<class>/`.
-        config: a YAML file or the name of a recipe; `sets` ("train.lr=1e-4") and flags go over it.
-        output: the folder that run folders are made in.
-        name: of the run folder; default date, data and model.
-        resume: a run folder to go on with, to the same weights as if it had never stopped.
+        config: a YAML file or the name of a recipe; `sets` ("train.lr=1e-4") and flags override it.
+        output: the folder in which to make the run folder.
+        name: name of the run folder; default date, data and model.
+        resume: a run folder to continue; the weights come out as if it had never stopped.
         fail_under: gates on the test metrics, such as "auroc=0.9".
-        offline: open no connection, also not for public weights; see docs/weights.md.
+        offline: open no connection, not even for public weights; see docs/weights.md.
         ui: where messages and progress go.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
     Raises:
-        VitmedError: a subclass for each kind of problem; see docs/training.md for the exit codes.
+        VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes.
     """
     ui = ui or Ui()
-    gates = parse_gates(fail_under)  # a wrong gate ends here, not after the night
+    gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
     overrides = read_overrides(flags, FLAGS, "train")
     if resume is not None:
-        if name is not None:
-            raise UsageError("--resume goes on in the run's own folder", "leave --name out")
         if RunFolder(resume).folds.is_file():
-            if config is not None or sets or overrides or data is not None:
-                raise UsageError("--resume goes on with the configuration of the folds", "give it alone")
-            return _of_folds(*resume_folds(train, RunFolder(resume), gates, ui))
-        session = _resumed(Path(resume), data, config, sets, overrides, ui)
+            if (name, config, data) != (None, None, None) or sets or overrides:
+                raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
+            return _result_of_folds(*resume_folds(train, RunFolder(resume), gates, ui))
+        changes = [*overrides, *(["config"] if config is not None else []), *sets]
+        allowed = {flag: place for flag, place in FLAGS.items() if place in RESUMABLE}
+        run = _resume_run(folder_to_resume(Path(resume), name, changes, allowed), data, overrides, ui)
     else:
         if data is not None:
             overrides["data.root"] = str(data)
@@ -103,66 +103,64 @@ def train(
             first = {"data": data, "config": config, "sets": sets, "offline": offline}
             first |= {name: value for name, value in flags.items() if name != "fold"}
             called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
-            return _of_folds(*train_folds(train, settings, first, output, called, gates, ui))
-        session = _fresh(settings, output, name, ui, config is None, offline)
-    best, device = session.folder.best, session.device.type
+            return _result_of_folds(*train_folds(train, settings, first, output, called, gates, ui))
+        run = _new_run(settings, output, name, ui, config is None, offline)
+    best, device = run.folder.best, run.device.type
     try:
-        if not (session.config.train.freeze or session.folder.last.is_file()):
-            session.save_last()  # so that an interruption of what comes before the first step can be resumed too
-        baselines = Baselines(session)
-        if not session.config.train.freeze:
-            _train(session)
-        fit_decision_policy(best, session.images, session.device, ui)
-        val = evaluate(best, split="val", device=device, baselines=lambda: baselines.of("val"), ui=ui)
-        test = evaluate(best, split="test", device=device, baselines=lambda: baselines.of("test"), ui=ui)
+        if not (run.config.train.freeze or run.folder.last.is_file()):
+            run.save_last()  # so that an interruption before the first step can be resumed too
+        baselines = Baselines(run)
+        if not run.config.train.freeze:
+            train_and_draw(run, lambda: _draw_curves(run))
+        fit_decision_policy(best, run.images, run.device, ui)
+        val = evaluate(best, split="val", device=device, baselines=lambda: baselines.predictions("val"), ui=ui)
+        test = evaluate(best, split="test", device=device, baselines=lambda: baselines.predictions("test"), ui=ui)
     except KeyboardInterrupt:
-        folder = session.folder.path
-        if not session.folder.last.is_file():  # --freeze has nothing to go on from
+        folder = run.folder.path
+        if not run.folder.last.is_file():  # --freeze has nothing to go on from
             raise Interrupted(
-                f"stopped; {folder} is not complete", f"start again: vitmed train --config {session.folder.config}"
+                f"stopped; {folder} is incomplete", f"start again: vitmed train --config {run.folder.config}"
             ) from None
-        raise Interrupted(
-            f"stopped at once; {session.folder.last} is saved", f"vitmed train --resume {folder}"
-        ) from None
-    result = TrainResult(session.folder.path, best, val, test)
-    ui.say(f"predict with: vitmed predict IMAGE --checkpoint {session.folder.path}")
+        raise Interrupted(f"stopped at once; {run.folder.last} is saved", f"vitmed train --resume {folder}") from None
+    result = TrainResult(run.folder.path, best, val, test)
+    ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {run.folder.path}")
     check_gates(gates, test.metrics, result)
     return result
 
 
-def _of_folds(folder: RunFolder, pooled: Evaluation) -> TrainResult:
+def _result_of_folds(folder: RunFolder, pooled: Evaluation) -> TrainResult:
     return TrainResult(folder.path, None, None, pooled)
 
 
-def _fresh(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
+def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
     check_formats(config.evaluate)
-    ready = get_ready(config, plans, offline, ui)
-    config, splits = ready.config, ready.splits
-    asked_point(config.evaluate, len(splits.classes))  # before the night, not after it
-    session = TrainingRun(config, splits, ready.device, ui, ready.weights)  # sizes that do not fit end here
-    if ready.settings:
-        ui.say(f"plan for {ready.inputs}; flags go over it, --config replaces it:")
-        for line in describe(ready.settings):
+    prepared = prepare_run(config, plans, offline, ui)
+    config, splits = prepared.config, prepared.splits
+    asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
+    run = TrainingRun(config, splits, prepared.device, ui, prepared.weights)  # raises for sizes that do not fit
+    if prepared.settings:
+        ui.say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
+        for line in describe(prepared.settings):
             ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    session.notes, session.counts = check_before_training(splits, session.check_images(), config, ui)
+    run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
-    session.open(folder)
-    write_bytes(folder.contact_sheet, png(contact_sheet(session.sheet())))
-    ui.say(f"run folder {folder.path}; what the network sees: {folder.contact_sheet.name}")
-    return session
+    run.begin(folder)
+    write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples())))
+    ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
+    return run
 
 
-def _train(run: TrainingRun) -> None:
-    """Train to the end, and draw the curves, also of a run that ends early."""
+def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:
+    """Train until the end, then draw; also draw when training ends early."""
     try:
-        run.run()
+        run.run_epochs()
     except BaseException:
-        with contextlib.suppress(Exception):  # a figure that fails must not hide why the training ended
-            _draw_curves(run)
+        with contextlib.suppress(Exception):  # a failing figure must not hide why the training ended
+            draw()
         raise
-    _draw_curves(run)
+    draw()
 
 
 def _draw_curves(run: TrainingRun) -> None:
@@ -170,48 +168,53 @@ def _draw_curves(run: TrainingRun) -> None:
         write_bytes(run.folder.training_curves, png(training_curves(run.state.history)))
 
 
-def _resumed(
-    path: Path,
-    data: str | Path | None,
-    config: str | Path | None,
-    sets: Sequence[str],
-    overrides: dict[str, Any],
-    ui: Ui,
-) -> TrainingRun:
-    folder = RunFolder(path.parent if path.suffix == ".pt" else path)
-    if folder.best.is_file() and not folder.last.is_file():
-        raise UsageError(f"{folder.path}: this run is finished; --freeze has nothing to go on with", "start a new run")
-    if not folder.last.is_file():
-        raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
-    if config is not None or sets or set(overrides) - RESUMABLE:
-        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag, key in FLAGS.items() if key in RESUMABLE)
-        raise UsageError("--resume goes on with the run's own configuration", f"with it give only {flags}")
+def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui) -> TrainingRun:
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
-    tree = find_paths(checkpoint.config, folder.path)
-    tree["data"]["root"] = str(data_folder(data) if data is not None else checkpoint.data_root())
+    root = data_folder(data) if data is not None else checkpoint.data_root()
+    config = build_config(resumed_settings(checkpoint.config, folder, root, overrides))
     epochs = checkpoint.config.train.epochs
-    for key, value in overrides.items():
-        section, _, field = key.partition(".")
-        tree[section][field] = value
-    if tree["train"]["epochs"] != epochs:
-        ui.warn(f"{tree['train']['epochs']} epochs instead of {epochs}: the learning rate follows the new schedule")
-    resumed = build_config(tree)
-    splits = replace(checkpoint.splits, root=Path(tree["data"]["root"]))
-    session = TrainingRun(resumed, splits, pick_device(resumed.train.device), ui, start="from last.pt")
-    session.notes, session.counts = check_before_training(splits, session.check_images(), resumed, ui)
-    changed = [name for name, hashes in checkpoint.hashes.items() if hashes != session.hashes[name]]
-    if changed:
-        raise DataError(
-            f"{splits.root}: images of {', '.join(changed)} have changed since the run began", "start a new run"
-        )
-    session.reopen(folder, checkpoint)
-    if session.finished and any(folder.path.glob("test*/report.html")):
+    if config.train.epochs != epochs:
+        ui.warn(f"{config.train.epochs} epochs instead of {epochs}: the learning rate follows the new schedule")
+    splits = replace(checkpoint.splits, root=root)
+    run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt")
+    run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
+    run.check_unchanged(checkpoint.hashes)
+    run.resume_from(folder, checkpoint)
+    if run.finished and any(folder.path.glob("test*/report.html")):
         raise UsageError(
             f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
         )
-    return session
+    return run
+
+
+def folder_to_resume(path: Path, name: str | None, changes: Iterable[str], allowed: Mapping[str, str]) -> RunFolder:
+    """The run folder given to --resume, which holds a last.pt.
+
+    Args:
+        changes: the settings given beside --resume; allowed: keyword -> setting that may be given.
+    """
+    folder = RunFolder(path.parent if path.suffix == ".pt" else path)
+    if name is not None:
+        raise UsageError("--resume continues in the run's own folder", "leave --name out")
+    if folder.best.is_file() and not folder.last.is_file():
+        raise UsageError(f"{folder.path}: this run is finished; --freeze leaves nothing to resume", "start a new run")
+    if not folder.last.is_file():
+        raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
+    if set(changes) - set(allowed.values()):
+        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in allowed)
+        raise UsageError("--resume uses the run's own configuration", f"add only {flags}")
+    return folder
+
+
+def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The stored settings of a run with the data folder and the overrides of today."""
+    tree = find_paths(config, folder.path)
+    for key, value in {**overrides, "data.root": str(root)}.items():
+        section, _, field = key.partition(".")
+        tree[section][field] = value
+    return tree
 
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
@@ -221,7 +224,7 @@ def default_name(root: Path, config: Config | PretrainConfig) -> str:
 
 
 def _label(model: ModelConfig) -> str:
-    """The network in a word: the name of its weights, of its size, or its numbers."""
+    """A short name of the network: that of its weights or size, or its width and depth."""
     if model.weights is not None:
         file = Path(model.weights)
         stem = file.resolve().parent.name if file.name in ("best.pt", "last.pt", "encoder.pt") else file.stem

@@ -12,7 +12,7 @@ from vitmed.models.public_weights import fetch, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:
-    """One row per entry of the catalogue: its fields, and whether its file is in the cache and where."""
+    """One row per catalogue entry: its fields, whether its file is in the cache, and the path."""
     return [
         {
             "name": name,
@@ -28,11 +28,11 @@ def weights_table() -> list[dict[str, Any]]:
 def fetch_weights(
     names: Sequence[str], folder: str | Path | None = None, offline: bool = False, ui: Ui | None = None
 ) -> list[Path]:
-    """Download what is not there yet, check all; the paths.
+    """Download missing files, check all of them, and return their paths.
 
     Args:
-        names: of entries of the catalogue; a wrong one ends the call before anything is fetched.
-        folder: instead of the cache, for carrying to another machine.
+        names: catalogue entries; an unknown name raises before any download.
+        folder: replaces the cache, for example to carry the files to another machine.
         offline: open no connection.
         ui: where messages and progress go.
 
@@ -45,5 +45,5 @@ def fetch_weights(
 
 
 def find_weights(name: str) -> Path:
-    """The checked path of an entry's file. Raises CheckpointError, which says how to get it, where it is missing."""
+    """The checked path of an entry's file. Raises CheckpointError with the way to fetch it if it is missing."""
     return fetch(name, offline=True)

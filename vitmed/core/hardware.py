@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from vitmed.core.errors import UsageError
+from vitmed.core.text import counted
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ def pick_precision(name: str, device: torch.device) -> Precision:
         return Precision(name, dtypes[name], "as asked")
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return Precision("bf16", torch.bfloat16, "this GPU computes in it")
+            return Precision("bf16", torch.bfloat16, "supported by this GPU")
         return Precision("fp16", torch.float16, "this GPU has no bf16; the loss is scaled")
     if device.type == "cpu":
         # Without these instructions bf16 is emulated: a tenth of the fp32 speed, measured on an AVX2 machine.
         features = torch.cpu.get_capabilities()
         if features.get("amx_bf16") or features.get("avx512_bf16") or features.get("bf16"):
-            return Precision("bf16", torch.bfloat16, "this CPU computes in it")
+            return Precision("bf16", torch.bfloat16, "supported by this CPU")
         return Precision("fp32", torch.float32, "this CPU has no bf16 instructions")
     return Precision("fp32", torch.float32, f"the safe choice on {device.type}")
 
@@ -82,4 +83,4 @@ def describe(device: torch.device) -> str:
     """The device in words, without a host name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type} ({torch.get_num_threads()} threads)"
+    return f"{device.type}, {counted(torch.get_num_threads(), 'thread')}"

@@ -31,12 +31,12 @@ def describe_patients(splits: Splits) -> str:
         return "unknown, so the images were split one by one: a patient may be in two splits"
     counts = ", ".join(f"{len(groups):,} in {name}" for name, groups in splits.groups().items())
     shared = len(splits.shared())
-    known = f"; known {splits.patients}" if splits.patients else ""
-    return f"{counts}, {f'{shared:,} OF THEM IN TWO' if shared else 'none in two'}{known}"
+    known = f"; identified {splits.patients}" if splits.patients else ""
+    return f"{counts}, {f'{shared:,} OF THEM IN TWO SPLITS' if shared else 'none in two splits'}{known}"
 
 
 def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
-    """Report the patients of each split; if they are unknown, the risk and what the file names suggest."""
+    """Report the patients of each split or, if they are unknown, the risk and what the file names suggest."""
     for text in splits.notes:
         ui.warn(text)
     if splits.grouped:
@@ -45,12 +45,12 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
     guess = splits.guess
     if guess is None:
         way = "--groups TABLE" if npz.is_npz(splits.root) else "--group-regex or --groups"
-        ui.warn(f"patients are unknown: {risk} (name them with {way})")
+        ui.warn(f"patients are unknown: {risk} (use {way})")
         return
     examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
     ui.warn(
         f"patients are unknown: {risk}. The file names look like {guess.patients:,} patients ({examples}): confirm "
-        "with --groups names, or name them with --group-regex or --groups TABLE"
+        "with --groups names, or use --group-regex or --groups TABLE"
     )
 
 

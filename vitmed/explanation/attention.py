@@ -1,15 +1,15 @@
-"""Maps of where a ViT looked, by three methods, on the grid of its patches.
+"""Attention maps of a ViT by three methods, on the grid of its patches.
 
-rollout: the attention of all blocks multiplied up, with the residual connection as an identity (Abnar & Zuidema 2020,
-    arXiv 2005.00928, section 3). It knows nothing of the class.
-gradient_rollout: only attention that speaks for the class: its positive part after multiplication by its gradient
-    (Chefer, Gur & Wolf 2021, arXiv 2103.15679, equations 5 and 6).
-grad_cam: the patch tokens themselves, each channel weighted by its mean gradient (Selvaraju et al. 2017, arXiv
-    1610.02391, equations 1 and 2). Of a mean pool it is what each patch gives to the class. A class token reads the
-    patches in the last block for the last time, so there the tokens are taken that enter it.
+rollout: the product of the attention of all blocks, with the residual connection as an identity (Abnar & Zuidema 2020,
+    arXiv 2005.00928, section 3). It does not depend on the class.
+gradient_rollout: only attention that supports the class: the positive part of attention times its gradient (Chefer,
+    Gur & Wolf 2021, arXiv 2103.15679, equations 5 and 6).
+grad_cam: the patch tokens, each channel weighted by its mean gradient (Selvaraju et al. 2017, arXiv 1610.02391,
+    equations 1 and 2). With mean pooling it is the contribution of each patch to the class. With a class token it uses
+    the tokens that enter the last block, the last place where the class token reads the patches.
 
-A map lies on what the network sees, the padded or cut square. It is no map of a lesion, and it need not explain
-anything: `faithfulness.py` measures that. Letters of the shapes as in `vitmed.models.vit`; h, w the grid, h w = L.
+A map covers the network's input, the padded or cropped square. It is not a lesion map, and it may explain nothing:
+`faithfulness.py` measures how well it explains. Shapes use the letters of `vitmed.models.vit`; h, w: the grid, h w = L.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from vitmed.explanation.maps import Maps, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 
-MEMORY = 2**26  # bytes of attention that are kept at once; the gradients take as much again
+MEMORY = 2**26  # bytes of attention kept at once; the gradients take as much again
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one pass through the network leaves behind for the maps.
+    """What the maps need of one forward and backward pass.
 
     Attributes:
         logits: (B, K).
-        attention, attention_gradient: of every block (B, A, N, N): probabilities, and the logit's gradient.
+        attention, attention_gradient: per block (B, A, N, N): probabilities, and their gradient.
         tokens, token_gradient: (B, L, D) patch tokens and the gradient with respect to them.
-        patches: where the patch tokens stand among the N.
-        class_token: whether the head reads the class token; else the mean of the patches.
+        patches: positions of the patch tokens among the N.
+        class_token: whether the head reads the class token rather than the mean of the patches.
     """
 
     logits: Tensor
@@ -52,18 +52,18 @@ class Trace:
     class_token: bool
 
     def read_by_the_head(self, relevance: Tensor) -> Tensor:
-        """(B, N, N) token by token -> (B, L): the row of what the head reads, without class token and registers."""
+        """(B, N, N) between tokens -> (B, L): relevance of each patch for the token or mean that the head reads."""
         row = relevance[:, 0] if self.class_token else relevance[:, self.patches].mean(dim=1)
         return row[:, self.patches]
 
 
 def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
-    """Run the network with its attention spelled out, and differentiate the logit of one class of each image.
+    """Run the network with explicit attention, and differentiate the logit of one class per image.
 
     Args:
         model: in evaluation mode.
         x: (B, C, S, S) normalised.
-        targets: (B,) classes; None takes the predicted ones.
+        targets: (B,) classes; default the predicted ones.
     """
     class_token = model.pool == "cls"
     kept: list[Tensor] = []
@@ -74,7 +74,7 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
     hook = model.blocks[-1].register_forward_hook(keep)
     try:
         with torch.enable_grad():
-            logits, attention = model.attention(x.detach().requires_grad_())  # also where no weight wants a gradient
+            logits, attention = model.attention(x.detach().requires_grad_())  # also when all weights are frozen
             chosen = logits.argmax(dim=1) if targets is None else targets
             score = logits.gather(1, chosen[:, None]).sum()
             gradients = torch.autograd.grad(score, [*attention, kept[0]])
@@ -93,7 +93,7 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
 
 
 def rollout(found: Trace) -> Tensor:
-    """(B, L), at least 0: attention rollout, the mean of the heads and half an identity for every block."""
+    """(B, L), at least 0: attention rollout, from the mean of the heads and half an identity per block."""
     total = _identity(found.attention[0])
     for attention in found.attention:
         total = (0.5 * attention.mean(dim=1) + 0.5 * _identity(attention)) @ total
@@ -119,7 +119,7 @@ def _identity(attention: Tensor) -> Tensor:
 
 
 def relevance(model: ViT, x: Tensor, targets: Tensor | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits (B, K) and, of each method, how much each patch counts, (B, L) float32, on a scale of its own."""
+    """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale."""
     logits, found = [], []
     for part, chosen in _parts(model, x, targets):
         passed = trace(model, part, chosen)
@@ -139,8 +139,8 @@ def attention_maps(
 
     Args:
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets: (B,) the class to explain of each; None the predicted one.
-        rows: (B,) which images they are; None 0, 1, ...
+        targets: (B,) the class to explain in each image; default the predicted one.
+        rows: (B,) indices of the images; default 0, 1, ...
     """
     device = next(model.parameters()).device
     x = preprocessing.normalise(torch.from_numpy(images).to(device))
@@ -153,13 +153,13 @@ def attention_maps(
 
 
 def on_image(grids: np.ndarray, side: int) -> np.ndarray:
-    """(B, h, w) -> (B, side, side) float32: the grid as large as the picture, bilinear between the patches' centres."""
+    """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres."""
     grown = F.interpolate(torch.from_numpy(grids)[:, None], size=(side, side), mode="bilinear", align_corners=False)
     return grown[:, 0].numpy()
 
 
 def _parts(model: ViT, x: Tensor, targets: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """As many images at a time as `MEMORY` holds the attention of."""
+    """Batches whose attention fits `MEMORY`."""
     tokens = model.pos_embed.shape[1] + model.registers
     heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
     size = max(1, MEMORY // (4 * heads * tokens**2))

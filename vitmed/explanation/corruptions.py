@@ -1,8 +1,8 @@
-"""Corruptions: how images get worse between one microscope, scanner or archive and the next. The table is at the end.
+"""Corruptions: how image quality differs between microscopes, scanners and archives. `CORRUPTIONS` is at the end.
 
-Each is a function of a Pillow image, a strength and a random generator, made of what Pillow, OpenCV and NumPy have. The
-kinds are those of Hendrycks & Dietterich 2019 (ImageNet-C, arXiv 1903.12261); the strengths are the milder ones that Di
-Salvo et al. 2024 chose with medical images in mind (MedMNIST-C, arXiv 2406.17536), all meant for 224 px.
+Each is a function of a Pillow image, a strength and a random generator, built from Pillow, OpenCV and NumPy. The kinds
+follow Hendrycks & Dietterich 2019 (ImageNet-C, arXiv 1903.12261); the milder strengths are those of Di Salvo et al.
+2024 for medical images of 224 px (MedMNIST-C, arXiv 2406.17536).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from vitmed.core.errors import unknown_key
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 
-SIDE = 224  # px, that lengths in the table are meant for; they grow and shrink with the image
+SIDE = 224  # px: the image side for the lengths in the table, which scale with the image
 HED = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])  # Ruifrok & Johnston 2001: rows H, E, DAB
 
 Change = Callable[[Image.Image, float, np.random.Generator], Image.Image]
@@ -27,15 +27,15 @@ Change = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
 @dataclass(frozen=True)
 class Corruption:
-    """One way in which images get worse.
+    """A kind of corruption.
 
     Attributes:
-        title: in the report.
+        title: name in the report.
         change: (L or RGB image, value of the strength, generator) -> image of the same mode and size.
-        values: of strength 1 to 5, the weakest first.
-        text: what the value is.
-        source: where the values come from.
-        colour: it says nothing of grey images.
+        values: for strengths 1 to 5, the weakest first.
+        text: meaning of the values.
+        source: origin of the values.
+        colour: whether it applies only to colour images.
     """
 
     title: str
@@ -47,18 +47,18 @@ class Corruption:
 
 
 def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...]) -> Image.Image:
-    """The image made worse; the result depends on these four alone. Alpha stays as it is.
+    """Corrupt an image. The result depends only on the arguments; alpha stays unchanged.
 
-    The same draw serves all strengths of a corruption, so that a stronger one is the same change, further.
+    All strengths of a corruption use the same random draw, so a stronger one is the same change taken further.
 
     Args:
-        image: of mode L, LA, RGB or RGBA.
+        image: mode L, LA, RGB or RGBA.
         name: a key of `CORRUPTIONS`.
-        strength: 1 to 5; 0 gives the image back.
+        strength: 1 to 5; 0 returns the image unchanged.
         seed: non-negative numbers, such as (seed of the run, index of the image).
 
     Raises:
-        UsageError: there is no such corruption.
+        UsageError: the corruption is unknown.
     """
     if name not in CORRUPTIONS:
         raise unknown_key("corruption", name, CORRUPTIONS)
@@ -75,10 +75,10 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
 
 
 def reduced(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
-    """What is corrupted: the decoded image, made as small as the network will see it, before any padding.
+    """The decoded image reduced to the network's input size, before any padding; this is the image to corrupt.
 
-    An image that is smaller already stays as it is. Without this a blur of some pixels, or noise, would do nothing to a
-    large image that is then reduced. Its `Preprocessing.fit` is that of the image itself, to the bit.
+    A smaller image stays unchanged. Noise or a blur of a few pixels would vanish when a large image is reduced later.
+    `Preprocessing.fit` gives the same result for the reduced as for the original image, to the bit.
     """
     side = preprocessing.image_size
     if max(image.size) <= side:
@@ -90,7 +90,7 @@ def reduced(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
 
 
 def is_grey(image: Image.Image) -> bool:
-    """Whether red, green and blue are the same everywhere."""
+    """Whether red, green and blue are equal in every pixel."""
     if not image.mode.startswith("RGB"):
         return True
     pixels = np.asarray(image)
@@ -98,7 +98,7 @@ def is_grey(image: Image.Image) -> bool:
 
 
 def _image(values: np.ndarray) -> Image.Image:
-    """Of values in 0..1."""
+    """An image from values in 0..1."""
     return Image.fromarray((values * 255).round().clip(0, 255).astype(np.uint8))
 
 
@@ -108,7 +108,7 @@ def _values(image: Image.Image) -> np.ndarray:
 
 
 def _defocus(image: Image.Image, radius: float, rng: np.random.Generator) -> Image.Image:
-    """A disc of that radius, px at 224 px, with a soft rim, so that it may be smaller than a pixel."""
+    """Blur with a disc of this radius, px at 224 px; its soft rim allows radii below a pixel."""
     radius *= max(image.size) / SIDE
     reach = int(np.ceil(radius))
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
@@ -122,7 +122,7 @@ def _gaussian_noise(image: Image.Image, deviation: float, rng: np.random.Generat
 
 
 def _shot_noise(image: Image.Image, photons: float, rng: np.random.Generator) -> Image.Image:
-    """Poisson noise: so many photons in a white pixel."""
+    """Poisson noise, with this number of photons in a white pixel."""
     return _image(rng.poisson(_values(image) * photons) / photons)
 
 
@@ -141,8 +141,8 @@ def _contrast(image: Image.Image, factor: float, rng: np.random.Generator) -> Im
 
 
 def _stain(image: Image.Image, share: float, rng: np.random.Generator) -> Image.Image:
-    """Each stain, by colour deconvolution (Ruifrok & Johnston 2001), more or less by that share."""
-    density = -np.log10((np.asarray(image, dtype=np.float64) + 1) / 256)  # 1: black has a density too
+    """Strengthen or weaken each stain by this share, by colour deconvolution (Ruifrok & Johnston 2001)."""
+    density = -np.log10((np.asarray(image, dtype=np.float64) + 1) / 256)  # + 1: black has a finite density
     stains = density @ np.linalg.inv(HED) * (1 + share * rng.choice([-1.0, 1.0], 3))
     return _image((256 * 10 ** -(stains @ HED) - 1) / 255)
 

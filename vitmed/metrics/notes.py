@@ -83,7 +83,7 @@ def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequenc
         return told
     if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
         told.append(
-            f"There are only {n_units} {unit}s: the intervals are rough, and what is outside of them is not excluded."
+            f"There are only {n_units} {unit}s: the intervals are rough, and values outside them remain possible."
         )
     unknown = sum(1 for name in groups or () if not name)
     if unknown:

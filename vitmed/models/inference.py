@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitmed.core.errors import CheckpointError
+from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import Precision
 from vitmed.data.batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
@@ -47,6 +47,12 @@ def predict_logits(
         if progress is not None:
             progress(len(indices) + len(problems), count)
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
+
+
+def check_readable(problems: dict[int, str]) -> None:
+    """Raises DataError for images that could be read when the run began and no longer can."""
+    if problems:
+        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
 
 
 def check_finite(logits: np.ndarray, source: object) -> None:

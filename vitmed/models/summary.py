@@ -29,5 +29,7 @@ def describe_model(model: ModelConfig) -> str:
     changed = [(model.width, size.width), (model.depth, size.depth), (model.heads, size.heads)]
     width, depth, heads = (own or usual for own, usual in changed)
     plain = all(own in (None, usual) for own, usual in changed)
-    name = model.name if plain else f"ViT {width} wide, {depth} blocks, {heads} heads"
-    return f"{name}, {model.image_size} px, patch {model.patch_size}, stem {model.stem}, pool {model.pool}"
+    name = model.name if plain else f"ViT of width {width}, {depth} blocks, {heads} heads"
+    return (
+        f"{name}, {model.image_size} px images, {model.patch_size} px patches, {model.stem} stem, {model.pool} pooling"
+    )

@@ -26,7 +26,7 @@ class Evaluation:
     folder: Path
 
 
-def finish(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
+def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
     """Say the first numbers, how they stand beside the baselines, and where the report lies; then the gates."""
     metrics = evaluation.metrics
     ui.say(headline(metrics))

@@ -24,7 +24,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import check_columns
-from vitmed.report.headline import Evaluation, finish
+from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import judged
 from vitmed.report.results import Flow, Results
 from vitmed.report.write import read_baselines, write_report
@@ -95,7 +95,7 @@ def rebuild(
         flow=own.flow,
         folds=own.folds,
     )
-    return finish(Evaluation(predictions, metrics, folder), gates, ui)
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 
 
 @dataclass

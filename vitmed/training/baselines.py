@@ -1,7 +1,7 @@
-"""What is reached without training a network: the figures that fine-tuning must beat.
+"""Models that need no network training: the results that fine-tuning must beat.
 
-Logistic regression and nearest neighbours on features; the features are those of a frozen pretrained network, or only
-the colours and the size of an image. Every setting is chosen on validation.
+Logistic regression and nearest neighbours, on the features of a frozen pretrained network or on the colours and the
+size of an image. Every setting is chosen on validation.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vitmed.core.errors import DataError
 from vitmed.data.batches import Progress, in_threads
 from vitmed.data.loading import Images
 from vitmed.imaging.decode import read_size
-from vitmed.models.inference import check_finite, predict_logits
+from vitmed.models.inference import check_finite, check_readable, predict_logits
 from vitmed.models.vit import ViT
 
-C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # strength of the regularisation, strong to weak
+C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse penalties, from strong to weak regularisation
 NEIGHBOURS = (1, 3, 5, 10, 20, 50, 100)
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 LEAST = 1e-3  # probability of a class that no neighbour has
+LEVELS = np.arange(256, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class LinearHead:
 
     Attributes:
         weight: (K, D) float32; bias: (K,) float32.
-        C: the inverse strength of the L2 penalty that validation chose (scikit-learn's C, on standardised features).
-        val_loss: its log loss on validation, nats.
+        C: inverse strength of the L2 penalty, chosen on validation (scikit-learn's C, on standardised features).
+        val_loss: log loss on validation, nats.
     """
 
     weight: np.ndarray
@@ -47,28 +47,28 @@ class LinearHead:
 
 
 def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
-    """(S, D) float32: what the head of the network would see of every image, without augmentation.
+    """(S, D) float32: the input of the network's head for every image, without augmentation.
 
     Raises:
-        DataError: an image that can no longer be read.
+        DataError: an image can no longer be read.
     """
     _, features, problems = predict_logits(
         model, images.preprocessing, images.read, len(images), device, progress=progress, forward=model.features
     )
-    if problems:
-        raise DataError("\n".join(problems.values()), "the files were readable when the run began")
+    check_readable(problems)
     check_finite(features, "the pretrained network")
     return features
 
 
 def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndarray:
-    """(S, 9 C + 2) float32: of each channel mean, standard deviation and 7 quantiles; width and height of the file, px.
+    """(S, 9 C + 2) float32: mean, standard deviation and 7 quantiles per channel; width and height of the file, px.
 
-    A classifier on these sees no shape. Where it does well, so does every shortcut by stain, light or format.
+    These features hold no shape. If a classifier does well on them, a network can take stain, light or format as a
+    shortcut.
     """
     channels = images.preprocessing.channels
 
-    def one(index: int) -> np.ndarray:
+    def features(index: int) -> np.ndarray:
         pixels = images.read(index).reshape(-1, channels)  # (S^2, C)
         numbers: list[float] = []
         for channel in range(channels):
@@ -80,14 +80,11 @@ def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndar
         return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
 
     rows = []
-    for done, row in enumerate(in_threads(one, range(len(images))), 1):
+    for row in in_threads(features, range(len(images))):
         rows.append(row)
         if progress is not None:
-            progress(done, len(images))
+            progress(len(rows), len(images))
     return np.stack(rows)
-
-
-LEVELS = np.arange(256, dtype=np.float64)
 
 
 def fit_head(
@@ -96,10 +93,10 @@ def fit_head(
     classes: int,
     progress: Progress | None = None,
 ) -> LinearHead:
-    """Multinomial logistic regression with an L2 penalty, whose strength has the lowest log loss on validation.
+    """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation.
 
     Args:
-        train, val: features (S, D) and labels (S,); every class is in both.
+        train, val: features (S, D) and labels (S,); both contain every class.
         classes: K.
     """
     from sklearn.exceptions import ConvergenceWarning
@@ -107,14 +104,14 @@ def fit_head(
     from sklearn.metrics import log_loss
 
     mean, std = train[0].mean(axis=0, dtype=np.float64), train[0].std(axis=0, dtype=np.float64)
-    std = np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1)  # a feature that is the same for all images tells nothing
+    std = np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1)  # a constant feature carries no information
     x, x_val = ((part[0] - mean) / std for part in (train, val))
-    model = LogisticRegression(warm_start=True, max_iter=500)  # from strong to weak: each starts where the last ended
+    model = LogisticRegression(warm_start=True, max_iter=500)  # each fit starts from the one before
     best: LinearHead | None = None
     for done, C in enumerate(C_VALUES, 1):
         model.C = C
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a weak penalty that takes longer is not chosen anyway
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a penalty too weak to converge is not chosen anyway
             model.fit(x, train[1])
         loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes)))
         if best is None or loss < best.val_loss:
@@ -132,10 +129,10 @@ def fit_head(
 def fit_neighbours(
     train: tuple[np.ndarray, np.ndarray], val: tuple[np.ndarray, np.ndarray], classes: int
 ) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
-    """k nearest neighbours by cosine, weighted by similarity; k has the lowest log loss on validation.
+    """k nearest neighbours by cosine, weighted by similarity, with the k of the lowest log loss on validation.
 
     Returns:
-        k, and a function from features (S, D) to logits (S, K): logarithms of the share of each class, at least LEAST.
+        k, and a function from features (S, D) to logits (S, K): logarithms of each class's share, at least LEAST.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -143,7 +140,7 @@ def fit_neighbours(
 
     def logits(features: np.ndarray, k: int) -> np.ndarray:
         distance, rows = index.kneighbors(features, n_neighbors=k)  # (S, k) each
-        weight = 1 / (distance + 1e-3)  # a copy counts a thousandfold, not without bound
+        weight = 1 / (distance + 1e-3)  # bounds the weight of an identical image at 1000
         votes = np.stack([(weight * (train[1][rows] == c)).sum(axis=1) for c in range(classes)], axis=1)
         return np.log(np.maximum(votes / votes.sum(axis=1, keepdims=True), LEAST)).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""The decision policy of a run: chosen after the training, stored in best.pt, found again by evaluate and predict."""
+"""The decision policy of a run: chosen after training, stored in best.pt, applied by evaluate and predict."""
 
 from __future__ import annotations
 
@@ -19,46 +19,44 @@ from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import DecisionPolicy, asked_of, choose_policy
 from vitmed.metrics.predictions import OOD_SCORE
-from vitmed.models.inference import check_finite, predict_logits
+from vitmed.models.inference import check_finite, check_readable, predict_logits
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
 
-MOST_OTHERS = 2000  # other images that are scored
+MOST_OTHERS = 2000  # other images to score at most
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device, ui: Ui) -> None:
-    """Choose the decision policy on validation, and write it into best.pt.
+    """Choose the decision policy on validation and write it into best.pt.
 
     Args:
-        best: the checkpoint.
-        images: of the run's own splits; train and val are read.
+        images: the run's own splits; only train and val are read.
     """
     saved = load_checkpoint(best)
     model = saved.model().to(device)
     classes, samples = saved.classes, saved.splits.samples["val"]
 
-    def both(x: torch.Tensor) -> torch.Tensor:
+    def logits_and_features(x: torch.Tensor) -> torch.Tensor:
         features = model.features(x)  # (B, D)
         return torch.cat([model.head(features), features], dim=1)  # (B, K + D)
 
-    def look(split: str, rows: np.ndarray, forward: Forward) -> np.ndarray:
+    def outputs(split: str, rows: np.ndarray, forward: Forward) -> np.ndarray:
         part = images[split]
         with ui.bar(f"predicting {split}") as advance:
             _, found, problems = predict_logits(
                 model, saved.preprocessing, lambda i: part.read(int(rows[i])), len(rows), device,
                 progress=advance, forward=forward,
             )  # fmt: skip
-        if problems:
-            raise DataError("\n".join(problems.values()), "the files were readable when the run began")
+        check_readable(problems)
         return found
 
-    val = look("val", np.arange(len(samples)), both)
+    val = outputs("val", np.arange(len(samples)), logits_and_features)
     logits, features = val[:, : len(classes)], val[:, len(classes) :]
     check_finite(logits, best)
     labels = images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
-    ood_score = fit_ood_score(look("train", rows, model.features), labels[rows], features)
+    ood_score = fit_ood_score(outputs("train", rows, model.features), labels[rows], features)
     validation = labelled(classes, samples, logits, saved.config.data.positive)
     policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
     add_policy(best, policy)
@@ -66,20 +64,19 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
 
 def describe_policy(policy: DecisionPolicy) -> str:
-    """What was chosen, in a line."""
-    known = policy.calibration
+    """The policy in a line."""
+    known, threshold = policy.calibration, policy.operating.threshold
     names = {"none": "none", "temperature": f"temperature {1 / known.scale[0]:.3g}", "vector": "vector scaling"}
-    text = f"chosen on {policy.n:,} validation images: calibration {names[known.method]}"
+    text = f"decision policy, chosen on {policy.n:,} validation images: calibration {names[known.method]}"
     text += f" ({known.note})" if known.note else ""
-    threshold = policy.operating.threshold
-    return text + (f"; positive from a probability of {threshold:.3g}" if threshold is not None else "")
+    return text + (f"; positive at a probability of {threshold:.3g} or more" if threshold is not None else "")
 
 
 def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | None:
-    """The policy of a checkpoint; chosen again on the validation of its run if the configuration asks for another.
+    """The policy of a checkpoint, or one newly chosen on the validation of its run if the configuration differs.
 
     Raises:
-        UsageError: what this checkpoint predicts for validation is not known, so nothing can be chosen on it.
+        UsageError: the run has no validation predictions of this checkpoint to choose on.
     """
     asked_point(config, len(saved.classes))
     if asked_of(config) == asked_of(saved.config.evaluate):
@@ -90,7 +87,7 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
 
 
 def forward_with_scores(model: ViT, policy: DecisionPolicy | None) -> Forward | None:
-    """What to run for logits and, as a last column, the out-of-distribution score; None without such a score."""
+    """A forward pass that gives the logits and, as last column, the OOD score; None if the policy has no such score."""
     known = None if policy is None else policy.ood_score
     if known is None:
         return None
@@ -104,7 +101,7 @@ def forward_with_scores(model: ViT, policy: DecisionPolicy | None) -> Forward | 
 
 
 def split_scores(found: np.ndarray, classes: int) -> tuple[np.ndarray, dict[str, tuple[str, ...]]]:
-    """The output of `forward_with_scores`: logits (S, K), and the column of the scores where there are any."""
+    """Split the output of `forward_with_scores` into logits (S, K) and, if present, the column of scores."""
     if found.shape[1] <= classes:
         return found, {}
     return found[:, :classes], {OOD_SCORE: tuple(f"{score:.6g}" for score in found[:, classes])}
@@ -113,15 +110,15 @@ def split_scores(found: np.ndarray, classes: int) -> tuple[np.ndarray, dict[str,
 def score_other_images(
     folder: Path, saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, ui: Ui
 ) -> DecisionPolicy:
-    """The policy with the out-of-distribution scores of the images in a folder, at most `MOST_OTHERS`, evenly spread.
+    """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread.
 
     Raises:
-        UsageError: the checkpoint has no such score. DataError: no image there can be read.
+        UsageError: the checkpoint has no OOD score. DataError: no image in the folder can be read.
     """
     forward = forward_with_scores(model, policy)
     if forward is None or policy is None:
         raise UsageError(
-            f"{saved.path}: holds no out-of-distribution score, which --unlike needs", "train again with this version"
+            f"{saved.path}: has no out-of-distribution score, which --unlike needs", "train again with this version"
         )
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", "--unlike DIR names a folder of other images")
@@ -133,7 +130,7 @@ def score_other_images(
             next(model.parameters()).device, progress=advance, forward=forward,
         )  # fmt: skip
     if not len(found):
-        raise DataError(f"{folder}: no image in it can be read", "--unlike DIR names a folder of other images")
+        raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")
     if problems:
         ui.warn(f"{folder}: {len(problems):,} of {len(files):,} images could not be read")
     return policy.model_copy(update={"other_scores": tuple(float(score) for score in found[:, -1])})

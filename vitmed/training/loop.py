@@ -1,7 +1,7 @@
-"""The training loop: one, a generator, with one arithmetic path. Whoever iterates it logs and saves.
+"""The training loop: a generator of events, with one arithmetic path. The caller logs and saves.
 
-All randomness is a pure function of (seed, epoch, step, index); so a run that goes on from a saved state
-computes what the uninterrupted run would have computed.
+All randomness is a pure function of (seed, epoch, step, index), so a run that resumes from a saved state computes
+what the uninterrupted run would have computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from vitmed.core.config import Config
-from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import EpochBatches, Images, seed_of
@@ -30,7 +30,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.metrics.table import METRICS
-from vitmed.models.inference import predict_logits
+from vitmed.models.inference import check_readable, predict_logits
 from vitmed.models.vit import ViT
 from vitmed.training.failure_detection import not_finite
 from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, set_learning_rate
@@ -45,11 +45,11 @@ class TrainState:
     """Everything that changes while training; the only mutable object.
 
     Attributes:
-        epoch: epochs done; batch: batches done of the next; step: optimiser steps done.
+        epoch: finished epochs; batch: finished batches of the current epoch; step: finished optimiser steps.
         best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
-        best_epoch: the epoch that best.pt holds, 1-based; with `choose: last` not always the best.
+        best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
         history: one record per finished epoch.
-        running: sums of the epoch under way: loss, images, seconds, waited.
+        running: sums over the current epoch: loss, images, seconds, waited.
     """
 
     model: nn.Module
@@ -66,20 +66,20 @@ class TrainState:
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
 
     @property
-    def judged(self) -> ViT:
-        """The network that validation judges and best.pt keeps."""
+    def evaluated_model(self) -> ViT:
+        """The network to validate and to store in best.pt: the moving average where there is one."""
         return cast(ViT, self.model if self.ema is None else self.ema.module)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types, for last.pt."""
-        parts = (self.model, self.optimiser, self.scaler, self.ema)
-        states = [part and part.state_dict() for part in parts]
-        return dict(zip(PARTS, states, strict=True)) | {name: getattr(self, name) for name in POSITION}
+        parts = {name: getattr(self, name) for name in PARTS}
+        states = {name: part and part.state_dict() for name, part in parts.items()}
+        return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go back to a saved state."""
-        for part, name in zip((self.model, self.optimiser, self.scaler, self.ema), PARTS, strict=True):
-            if part is not None:
+        """Restore a saved state."""
+        for name in PARTS:
+            if (part := getattr(self, name)) is not None:
                 part.load_state_dict(saved[name])
         for name in POSITION:
             setattr(self, name, saved[name])
@@ -89,7 +89,7 @@ class TrainState:
 class Step:
     """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data.
 
-    The loss covers all batches but the current one (`LossWatch`); after the first batch, that one.
+    The loss leaves out the current batch (see `LossWatch`), except after the first.
     """
 
     epoch: int
@@ -102,7 +102,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """After every epoch: its record, whether best.pt takes its weights, and whether patience has run out."""
+    """After every epoch: its record, whether to store its weights in best.pt, and whether patience has run out."""
 
     record: dict[str, Any]
     kept: bool
@@ -110,7 +110,7 @@ class Epoch:
 
 
 class LossWatch:
-    """Sums the loss and checks that it is finite; one batch late, so that training does not wait for the GPU."""
+    """Sum the loss and check that it is finite, one batch late, so that training does not wait for the GPU."""
 
     def __init__(self, state: TrainState, loader: DataLoader, config: Config | PretrainConfig):
         self.state, self.config = state, config
@@ -124,18 +124,17 @@ class LossWatch:
         return self.state.running["loss"] / max(1, self.counted)
 
     def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
-        """Take the loss and gradient norm of a batch of sample indices. Raises as `flush`, of the batch before."""
+        """Note the loss and gradient norm of a batch of sample indices. Raises as `flush`, for the batch before."""
         self.flush()
         self.pending = (loss, norm, indices)
 
     def flush(self) -> None:
-        """Raises VitmedError where the last batch's loss or gradient is not finite, naming its files."""
+        """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
         if self.pending is None:
             return
-        loss, norm, indices = self.pending
-        self.pending = None
-        value, size = float(loss), float(norm)
-        if not math.isfinite(value) or not (math.isfinite(size) or self.state.scaler.is_enabled()):
+        (loss, norm, indices), self.pending = self.pending, None
+        value = float(loss)
+        if not math.isfinite(value) or not (math.isfinite(float(norm)) or self.state.scaler.is_enabled()):
             what = "gradient" if math.isfinite(value) else "loss"
             files = [self.images.samples[i].path for i in indices.tolist()]
             raise VitmedError(*not_finite(what, files, self.state.epoch + 1, self.config))
@@ -153,7 +152,7 @@ def new_state(model: ViT, config: Config, batches: int, device: torch.device, pr
 
 
 def steps_per_epoch(batches: int, accumulate: int) -> int:
-    """Optimiser steps of an epoch; the last may see fewer batches."""
+    """Optimiser steps per epoch; the last may accumulate fewer batches."""
     return -(-batches // accumulate)
 
 
@@ -168,8 +167,9 @@ def fit(
     precision: Precision,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step | Epoch]:
-    """Train until the epochs are done, patience runs out or `stop()`; `state` can be saved when it returns and at
-    every Epoch event.
+    """Train until all epochs are done, patience runs out or `stop()` is true.
+
+    `state` can be saved at every Epoch event and when `fit` returns.
 
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
@@ -177,10 +177,12 @@ def fit(
     train = config.train
     loss_of = classification_loss(state.model, batches.labels, val.preprocessing, len(classes), config, precision)
     while state.epoch < train.epochs and not out_of_patience(state, config) and not stop():
-        complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
-        if not complete:
+        if not (yield from train_epoch(state, loader, batches, loss_of, config, device, stop)):
             return
-        predictions = validate(state.judged, val, classes, device, precision, config.data.positive)
+        model = state.evaluated_model
+        indices, logits, problems = predict_logits(model, val.preprocessing, val.read, len(val), device, precision)
+        check_readable(problems)
+        predictions = labelled(classes, [val.samples[i] for i in indices], logits, config.data.positive)
         record = epoch_record(state, batches.batches, predictions, config)
         end_epoch(state, record)
         yield Epoch(record, record["kept"], out_of_patience(state, config))
@@ -194,10 +196,12 @@ def classification_loss(
     config: Config,
     precision: Precision,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Images (B, S, S, C) uint8 and labels (B,) -> the mean cross-entropy, (), with mixing, smoothing and weights.
+    """A function from images (B, S, S, C) uint8 and labels (B,) to the mean cross-entropy, ().
+
+    It applies mixup, cutmix, label smoothing and class weights as configured.
 
     Args:
-        labels: (S,) of all training images, for the class weights.
+        labels: (S,) labels of all training images, for the class weights.
     """
     train = config.train
     device = next(model.parameters()).device
@@ -212,7 +216,7 @@ def classification_loss(
     return loss_of
 
 
-def rest_of_epoch(
+def train_epoch(
     state: TrainState,
     loader: DataLoader,
     batches: EpochBatches,
@@ -222,14 +226,14 @@ def rest_of_epoch(
     stop: Callable[[], bool],
     rate: Callable[[int], float] | None = None,
 ) -> Generator[Step, None, bool]:
-    """Train on the batches of the epoch that are still to come; False where `stop()` ended it before the last.
+    """Train on the remaining batches of the current epoch; False if `stop()` ended it before the last.
 
     Args:
         loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). torch's generators are
             seeded for the batch during each call.
-        rate: optimiser step -> learning rate; default the schedule of the configuration.
+        rate: optimiser step -> learning rate; default the configured schedule.
     """
-    train, watch = config.train, LossWatch(state, loader, config)
+    watch = LossWatch(state, loader, config)
     rate = rate or (lambda step: scheduled_lr(step, batches.batches, config))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
@@ -237,38 +241,52 @@ def rest_of_epoch(
     with without_opencv_threads():
         for images, labels, indices in loader:
             state.running["waited"] += time.perf_counter() - clock
-            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-            with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
-                loss = loss_of(images, labels)
-            first = state.batch - state.batch % train.accumulate
-            state.scaler.scale(loss / min(train.accumulate, batches.batches - first)).backward()
-            state.batch += 1
-            norm = loss.detach()
-            complete = state.batch % train.accumulate == 0 or state.batch == batches.batches
-            if complete:
-                norm = optimiser_step(state, rate(state.step), train.clip_norm)
-            watch.add(loss.detach(), norm, indices)
+            loss = norm = backward(state, images, labels, batches.batches, loss_of, config, device)
+            stepped = state.batch % config.train.accumulate == 0 or state.batch == batches.batches
+            if stepped:
+                norm = optimiser_step(state, rate(state.step), config.train.clip_norm)
+            watch.add(loss, norm, indices)
             if not watch.counted:
-                watch.flush()  # so that there is a loss to show from the first batch on
+                watch.flush()  # so that the first batch has a loss to show
             state.running["images"] += len(labels)
             state.running["seconds"] += time.perf_counter() - clock
             clock = time.perf_counter()
-            yield step_event(state, batches.batches, watch.mean)
-            if complete and stop():
+            yield Step(state.epoch + 1, state.batch, batches.batches, watch.mean, *speed(state))
+            if stepped and stop():
                 watch.flush()
                 return False
     watch.flush()
     return True
 
 
+def backward(
+    state: TrainState,
+    images: Tensor,
+    labels: Tensor,
+    batches: int,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    config: Config | PretrainConfig,
+    device: torch.device,
+) -> Tensor:
+    """Add the gradient of one batch; returns its loss, (). A step averages over the batches that it accumulates."""
+    accumulate = config.train.accumulate
+    images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+    with seeded(seed_of(config.train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
+        loss = loss_of(images, labels)
+    first = state.batch - state.batch % accumulate
+    state.scaler.scale(loss / min(accumulate, batches - first)).backward()
+    state.batch += 1
+    return loss.detach()
+
+
 def end_epoch(state: TrainState, record: dict[str, Any]) -> None:
-    """Keep the record, and stand before the first batch of the next epoch."""
+    """Store the record and move to the start of the next epoch."""
     state.history.append(record)
     state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
 
 
 def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Tensor:
-    """One step of the optimiser and of the average; returns the gradient norm before clipping, ()."""
+    """One step of the optimiser and of the moving average; returns the gradient norm before clipping, ()."""
     set_learning_rate(state.optimiser, lr)
     state.scaler.unscale_(state.optimiser)
     norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf"))
@@ -297,46 +315,27 @@ def class_weights(labels: np.ndarray, classes: int, device: torch.device) -> Ten
 
 
 def mixer(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Mixup and/or cutmix of a batch (torchvision's), or nothing."""
-    augment = config.augment
-    if not augment.mixup and not augment.cutmix:
+    """torchvision's mixup, cutmix, or one of both at random; without either, batches stay as they are."""
+    mixup, cutmix = config.augment.mixup, config.augment.cutmix
+    if not mixup and not cutmix:
         return lambda x, y: (x, y)
     from torchvision.transforms import v2
 
-    kinds = []
-    if augment.mixup:
-        kinds.append(v2.MixUp(alpha=augment.mixup, num_classes=classes))
-    if augment.cutmix:
-        kinds.append(v2.CutMix(alpha=augment.cutmix, num_classes=classes))
-    return v2.RandomChoice(kinds)
-
-
-def validate(
-    model: ViT,
-    val: Images,
-    classes: tuple[str, ...],
-    device: torch.device,
-    precision: Precision,
-    positive: str | None = None,
-) -> Predictions:
-    """What the model says of the validation images."""
-    indices, logits, problems = predict_logits(model, val.preprocessing, val.read, len(val), device, precision)
-    if problems:
-        raise DataError("\n".join(problems.values()), "the files were readable when the run began")
-    return labelled(classes, [val.samples[i] for i in indices], logits, positive)
+    kinds = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
+    return v2.RandomChoice([kind(alpha=alpha, num_classes=classes) for kind, alpha in kinds if alpha])
 
 
 def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> dict[str, Any]:
-    """The line of metrics.jsonl, without metrics that are undefined; also moves `best`.
+    """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
-    An epoch in which the monitor is undefined (`ppv` where a class is never predicted) is worse than any other.
+    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others.
 
     Raises:
         VitmedError: a logit is NaN or infinite.
     """
     if not np.isfinite(predictions.logits).all():
         raise VitmedError(
-            f"the outputs of the network are NaN or infinite for validation images in epoch {state.epoch + 1}",
+            f"the network's outputs are NaN or infinite for validation images in epoch {state.epoch + 1}",
             f"--lr {config.train.lr / 10:g}",
         )
     values = {name: v for name, v in metric_values(predictions).items() if math.isfinite(v)}
@@ -349,45 +348,45 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
     if kept:
         state.best_epoch = state.epoch + 1
     share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
-    run = state.running
     return {
-        "epoch": state.epoch + 1,
-        "step": state.step,
-        "lr": scheduled_lr(max(0, state.step - 1), batches, config),
-        "train_loss": run["loss"] / max(1, run["images"]),
-        "val_loss": loss,
+        **common_record(state, batches, loss, config),
         **{f"val_{name}": v for name, v in values.items()},
         "monitor": monitor,
         "best": best,
         "kept": kept,
         "top_class": predictions.classes[int(share.argmax())],
         "top_share": float(share.max()),
-        "images_per_second": run["images"] / max(1e-9, run["seconds"]),
-        "wait_share": run["waited"] / max(1e-9, run["seconds"]),
-        "seconds": run["seconds"],
+    }
+
+
+def common_record(state: TrainState, batches: int, val_loss: float, config: Config | PretrainConfig) -> dict[str, Any]:
+    """What training and pretraining both record of a finished epoch."""
+    images_per_second, wait_share = speed(state)
+    return {
+        "epoch": state.epoch + 1,
+        "step": state.step,
+        "lr": scheduled_lr(max(0, state.step - 1), batches, config),
+        "train_loss": state.running["loss"] / max(1, state.running["images"]),
+        "val_loss": val_loss,
+        "images_per_second": images_per_second,
+        "wait_share": wait_share,
+        "seconds": state.running["seconds"],
     }
 
 
 def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, float]:
-    """What the better of two epochs has more of; the lower loss decides where their monitors are alike."""
+    """A key that is larger for the better of two epochs; of equal monitors the lower loss wins."""
     sign = 1 if METRICS[monitor].higher_is_better else -1
     return value is not None, sign * (value or 0.0), -loss
 
 
 def out_of_patience(state: TrainState, config: Config) -> bool:
-    """Whether the monitor has not risen for `patience` epochs."""
+    """Whether the monitor has not improved for `patience` epochs."""
     patience = config.train.patience if config.train.choose == "best" else None
     return patience is not None and state.epoch > 0 and state.epoch - state.best_epoch >= patience
 
 
-def step_event(state: TrainState, batches: int, loss: float) -> Step:
-    """How the epoch stands."""
+def speed(state: TrainState) -> tuple[float, float]:
+    """Images/s, and the share of time spent waiting for data, of the current epoch."""
     run = state.running
-    return Step(
-        epoch=state.epoch + 1,
-        batch=state.batch,
-        batches=batches,
-        loss=loss,
-        images_per_second=run["images"] / max(1e-9, run["seconds"]),
-        wait_share=run["waited"] / max(1e-9, run["seconds"]),
-    )
+    return run["images"] / max(1e-9, run["seconds"]), run["waited"] / max(1e-9, run["seconds"])

@@ -1,4 +1,4 @@
-"""`vitmed plan`, and what `train` does before its first batch: weights, splits, and the plan for them."""
+"""Before the first batch: read the weights, split the images, plan the settings, choose the window."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.subgroups import check_columns
 from vitmed.metrics.table import METRICS
-from vitmed.models.pretrained import Weights, config_for_weights
+from vitmed.models.pretrained import Weights
 from vitmed.models.public_weights import open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.checkpoint import from_scratch
 from vitmed.training.loop import new_state, optimiser_step
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings, with_values
 
-SAMPLE = 200  # files whose size is looked at
-TIMED = 3  # steps that are timed, after one that is not
+SAMPLE = 200  # training images whose size is read
+TIMED = 3  # timed steps, after one untimed step
 
 
 @dataclass(frozen=True)
-class Ready:
-    """All that a run needs to begin.
+class PreparedRun:
+    """Everything a run needs to begin.
 
     Attributes:
-        given: the configuration as it was asked for, completed by what the weights plan_settings.
-        config: the same, planned and definite.
-        settings: what the plan has set; empty without a plan.
+        given: the configuration as given, completed by the weights.
+        config: the same after planning, with every `auto` resolved.
+        settings: the settings made by the plan; none without a plan.
     """
 
     given: Config
@@ -55,21 +55,22 @@ class Ready:
     settings: list[PlannedSetting]
 
 
-def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
-    """Read weights and folders, and complete the configuration: by the weights, by the plan, by what is left `auto`.
+def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedRun:
+    """Read weights and folders, and complete the configuration from the weights, the plan and the images.
 
     Args:
+        plans: whether `plan_rules.RULES` may choose settings that were not set by hand.
         offline: open no connection for public weights.
-        plans: whether the rules of `rules.RULES` may set what was not set by hand.
 
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
     check_names(config, SIZES, POLICIES, METRICS)
-    weights = open_weights(config.model.weights, ui, offline) if config.model.weights is not None else None
-    if weights is not None:
-        config = start_from(config, weights)
-    needs_weights(config)
+    weights = None
+    if config.model.weights is not None:
+        weights = open_weights(config.model.weights, ui, offline)
+        config = config_with_weights(config, weights)
+    check_weights(config)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
@@ -89,19 +90,19 @@ def get_ready(config: Config, plans: bool, offline: bool, ui: Ui) -> Ready:
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
     )
-    if plans and config.train.freeze and (idle := idle_fields(config)):
-        ui.warn(f"--freeze trains nothing, so these have no effect: {', '.join(idle)}")
+    if plans and config.train.freeze and (idle := fields_without_effect(config)):
+        ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     settings = plan_settings(config, inputs) if plans and not config.train.freeze else []
     complete = with_values(config, {setting.field: setting.value for setting in settings})
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
-    complete = settle_window(complete, splits, ui)
-    complete = build_config(complete.model_dump())  # values that do not go together end here
-    return Ready(config, complete, splits, weights, device, inputs, settings)
+    complete = with_window(complete, splits, ui)
+    complete = build_config(complete.model_dump())  # raises for values that do not go together
+    return PreparedRun(config, complete, splits, weights, device, inputs, settings)
 
 
-def start_from(config: Config, weights: Weights) -> Config:
-    """What the weights plan_settings where nothing else was said: the network, and how images are normalised."""
+def config_with_weights(config: Config, weights: Weights) -> Config:
+    """The configuration completed by the weights: network, normalisation, interpolation and licence."""
     data, model = config.data, config_for_weights(config.model, weights)
     if not data.model_fields_set & {"normalize", "mean", "std"}:
         update: dict[str, Any] = {"normalize": weights.normalize[0]}
@@ -115,24 +116,19 @@ def start_from(config: Config, weights: Weights) -> Config:
     return config.model_copy(update={"model": model, "data": data})
 
 
-def needs_weights(config: Config) -> None:
-    """Raise UsageError where random weights would be kept as they are."""
-    train = config.train
-    for flag, given in (
-        ("--freeze", train.freeze),
-        ("--probe-first", train.probe_first),
-        ("--freeze-blocks", train.freeze_blocks is not None),
-        ("--lora", train.lora is not None),
-    ):
-        if given and config.model.weights is None:
+def check_weights(config: Config) -> None:
+    """Raises UsageError if parts of a network with random weights would not be trained."""
+    for name in ("freeze", "probe_first", "freeze_blocks", "lora"):
+        if dict(config.train)[name] not in (False, None) and config.model.weights is None:
+            flag = f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{flag} keeps what a network has learned, and this one starts from random numbers",
-                "add --weights FILE, or leave it out",
+                f"{flag} keeps what a network has learned, and this one starts from random weights",
+                f"add --weights FILE, or leave {flag} out",
             )
 
 
-def idle_fields(config: Config) -> list[str]:
-    """What was set by hand and means nothing to a frozen network."""
+def fields_without_effect(config: Config) -> list[str]:
+    """The settings made by hand that do not apply to a frozen network."""
     used = {"freeze", "baseline", "seed", "device", "precision", "workers"}
     return [
         *(f"train.{name}" for name in sorted(config.train.model_fields_set - used)),
@@ -141,7 +137,7 @@ def idle_fields(config: Config) -> list[str]:
 
 
 def median_side(splits: Splits) -> int:
-    """The median of the longer sides of some training images, px; 224 where none can be read (which is told later)."""
+    """The median of the longer sides of some training images, px; 224 if none can be read (reported later)."""
     samples, sides = splits.samples["train"], []
     for sample in samples[:: max(1, len(samples) // SAMPLE)]:
         try:
@@ -151,9 +147,9 @@ def median_side(splits: Splits) -> int:
     return int(np.median(sides)) if sides else 224
 
 
-def minutes_of_training(ready: Ready) -> float:
-    """Forward, backward and step on random numbers, times the steps of the run; validation counts a third of a step."""
-    config, device, splits = ready.config, ready.device, ready.splits
+def estimated_minutes(prepared: PreparedRun) -> float:
+    """Minutes for all steps of the run, from timed steps on random images; validation counts a third of a step."""
+    config, device, splits = prepared.config, prepared.device, prepared.splits
     if config.train.freeze:
         return 0.0
     images, val = len(splits.samples["train"]), len(splits.samples["val"])
@@ -184,11 +180,11 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def settle_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
-    """The configuration with a definite `data.window`; says what was found.
+def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
+    """The configuration with `data.window` resolved from training images; reports what was found.
 
     Raises:
-        UsageError: a package that reads such files is not installed.
+        UsageError: a package that reads these files is not installed.
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
     with ui.bar("looking at training images") as advance:
@@ -204,7 +200,7 @@ def settle_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
 def check_readers(
     config: EvaluateConfig, samples: Sequence[Sample], columns: Sequence[str], classes: Sequence[str]
 ) -> None:
-    """Raises UsageError or DataError where grades or what readers saw do not fit the classes: now, not after hours."""
+    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours."""
     grades_of(config.ordinal, classes)
     for name in config.raters:
         place = columns.index(name)

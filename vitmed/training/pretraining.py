@@ -1,7 +1,7 @@
-"""Pretraining: the loop around the masked autoencoder, its validation, and its two figures.
+"""Pretraining: the loop of the masked autoencoder, its validation, and the pictures of its reconstructions.
 
-The epoch is `loop`'s own; the mask of a training batch comes from the seed of that batch, so that a resumed run hides
-what the uninterrupted one would have hidden.
+`loop.train_epoch` runs each epoch. The seed of a batch decides its mask, so a resumed run hides the patches that an
+uninterrupted run would have hidden.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.batches import read_batches
 from vitmed.data.loading import EpochBatches, Images, seed_of
+from vitmed.models.inference import check_readable
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT
-from vitmed.training.loop import Epoch, Step, TrainState, end_epoch, rest_of_epoch, scheduled_lr
+from vitmed.training.loop import Epoch, Step, TrainState, common_record, end_epoch, train_epoch
 from vitmed.training.optimiser import adamw
 
-BETAS = (0.9, 0.95)  # of AdamW, in the paper
+BETAS = (0.9, 0.95)  # AdamW, as in the paper
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
@@ -53,7 +54,7 @@ def pretrain_epochs(
     precision: Precision,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step | Epoch]:
-    """Pretrain until the epochs are done or `stop()`; the counterpart of `loop.fit`.
+    """Pretrain until all epochs are done or `stop()` is true; the counterpart of `loop.fit`.
 
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
@@ -65,41 +66,29 @@ def pretrain_epochs(
             return state.model(x)
 
     while state.epoch < config.train.epochs and not stop():
-        complete = yield from rest_of_epoch(state, loader, batches, loss_of, config, device, stop)
-        if not complete:
+        if not (yield from train_epoch(state, loader, batches, loss_of, config, device, stop)):
             return
         loss = reconstruction_loss(cast(MAE, state.model), val, config.train.seed, device, precision)
         if not np.isfinite(loss):
-            raise VitmedError(f"the validation loss is {loss} in epoch {state.epoch + 1}", "lower --lr")
-        run = state.running
-        record = {
-            "epoch": state.epoch + 1,
-            "step": state.step,
-            "lr": scheduled_lr(max(0, state.step - 1), batches.batches, config),
-            "train_loss": run["loss"] / max(1, run["images"]),
-            "val_loss": loss,
-            "images_per_second": run["images"] / max(1e-9, run["seconds"]),
-            "wait_share": run["waited"] / max(1e-9, run["seconds"]),
-            "seconds": run["seconds"],
-        }
+            raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
+        record = common_record(state, batches.batches, loss, config)
         state.best_epoch = state.epoch + 1
         end_epoch(state, record)
         yield Epoch(record, True, False)
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:
-    """(count, patches): what is hidden of validation images, the same in every epoch and on every device."""
+    """(count, patches) noise that decides which patches of validation images are hidden; always the same."""
     return torch.rand(count, patches, generator=torch.Generator().manual_seed(seed_of(seed, first)))
 
 
 @torch.inference_mode()
 def reconstruction_loss(model: MAE, images: Images, seed: int, device: torch.device, precision: Precision) -> float:
-    """Mean over the images of the loss of their hidden patches. Raises DataError for a file that is gone."""
+    """Mean loss over the hidden patches of the images. Raises DataError for a file that can no longer be read."""
     model.eval()
     total = done = 0.0
     for indices, batch, problems in read_batches(images.read, len(images)):
-        if problems:
-            raise DataError("\n".join(problems.values()), "the files were readable when the run began")
+        check_readable(problems)
         x = images.preprocessing.normalise(torch.from_numpy(batch).to(device))  # (B, C, S, S)
         noise = fixed_noise(seed, indices[0], len(indices), model.patches).to(device)
         with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
@@ -110,7 +99,7 @@ def reconstruction_loss(model: MAE, images: Images, seed: int, device: torch.dev
 
 @torch.inference_mode()
 def reconstructions(model: MAE, images: Images, seed: int, device: torch.device, count: int = 8) -> np.ndarray:
-    """(n, 3, S, S, C) uint8: evenly spread images, each as it is, with its hidden patches grey, and as guessed."""
+    """(n, 3, S, S, C) uint8: for evenly spread images the original, the masked image and the reconstruction."""
     model.eval()
     chosen = np.unique(np.linspace(0, len(images) - 1, count).astype(int))
     batch = torch.from_numpy(np.stack([images.read(int(i)) for i in chosen])).to(device)  # (n, S, S, C)

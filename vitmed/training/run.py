@@ -1,4 +1,4 @@
-"""One training run under way: what `train` and `--resume` share."""
+"""A run: the data, the network, the state and the folder of one training or pretraining."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import torch
+from torch import nn
 
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.environment import environment
-from vitmed.core.errors import CheckpointError, Interrupted, OutOfMemoryError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import describe, pick_precision, seeded
+from vitmed.core.load_config import AnyConfig
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.data.patient_notes import report_patients, seen_before
@@ -34,15 +37,104 @@ from vitmed.metrics.positive_class import positive_class
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT, build_vit
 from vitmed.training.baselines import LinearHead
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root, store_paths
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
 
 
-class TrainingRun:
-    """One run under way: what `train` and `--resume` share."""
+class Run(Generic[AnyConfig]):
+    """What training and pretraining share: begin, go through the epochs, stop at a signal, resume."""
+
+    command: str
+    model: nn.Module
+    folder: RunFolder
+    state: TrainState
+
+    def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui):
+        self.config: AnyConfig = config
+        self.splits, self.device, self.ui = splits, device, ui
+        self.precision = pick_precision(config.train.precision, device)
+        self.images = images_of(splits, Preprocessing.of(config))
+        self.hashes: dict[str, list[str]] = {}
+
+    def prepare(self) -> None:
+        """Make the data loader and a new state; subclasses add the state."""
+        train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
+        augmenter = Augmenter(augment.policy, model.image_size, model.channels, augment.flips)
+        self.dataset = TrainImages(images, augmenter, train.seed)
+        balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
+        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced)
+        workers = pick_workers(train.workers, augment.policy != "none", images.in_memory, self.device)
+        self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
+
+    def begin(self, folder: RunFolder) -> None:
+        """Write everything known before the first batch, and make a new state."""
+        self.folder = folder
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
+        write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
+        write_text(folder.splits, splits_csv(self.splits, self.hashes))
+        self.prepare()
+
+    def resume(self, folder: RunFolder, training: dict[str, Any]) -> None:
+        """Restore the training state of last.pt."""
+        self.folder = folder
+        self.prepare()
+        try:
+            self.state.load_state_dict(training)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
+        self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
+
+    def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
+        """Raises DataError if the images are not those of these hashes, by split."""
+        if changed := [name for name in hashes if hashes[name] != self.hashes[name]]:
+            raise DataError(
+                f"{self.splits.root}: images of {', '.join(changed)} have changed since the run began",
+                "start a new run",
+            )
+
+    def run_epochs(self) -> None:
+        """Train until the end. Raises Interrupted after saving last.pt."""
+        with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
+            for epoch in with_progress(self.events(stop), self.config, advance):
+                self.end_epoch(epoch)
+            if stop():
+                self.save_last()
+                raise Interrupted(
+                    f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved",
+                    f"vitmed {self.command} --resume {self.folder.path}",
+                )
+
+    def events(self, stop: Callable[[], bool]) -> Iterator[Step | Epoch]:
+        """The events of the training loop."""
+        raise NotImplementedError
+
+    def end_epoch(self, event: Epoch) -> None:
+        """Save and report a finished epoch."""
+        raise NotImplementedError
+
+    def save_last(self) -> None:
+        """Save last.pt, from which `--resume` continues."""
+        raise NotImplementedError
+
+    def report_epoch(self, record: dict[str, Any], monitor: str = "") -> None:
+        """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
+        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
+        self.ui.say(
+            f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
+            f"val loss {record['val_loss']:.4f}{monitor}  lr {record['lr']:.1e}  "
+            f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
+        )
+
+
+class TrainingRun(Run[Config]):
+    """The run of `vitmed train`: new or resumed."""
+
+    command = "train"
+    model: ViT
 
     def __init__(
         self,
@@ -53,184 +145,143 @@ class TrainingRun:
         weights: Weights | None = None,
         start: str = "from random weights",
     ):
-        self.config, self.splits, self.device, self.ui = config, splits, device, ui
-        self.precision = pick_precision(config.train.precision, device)
-        preprocessing = Preprocessing.of(config)
+        super().__init__(config, splits, device, ui)
         with seeded(config.train.seed):
             model = build_vit(config.model, len(splits.classes))
-            self.report = load_pretrained(model, weights, preprocessing) if weights is not None else None
+            how = self.images["train"].preprocessing
+            self.report = load_pretrained(model, weights, how) if weights is not None else None
             if config.train.lora is not None:
                 add_low_rank(model, config.train.lora)
         if config.train.lora is None and config.train.freeze_blocks is not None:
             model.freeze(config.train.freeze_blocks)
         self.seen = weights.seen if weights is not None else ()
         self.model = model.to(device)
-        self.images = images_of(splits, preprocessing)
-        self.hashes: dict[str, list[str]] = {}
-        self.notes: list[str] = []  # on the data, for the head of every report
-        self.counts: dict[str, int] = {}  # of files found and copies, for its flow diagram
+        self.notes: list[str] = []  # about the data, for the head of every report
+        self.counts: dict[str, int] = {}  # files found and copies, for the flow diagram of every report
         self.warned = False
-        self._announce(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
+        self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
-    def _announce(self, start: str) -> None:
-        config, splits = self.config, self.splits
-        self.ui.say("vitmed is for research use only; it is not a medical device.")
-        self.ui.say("classes: " + ", ".join(f"{i} {name}" for i, name in enumerate(splits.classes)))
-        for name in splits.samples:
-            held = "; held out until the end" if name == "test" else ""
-            counts = " + ".join(f"{n:,}" for n in splits.counts(name))
-            self.ui.say(f"{name:5} {len(splits.samples[name]):,} images ({counts}), {splits.made[name]}{held}")
+    def _describe(self, start: str) -> None:
+        config, splits, ui = self.config, self.splits, self.ui
+        ui.say("vitmed is for research use only; it is not a medical device.")
+        ui.say("classes: " + ", ".join(f"{i} {name}" for i, name in enumerate(splits.classes)))
         if len(splits.classes) == 2:
-            told = self.config.data.positive or splits.classes[positive_class(splits.classes)]
-            self.ui.say(f"positive class: {told} (--positive names the other)")
-        report_patients(splits, "a patient may be in two splits, which flatters the result", self.ui)
-        model = config.model
-        self.ui.say(f"model {describe_model(model)}, {start}")
-        self.ui.say(f"training {self._learning()}")
-        self.ui.say(f"device {describe(self.device)}, {self.precision.name}: {self.precision.reason}")
+            positive = config.data.positive or splits.classes[positive_class(splits.classes)]
+            ui.say(f"positive class: {positive} (--positive chooses the other)")
+        for name, samples in splits.samples.items():
+            counts = " + ".join(f"{n:,}" for n in splits.counts(name))
+            unused = "; not used until training ends" if name == "test" else ""
+            ui.say(f"{name + ':':6} {len(samples):,} images ({counts}), {splits.made[name]}{unused}")
+        report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
+        ui.say(f"model: {describe_model(config.model)}; {start}")
+        ui.say(f"trained: {self._trainable()}")
+        ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
         if config.train.balance != "none":
-            self.ui.warn(
-                f"--balance {config.train.balance} ruins calibration: the probabilities no longer follow prevalence"
-            )
+            ui.warn(f"--balance {config.train.balance} spoils calibration: probabilities no longer follow prevalence")
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
-            self.ui.warn("mixup and cutmix change calibration: look at the log loss and Brier score")
+            ui.warn("mixup and cutmix change calibration: check the log loss and the Brier score")
 
-    def _learning(self) -> str:
-        """Which of the parameters will learn, in words."""
+    def _trainable(self) -> str:
+        """Which parameters are trained, in words."""
         parameters = list(self.model.parameters())
         total, train = sum(p.numel() for p in parameters) / 1e6, self.config.train
         if train.freeze:
-            return f"a logistic regression on the features of the frozen network of {total:.2f} M parameters"
+            return f"a logistic regression on the features of the frozen network ({total:.2f} M parameters)"
         learning = sum(p.numel() for p in parameters if p.requires_grad) / 1e6
         if train.lora is not None:
-            return f"additions of rank {train.lora} and the head: {learning:.2f} of {total:.2f} M parameters"
+            return f"LoRA additions of rank {train.lora} and the head, {learning:.2f} of {total:.2f} M parameters"
         if train.freeze_blocks is not None:
-            return (
-                f"what lies behind the first {train.freeze_blocks} blocks: {learning:.2f} of {total:.2f} M parameters"
-            )
+            behind = f"everything after the first {train.freeze_blocks} blocks"
+            return f"{behind}, {learning:.2f} of {total:.2f} M parameters"
         return f"all {total:.2f} M parameters"
 
     def check_images(self) -> list[Record]:
-        """Decode every file once, in this run or in an earlier one, and hash it; what the data check needs of each."""
+        """Decode and hash every file, unless an earlier run did; returns what the data check needs of each."""
         self.hashes, records = check_images(self.images, self.config.data, self.ui)
-        before = seen_before(self.seen, self.hashes["test"])
-        if before:
-            self.ui.warn(f"{before:,} images of test were used to make the weights: the result is optimistic")
+        if before := seen_before(self.seen, self.hashes["test"]):
+            self.ui.warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
         return records
 
-    def open(self, folder: RunFolder) -> None:
-        """Write what is known before the first batch, and make a new state."""
-        self.folder = folder
-        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
-        write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
-        write_text(folder.splits, splits_csv(self.splits, self.hashes))
+    def begin(self, folder: RunFolder) -> None:
+        super().begin(folder)
         write_json(folder.data_check, {"notes": self.notes, "counts": self.counts})
         write_text(folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
             write_json(folder.weights, self.report.to_dict())
-        self.prepare()
 
-    def reopen(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
-        """Go back to the state of a last.pt."""
+    def resume_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        """Continue from last.pt, perhaps with the data in another folder than before."""
         assert checkpoint.training is not None
-        self.folder, self.seen = folder, checkpoint.seen
-        self.prepare()
-        try:
-            self.state.load_state_dict(checkpoint.training)
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
-        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # it may go on for longer
+        self.seen = checkpoint.seen
+        self.resume(folder, checkpoint.training)
         if self.splits.root != checkpoint.splits.root:
-            for file in folder.path.glob("*.pt"):  # none may be written again, and all are evaluated on these images
+            for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, self.splits.root)
-        self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def prepare(self) -> None:
-        """Make loader and state, before the first step."""
-        train, train_images = self.config.train, self.images["train"]
-        augment = self.config.augment
-        augmenter = Augmenter(augment.policy, self.config.model.image_size, self.config.model.channels, augment.flips)
-        self.dataset = TrainImages(train_images, augmenter, train.seed)
-        self.batches = EpochBatches(train_images.labels, train.batch_size, train.seed, train.balance == "sampler")
-        workers = pick_workers(train.workers, augment.policy != "none", train_images.in_memory, self.device)
-        self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
-        self.state: TrainState = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
+        super().prepare()
+        self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether training is complete."""
         return self.state.epoch >= self.config.train.epochs or out_of_patience(self.state, self.config)
 
-    def run(self) -> None:
-        """Train to the end. Raises Interrupted after last.pt was saved."""
-        config, state = self.config, self.state
-        with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
-            events = fit(
-                state, self.loader, self.batches, self.images["val"], self.splits.classes, config, self.device,
-                self.precision, stop,
-            )  # fmt: skip
-            for epoch in epochs_of(events, config, advance):
-                self._end_of_epoch(epoch)
-            if stop():
-                self._save(self.folder.last, training=True)
-                raise Interrupted(
-                    f"interrupted in epoch {state.epoch + 1}; {self.folder.last} is saved",
-                    f"vitmed train --resume {self.folder.path}",
-                )
-        if not self.folder.best.is_file():
-            raise CheckpointError(f"{self.folder.path}: best.pt is gone", "start a new run")
-        monitor = config.train.monitor
-        value = _monitored(state.history[state.best_epoch - 1], monitor)
-        self.ui.say(f"{config.train.choose} epoch: {state.best_epoch}, validation {value}")
+    def events(self, stop: Callable[[], bool]) -> Iterator[Step | Epoch]:
+        return fit(
+            self.state, self.loader, self.batches, self.images["val"], self.splits.classes, self.config, self.device,
+            self.precision, stop,
+        )  # fmt: skip
 
-    def _end_of_epoch(self, event: Epoch) -> None:
+    def run_epochs(self) -> None:
+        super().run_epochs()
+        if not self.folder.best.is_file():
+            raise CheckpointError(f"{self.folder.path}: best.pt is missing", "start a new run")
+        train, best = self.config.train, self.state.best_epoch
+        value = _monitor_text(self.state.history[best - 1], train.monitor)
+        self.ui.say(f"{train.choose} epoch: {best}, validation {value}; kept in {self.folder.best.name}")
+
+    def end_epoch(self, event: Epoch) -> None:
         record, state, monitor = event.record, self.state, self.config.train.monitor
         if event.kept:
             self._save(self.folder.best, training=False)
         if self.config.train.save_every and state.epoch % self.config.train.save_every == 0:
             self._save(self.folder.epoch(state.epoch), training=False)
-        self._save(self.folder.last, training=True)
-        write_text(self.folder.metrics, "".join(json_line(r) for r in state.history))
-        self.ui.say(
-            f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}  {_monitored(record, monitor)}"
-            f"{' *' if record['best'] else '  '}  lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  "
-            f"{record['wait_share']:.0%} waiting"
-        )
+        self.save_last()
+        self.report_epoch(record, f"  {_monitor_text(record, monitor)}{' *' if record['best'] else '  '}")
         undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
         if undefined == [record]:  # for the first time
             self.ui.warn(
-                f"validation {monitor} is undefined in epoch {state.epoch}, as it is where a class is never predicted; "
-                "such an epoch counts as worse than any in which it is defined"
+                f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
+                "predicted; such an epoch ranks below all others"
             )
         problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config)
         if problem and not self.warned:
             self.ui.warn(problem)
         self.warned = problem is not None
         if event.stop and state.epoch < self.config.train.epochs:
-            self.ui.say(f"stopped early: no better {monitor} for {self.config.train.patience} epochs")
+            self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
 
     def save_head(self, path: Path, head: LinearHead) -> None:
-        """A checkpoint of the network as it is now, with this head."""
+        """Save the current network with this head as a checkpoint."""
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
         weights = {**merged(self.model), "head.weight": torch.from_numpy(head.weight)}
         weights["head.bias"] = torch.from_numpy(head.bias)
         self._write(path, weights, record)
 
-    def start_head(self, head: LinearHead) -> None:
-        """Begin training with this head; the moving average begins with it too."""
+    def set_head(self, head: LinearHead) -> None:
+        """Start training, and the moving average, from this head."""
         with torch.no_grad():
-            for network in {id(n): n for n in (self.model, self.state.judged)}.values():
+            for network in {id(n): n for n in (self.model, self.state.evaluated_model)}.values():
                 network.head.weight.copy_(torch.from_numpy(head.weight))
                 network.head.bias.copy_(torch.from_numpy(head.bias))
 
     def save_last(self) -> None:
-        """last.pt, from which `--resume` goes on."""
         self._save(self.folder.last, training=True)
 
     def _save(self, path: Path, training: bool) -> None:
         record = self.state.history[-1] if self.state.history else {}
-        self._write(path, merged(self.state.judged), record, self.state.state_dict() if training else None)
+        self._write(path, merged(self.state.evaluated_model), record, self.state.state_dict() if training else None)
 
     def _write(
         self,
@@ -250,8 +301,8 @@ class TrainingRun:
             seen=self.seen,
         )
 
-    def sheet(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
-        """Per class, training images as the network sees them: augmented, normalised, and brought back for the eye."""
+    def augmented_examples(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
+        """Class -> some training images after augmentation and normalisation, as pictures (S, S, C) uint8."""
         shown: dict[str, list[np.ndarray]] = {}
         images = self.images["train"]
         for label, name in enumerate(self.splits.classes):
@@ -263,7 +314,7 @@ class TrainingRun:
         return shown
 
 
-def _monitored(record: dict[str, Any], monitor: str) -> str:
+def _monitor_text(record: dict[str, Any], monitor: str) -> str:
     """`auroc 0.9123`, or `ppv undefined`."""
     value = record.get(f"val_{monitor}")
     return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
@@ -275,19 +326,20 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
 
 
 def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[dict[str, list[str]], list[Record]]:
-    """As `scan_all`; and warn where an image of val or test is in another split too."""
+    """As `scan_all`; also warn about images of val or test that are in another split too."""
     hashes, records = scan_all(images, data, ui)
     seen = dict.fromkeys(hashes["train"], "train")
     for name in ("val", "test"):
-        copies = sum(digest in seen for digest in hashes[name])
-        if copies:
-            ui.warn(f"{copies:,} images of {name} are byte for byte in train or val too: the result is optimistic")
+        if copies := sum(digest in seen for digest in hashes[name]):
+            ui.warn(
+                f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good"
+            )
         seen |= dict.fromkeys(hashes[name], name)
     return hashes, records
 
 
-def epochs_of(events: Iterator[Step | Epoch], config: Config | PretrainConfig, advance: Advance) -> Iterator[Epoch]:
-    """Show the steps and give on the epochs. Raises OutOfMemoryError where a step found no memory."""
+def with_progress(events: Iterator[Step | Epoch], config: Config | PretrainConfig, advance: Advance) -> Iterator[Epoch]:
+    """Show the steps on a progress bar and yield the epochs. Raises OutOfMemoryError if a step runs out of memory."""
     epochs = config.train.epochs
     try:
         for event in events:
@@ -301,22 +353,17 @@ def epochs_of(events: Iterator[Step | Epoch], config: Config | PretrainConfig, a
         raise memory_error(error, config) from None
 
 
-def json_line(record: dict[str, Any]) -> str:
-    """A line of metrics.jsonl."""
-    return json.dumps(record, allow_nan=False) + "\n"
-
-
 def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:
-    """Our error for a lack of memory, on the device or between the loader's processes; else the error itself."""
+    """OutOfMemoryError if the device or a loader process ran out of memory, else the error itself."""
     text, train = str(error), config.train
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
         return OutOfMemoryError(
-            f"no memory left for batches of {train.batch_size} at {config.model.image_size} px",
+            f"out of memory with batches of {train.batch_size} images of {config.model.image_size} px",
             f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
         )
     if "DataLoader worker" in text and "killed by signal" in text:
         return OutOfMemoryError(
-            "a loader process was killed, most likely for lack of memory or of /dev/shm",
+            "a loader process was killed, most likely because memory or /dev/shm was full",
             "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
         )
     return error
@@ -324,7 +371,7 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Catch the first Ctrl-C or SIGTERM, so that training ends between two steps; a second one ends it at once."""
+    """Let the first Ctrl-C or SIGTERM end training after the current step, and a second one end it immediately."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
@@ -344,7 +391,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
-    """path, sha256, class, group, split, and the further columns of a table of labels: one row an image."""
+    """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["path", "sha256", "class", "group", "split", *splits.columns])

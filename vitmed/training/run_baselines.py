@@ -1,4 +1,4 @@
-"""What a run is compared with: baselines that need no training, fitted before it and judged beside it."""
+"""The baselines of a run: fitted before training, evaluated on the same images as the model."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from vitmed.training.baselines import LinearHead, colour_and_size, fit_head, fit
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.run import TrainingRun
 
-Judge = Callable[[str], np.ndarray]  # name of a split -> logits (S, K)
+BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
 
 
 class Baselines:
-    """The baselines of a run. Fitting reads train and val alone; the test is read when `of("test")` is asked for."""
+    """The baselines of a run. Fitting reads only train and val; the test is read by `predictions("test")`."""
 
-    def __init__(self, session: TrainingRun):
-        self.session = session
-        self.judges: dict[str, Judge] = {}
-        train, file = session.config.train, session.folder.baseline
-        fresh = session.config.model.weights is not None and session.state.step == 0
-        if fresh and (train.baseline or train.freeze or train.probe_first):
+    def __init__(self, run: TrainingRun):
+        self.run = run
+        self.logits: dict[str, BySplit] = {}
+        train, file = run.config.train, run.folder.baseline
+        untrained = run.config.model.weights is not None and run.state.step == 0
+        if untrained and (train.baseline or train.freeze or train.probe_first):
             self._fit_frozen()
         if train.baseline and file.is_file():
-            self.judges["frozen_features"] = self._frozen
+            self.logits["frozen_features"] = self._frozen_logits
         if train.baseline:
-            self.judges["colour_and_size"] = fit_colours(session.splits, session.images, session.ui)
+            self.logits["colour_and_size"] = fit_colours(run.splits, run.images, run.ui)
 
-    def of(self, split: str) -> dict[str, Predictions]:
-        """Key in `report.BASELINES` -> what it says of a split."""
-        splits, positive = self.session.splits, self.session.config.data.positive
+    def predictions(self, split: str) -> dict[str, Predictions]:
+        """Key in `report.BASELINES` -> predictions for a split."""
+        splits, positive = self.run.splits, self.run.config.data.positive
         samples = splits.samples[split]
-        return {name: labelled(splits.classes, samples, judge(split), positive) for name, judge in self.judges.items()}
+        return {name: labelled(splits.classes, samples, of(split), positive) for name, of in self.logits.items()}
 
     def _fit_frozen(self) -> None:
-        """The frozen network with a logistic regression: the result of `--freeze`, else baseline.pt."""
-        session, train = self.session, self.session.config.train
+        """Logistic regression on the frozen network: the result of `--freeze`, otherwise baseline.pt."""
+        run, train = self.run, self.run.config.train
         features = cached(self._features)
-        head = fit(features, session.splits, session.images, session.ui, "the pretrained features")
-        session.save_head(session.folder.best if train.freeze else session.folder.baseline, head)
+        head = fit_logistic(features, run.splits, run.images, run.ui, "the pretrained features")
+        run.save_head(run.folder.best if train.freeze else run.folder.baseline, head)
         if train.probe_first:
-            session.start_head(head)
+            run.set_head(head)
         if train.freeze and train.baseline:
-            known, val = ((features(name), session.images[name].labels) for name in ("train", "val"))
-            k, near = fit_neighbours(known, val, len(session.splits.classes))
-            session.ui.say(f"nearest neighbours: k = {k}, by log loss on validation")
-            self.judges["nearest_neighbours"] = lambda split: near(features(split))
+            known, val = ((features(name), run.images[name].labels) for name in ("train", "val"))
+            k, near = fit_neighbours(known, val, len(run.splits.classes))
+            run.ui.say(f"baseline, nearest neighbours: k = {k} has the lowest log loss on validation")
+            self.logits["nearest_neighbours"] = lambda split: near(features(split))
 
     def _features(self, split: str) -> np.ndarray:
-        session = self.session
-        with session.ui.bar(f"features of {split}") as advance:
-            return frozen_features(session.model, session.images[split], session.device, advance)
+        run = self.run
+        with run.ui.bar(f"features of {split}") as advance:
+            return frozen_features(run.model, run.images[split], run.device, advance)
 
-    def _frozen(self, split: str) -> np.ndarray:
-        """Of the network as it was before training: from baseline.pt, since the run's own has changed."""
-        session = self.session
-        model = load_checkpoint(session.folder.baseline).model().to(session.device)
-        with session.ui.bar(f"baseline on {split}") as advance:
-            features = frozen_features(model, session.images[split], session.device, advance)
+    def _frozen_logits(self, split: str) -> np.ndarray:
+        """The logits of the network as it was before training, kept in baseline.pt."""
+        run = self.run
+        model = load_checkpoint(run.folder.baseline).model().to(run.device)
+        with run.ui.bar(f"baseline on {split}") as advance:
+            features = frozen_features(model, run.images[split], run.device, advance)
         with torch.inference_mode():
-            return model.head(torch.from_numpy(features).to(session.device)).float().cpu().numpy()
+            return model.head(torch.from_numpy(features).to(run.device)).float().cpu().numpy()
 
 
-def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> Judge:
+def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
     """Logistic regression on colours and size: name of a split -> logits (S, K)."""
 
     @cached
@@ -77,23 +77,23 @@ def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> Judge:
         with ui.bar(f"colours of {split}") as advance:
             return colour_and_size(images[split], advance)
 
-    head = fit(colours, splits, images, ui, "colours and size")
+    head = fit_logistic(colours, splits, images, ui, "image colours and size")
     return lambda split: head.logits(colours(split))
 
 
-def fit(features: Judge, splits: Splits, images: dict[str, Images], ui: Ui, what: str) -> LinearHead:
-    """Logistic regression on features of train, its penalty chosen on val; says what it reaches there."""
+def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], ui: Ui, what: str) -> LinearHead:
+    """Fit a logistic regression on train, choose its penalty on val, and report its result there."""
     train, val = ((features(name), images[name].labels) for name in ("train", "val"))
     with ui.bar(f"logistic regression on {what}", unit="penalties") as advance:
         head = fit_head(train, val, len(splits.classes), advance)
     values = metric_values(labelled(splits.classes, splits.samples["val"], head.logits(val[0])))
-    told = ", ".join(f"{name} {values[name]:.4f}" for name in ("auroc", "balanced_accuracy"))
-    ui.say(f"baseline, logistic regression on {what}: validation {told} (C = {head.C:g})")
+    reached = ", ".join(f"{name} {values[name]:.4f}" for name in ("auroc", "balanced_accuracy"))
+    ui.say(f"baseline, logistic regression on {what}: validation {reached} (penalty C = {head.C:g})")
     return head
 
 
-def cached(features: Judge) -> Judge:
-    """The same, each split worked out once."""
+def cached(features: BySplit) -> BySplit:
+    """The same function, computed once for each split."""
     known: dict[str, np.ndarray] = {}
 
     def once(split: str) -> np.ndarray:
