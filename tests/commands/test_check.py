@@ -364,7 +364,7 @@ def test_the_page_needs_nothing_else_and_the_findings_stand_in_it(folder: Path, 
     same_file_two_labels(folder)
     found = run(folder, tmp_path)
     page = (found.folder / "data_report.html").read_text()
-    assert "not to be shared" in page and "copy.png" in page
+    assert "Do not share it" in page and "copy.png" in page
     assert str(tmp_path) not in page and "<script" not in page and "http" not in page.replace("http-equiv", "")
     told = json.loads((found.folder / "data_report.json").read_text())
     assert [f["code"] for f in told["findings"]] == [f.code for f in found.findings]
@@ -530,7 +530,7 @@ def test_training_says_the_findings_and_puts_them_into_the_report(trained: Train
     """Amber, blue and green can be told by their mean colour."""
     assert any("the mean colour" in text and "(shortcut_colour)" in text for text in trained.ui.warned)
     notes = trained.result.test.metrics["report"]["notes"]
-    assert any(note.startswith("Data: train: the label can be told from the mean colour alone") for note in notes)
+    assert any(note.startswith("Data: train: the label can be predicted from the mean colour alone") for note in notes)
 
 
 def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:
