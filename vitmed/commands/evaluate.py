@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.evaluation_images import Asked, choose_samples
+from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.commands.explain import look
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import read_json_lines, write_text
@@ -93,7 +93,7 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     saved = load_checkpoint(checkpoint)
-    chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
+    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
     check_formats(config)
     policy = policy_for(saved, config)

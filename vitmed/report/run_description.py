@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitmed.checks.evaluation_images import Chosen
+from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.config import ModelConfig, TrainConfig
 from vitmed.data.patient_notes import patients_fact
 from vitmed.imaging.preprocessing import Preprocessing
@@ -33,7 +33,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     }
 
 
-def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
+def describe_images(saved: Checkpoint, chosen: EvaluationImages) -> tuple[str, str]:
     """Which images an evaluation judges, in words; and the name of its folder."""
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
@@ -41,7 +41,7 @@ def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
     return f"{part} of {data}", part if is_own(saved, chosen) else f"{data}_{part}"
 
 
-def is_own(saved: Checkpoint, chosen: Chosen) -> bool:
+def is_own(saved: Checkpoint, chosen: EvaluationImages) -> bool:
     """Whether the images are a split of the run itself."""
     return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
 
