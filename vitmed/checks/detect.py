@@ -9,7 +9,7 @@ from math import comb
 from typing import NamedTuple
 
 from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TOLD, Finding, make
-from vitmed.checks.folder_contents import Survey, same_name
+from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut
 from vitmed.core.text import counted
 from vitmed.data.split_names import SPLITS
@@ -30,25 +30,25 @@ class Image(NamedTuple):
     group: str | None
 
 
-def folder_findings(survey: Survey) -> Iterator[Finding]:
+def folder_findings(contents: FolderContents) -> Iterator[Finding]:
     """Findings from folder names alone, before any file is opened."""
-    names = {name for of_split in survey.folders.values() for name in of_split}
-    labels = {place.label for place in survey.places if place.label is not None}
-    if survey.base:
-        text = f"the images begin at {survey.base}, a folder within the folder"
-        yield make("nested_root", text, [survey.base], "warning", f"point at {survey.base}")
-    for copy, count in survey.copies.items():
+    names = {name for of_split in contents.folders.values() for name in of_split}
+    labels = {place.label for place in contents.places if place.label is not None}
+    if contents.base:
+        text = f"the images begin at {contents.base}, a folder within the folder"
+        yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
+    for copy, count in contents.copies.items():
         text = f"{copy}/ lies beside the classes, but contains the classes again ({counted(count, 'image')})"
         yield make("nested_root", text, [copy])
-    for folder, reason in survey.unreadable.items():
+    for folder, reason in contents.unreadable.items():
         text = f"folder {folder or '.'} cannot be read ({reason})"
         yield make("unreadable", text, [folder or "."], fix="check its permissions")
-    for split, folders in survey.splits.items():
+    for split, folders in contents.splits.items():
         if len(folders) > 1:
             yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
     if not labels:
-        yield make("no_classes", f"{counted(len(survey.files), 'image')} in no class folder")
-    elif len(labels) == 1 and not survey.unreadable:
+        yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
+    elif len(labels) == 1 and not contents.unreadable:
         yield make("one_class", f"one class only: {next(iter(labels))!r}")
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
@@ -57,27 +57,27 @@ def folder_findings(survey: Survey) -> Iterator[Finding]:
         if len(same) > 1:
             text = f"class folders {' and '.join(map(repr, same))} are hard to tell apart by eye"
             yield make("class_names_alike", text, same)
-    loose = [path for path, place in zip(survey.files, survey.places, strict=True) if place.label is None]
+    loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
     if loose and labels:
         yield make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose)
-    if survey.outside:
-        text = f"{counted(len(survey.outside), 'image')} beside the split folders, which training ignores"
-        yield make("outside_splits", text, survey.outside)
-    yield from _class_counts(survey, sorted(names | labels))
-    if survey.rubbish:
-        text = f"{counted(len(survey.rubbish), 'file')} left behind by the operating system; vitmed ignores them"
-        yield make("rubbish", text, survey.rubbish)
-    if survey.others:
-        types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(survey.others.items())[:8])
+    if contents.outside:
+        text = f"{counted(len(contents.outside), 'image')} beside the split folders, which training ignores"
+        yield make("outside_splits", text, contents.outside)
+    yield from _class_counts(contents, sorted(names | labels))
+    if contents.rubbish:
+        text = f"{counted(len(contents.rubbish), 'file')} left behind by the operating system; vitmed ignores them"
+        yield make("rubbish", text, contents.rubbish)
+    if contents.others:
+        types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(contents.others.items())[:8])
         yield make("other_files", f"files of a type that vitmed does not read: {types}")
 
 
-def _class_counts(survey: Survey, classes: Sequence[str]) -> Iterator[Finding]:
+def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[Finding]:
     """Empty and small classes, and classes that a split lacks."""
-    counts = Counter((place.split, place.label) for place in survey.places)
-    for split, folders in survey.folders.items():
+    counts = Counter((place.split, place.label) for place in contents.places)
+    for split, folders in contents.folders.items():
         where = f"{split}: " if split else ""
-        empty = [name for name in folders if not counts[split, name] and not _has_unreadable(survey, split, name)]
+        empty = [name for name in folders if not counts[split, name] and not _has_unreadable(contents, split, name)]
         if empty and classes:
             yield make("empty_class", f"{where}no image of {', '.join(map(repr, empty))}", empty)
         small = [name for name in folders if 0 < counts[split, name] < SMALL_CLASS]
@@ -90,11 +90,11 @@ def _class_counts(survey: Survey, classes: Sequence[str]) -> Iterator[Finding]:
             yield make("missing_class", text, missing)
 
 
-def _has_unreadable(survey: Survey, split: str | None, name: str) -> bool:
+def _has_unreadable(contents: FolderContents, split: str | None, name: str) -> bool:
     """Whether a class folder, or a folder in it, cannot be read: it may hold images."""
-    starts = survey.splits.get(split, ()) if split is not None else (survey.base.rstrip("/"),)
+    starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
     folders = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
-    return any(f"{path}/".startswith(folders) for path in survey.unreadable)
+    return any(f"{path}/".startswith(folders) for path in contents.unreadable)
 
 
 def file_findings(images: Sequence[Image]) -> Iterator[Finding]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import GUESSED, decoded_with_labels, guessed_groups, run_checks
 from vitmed.checks.detect import Image, folder_findings
 from vitmed.checks.findings import Finding, in_order, make
-from vitmed.checks.folder_contents import Place, Survey, survey
+from vitmed.checks.folder_contents import FolderContents, Place, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, make_folder
@@ -90,16 +90,17 @@ def check(
     pattern = compile_group(group_regex)
     refuse_inside(root, output)
     RunFolder.probe(Path(output).parent)
-    seen = survey(root)
-    if not seen.files and seen.unreadable:
-        closed, reason = next(iter(seen.unreadable.items()))
+    contents = read_contents(root)
+    if not contents.files and contents.unreadable:
+        closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
-    if not seen.files:
+    if not contents.files:
         raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
     own_groups: list[str] | None = None
     if labels is not None:
-        seen, own_groups = _by_table(seen, Path(labels), group_regex is None and groups is None, ui)
-    paths = seen.files
+        own = group_regex is None and groups is None
+        contents, own_groups = _by_table(root, contents, Path(labels), own, ui)
+    paths = contents.files
     records = scan(root, paths, Index.open(frame, ui=ui) if index else Index(None, frame), ui)
     of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
     source = f"--group-regex {group_regex}" if pattern is not None else None
@@ -115,14 +116,14 @@ def check(
         of_images, source = guessed_groups(paths, guess), GUESSED
     images = [
         Image(path, record, place.label, place.split, group)
-        for path, record, place, group in zip(paths, records, seen.places, of_images, strict=True)
+        for path, record, place, group in zip(paths, records, contents.places, of_images, strict=True)
     ]
     found = run_checks(images, source, ui)
     classes = sorted({image.label for image in images if image.label is not None})
     if pair := mirrored_pair(classes):
         found.findings.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
-    findings = in_order([*found.findings, *folder_findings(seen)])
-    content = {
+    findings = in_order([*found.findings, *folder_findings(contents)])
+    numbers = {
         "data": root.resolve().name,
         "images": len(images),
         "classes": len(classes),
@@ -143,30 +144,32 @@ def check(
     with ui.bar("writing the report", unit="steps"):
         title = f"Data check of {root.resolve().name}"
         copies = {"exact": found.exact, "near": found.near}
-        write_data_report(folder, root, title, content, images, findings, copies)
+        write_data_report(folder, root, title, numbers, images, findings, copies)
     ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
-    result = DataCheck(folder, tuple(findings), content)
+    result = DataCheck(folder, tuple(findings), numbers)
     if strict and not result.clean:
         raise CheckFailed(result)
     return result
 
 
-def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Survey, list[str] | None]:
+def _by_table(
+    root: Path, contents: FolderContents, file: Path, own_groups: bool, ui: Ui
+) -> tuple[FolderContents, list[str] | None]:
     """The images that a table names, with its classes and splits; without a column of splits, with those of the folder.
 
     Returns:
         the folder with these images alone, and their patients where the table has a column of patients that counts.
     """
-    table = labels_from_table(file, seen.root, seen.files, own_groups)
+    table = labels_from_table(file, root, contents.files, own_groups)
     for warning in table.told:
         ui.warn(warning)
-    files = tuple(seen.files[i] for i in table.images)
-    if len(files) < len(seen.files):
-        ui.say(f"{len(seen.files) - len(files):,} of {len(seen.files):,} images are in no row of {file.name}")
-    splits: Sequence[str | None] = table.splits or [seen.places[i].split for i in table.images]
+    files, total = tuple(contents.files[i] for i in table.images), len(contents.files)
+    if len(files) < total:
+        ui.say(f"{total - len(files):,} of {total:,} images are in no row of {file.name}")
+    splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
     places = tuple(map(Place, splits, table.labels))
     folders = {split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in set(splits)}
-    kept = Survey(seen.root, "", files, places, folders, {}, seen.rubbish, seen.others, unreadable=seen.unreadable)
+    kept = replace(contents, base="", files=files, places=places, folders=folders, splits={}, outside=(), copies={})
     return kept, table.groups
 
 
