@@ -24,7 +24,7 @@ from vitmed.commands.check import DataCheck
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import VERSION, Index, digests_of, hash_files
+from vitmed.data.scan_cache import VERSION, ScanCache, digests_of, hash_files
 from vitmed.data.splits import make_splits
 
 RUN = Callable[..., Answer]
@@ -442,7 +442,7 @@ def test_a_damaged_index_is_made_anew_and_a_closed_cache_is_said(
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "a file"))
     ui = Recorder()
     assert check(folder, output=tmp_path / "report", ui=ui).content == expected
-    assert len(ui.warned) == 1 and "decoded anew" in ui.warned[0]
+    assert len(ui.warned) == 1 and "decoded again" in ui.warned[0]
 
 
 def test_many_may_write_at_once(folder: Path) -> None:
@@ -454,7 +454,7 @@ def test_many_may_write_at_once(folder: Path) -> None:
     digests = digests_of(hash_files(files), files)
 
     def one(_: int) -> int:
-        index = Index.open()
+        index = ScanCache.open()
         scan(folder, names, index, Recorder())
         return sum(record is not None for record in index.records(digests))
 
@@ -463,7 +463,7 @@ def test_many_may_write_at_once(folder: Path) -> None:
 
 
 def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:
-    index = Index.open()
+    index = ScanCache.open()
     file = folder / "amber" / "amber_0.png"
     (before,) = hash_files([str(file)], index)
     times = file.stat()

@@ -31,7 +31,7 @@ from vitmed.data.patient_names import Guess
 from vitmed.data.patients import compile_group, group_of
 from vitmed.data.samples import Splits
 from vitmed.data.split_names import SPLITS
-from vitmed.imaging.look import Record
+from vitmed.imaging.file_record import FileRecord
 
 LINES = 8  # findings that training reports
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
@@ -56,7 +56,7 @@ class Found:
 
 
 def check_before_training(
-    splits: Splits, records: Sequence[Record], config: Config, ui: Ui
+    splits: Splits, records: Sequence[FileRecord], config: Config, ui: Ui
 ) -> tuple[list[str], dict[str, int]]:
     """Check the images of a run and report each finding in one line.
 
@@ -139,7 +139,7 @@ def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequ
     return Found(findings, exact, near, shortcuts, counts)
 
 
-def _pictures(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+def _pictures(records: Sequence[FileRecord]) -> tuple[np.ndarray, np.ndarray]:
     """Thumbnails (N, S, S) uint8 and width / height (N,) of files that could be decoded."""
     if not records:
         return np.empty((0, 1, 1), np.uint8), np.empty(0)

@@ -13,7 +13,7 @@ from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut
 from vitmed.core.text import counted
 from vitmed.data.split_names import SPLITS
-from vitmed.imaging.look import Record
+from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
 
 COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "in one class"}
@@ -24,7 +24,7 @@ class Image(NamedTuple):
     """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown)."""
 
     path: str
-    record: Record
+    record: FileRecord
     label: str | None
     split: str | None
     group: str | None

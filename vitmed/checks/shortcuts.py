@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.imaging.look import Record
+from vitmed.imaging.file_record import FileRecord
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 
@@ -52,7 +52,7 @@ class Shortcut:
     images: int
 
 
-def features(records: Sequence[Record]) -> dict[str, np.ndarray]:
+def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
     """Family -> (N, D) float64, from records of images that could be decoded."""
     facts = [record.facts for record in records]
     size = np.array([[f.width, f.height] for f in facts if f is not None], dtype=np.float64)
@@ -71,7 +71,7 @@ def features(records: Sequence[Record]) -> dict[str, np.ndarray]:
     return {**families, "all": np.concatenate(list(families.values()), axis=1)}
 
 
-def find_shortcuts(records: Sequence[Record], labels: np.ndarray, groups: Sequence[str] | None) -> list[Shortcut]:
+def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None) -> list[Shortcut]:
     """The AUROC of every family; empty where there are too few images or classes.
 
     Args:
@@ -94,8 +94,8 @@ def find_shortcuts(records: Sequence[Record], labels: np.ndarray, groups: Sequen
 
 
 def _sample(
-    rows: np.ndarray, records: Sequence[Record], labels: np.ndarray, groups: Sequence[str] | None
-) -> tuple[list[Record], np.ndarray, list[str] | None]:
+    rows: np.ndarray, records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None
+) -> tuple[list[FileRecord], np.ndarray, list[str] | None]:
     """These rows, or `MOST` of them at random: records, labels 0..K-1 and patients."""
     if len(rows) > MOST:
         rows = np.sort(np.random.default_rng(0).permutation(rows)[:MOST])
@@ -122,7 +122,7 @@ class Gap:
     high: float
 
 
-def leakage_gap(records: Sequence[Record], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
+def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
     """How optimistic a split by image is for cheap baselines; empty where a class has fewer than two patients.
 
     Args:
@@ -155,7 +155,7 @@ def leakage_gap(records: Sequence[Record], labels: np.ndarray, groups: Sequence[
     return found
 
 
-def _tiny(records: Sequence[Record]) -> np.ndarray:
+def _tiny(records: Sequence[FileRecord]) -> np.ndarray:
     """(N, 67): 8 x 8 px grey and the mean colour."""
     grey = np.stack([r.thumbnail for r in records if r.thumbnail is not None]).astype(np.float32)
     n, side, _ = grey.shape

@@ -22,7 +22,7 @@ from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
 from vitmed.data.patients import compile_group, group_of, know_patients
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import Index
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
@@ -101,7 +101,7 @@ def check(
         own = group_regex is None and groups is None
         contents, own_groups = _by_table(root, contents, Path(labels), own, ui)
     paths = contents.files
-    records = scan(root, paths, Index.open(frame, ui=ui) if index else Index(None, frame), ui)
+    records = scan(root, paths, ScanCache.open(frame, ui=ui) if index else ScanCache(None, frame), ui)
     of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
     source = f"--group-regex {group_regex}" if pattern is not None else None
     if pattern is not None and (missed := sum(group is None for group in of_images)):

@@ -6,7 +6,7 @@ dicom           DICOM
 arrays          .npy files
 npz             MedMNIST's .npz files
 codestreams     size and depth from the head of a JPEG stream
-look            one decode: a record for the data check and a square for the network
+file_record     one decode: a record for the data check and a square for the network
 decoder_versions  the versions of everything that decodes, as one string
 personal_data   names and metadata that identify a person
 decoded         what the readers share: file facts, deep pixels, size limits

@@ -25,10 +25,10 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.data.patient_notes import seen_before, tell_patients
-from vitmed.data.read_images import scan_all
+from vitmed.data.read_images import read_all_with_records
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
-from vitmed.imaging.look import Record
+from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.positive_class import positive_class
 from vitmed.models.lora import add_low_rank, merged
@@ -110,7 +110,7 @@ class TrainingRun:
             )
         return f"all {total:.2f} M parameters"
 
-    def check_images(self) -> list[Record]:
+    def check_images(self) -> list[FileRecord]:
         """Decode every file once, in this run or in an earlier one, and hash it; what the data check needs of each."""
         self.hashes, records = check_images(self.images, self.config.data, self.ui)
         before = seen_before(self.seen, self.hashes["test"])
@@ -274,9 +274,9 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
     return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
 
 
-def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[dict[str, list[str]], list[Record]]:
-    """As `scan_all`; and warn where an image of val or test is in another split too."""
-    hashes, records = scan_all(images, data, ui)
+def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[dict[str, list[str]], list[FileRecord]]:
+    """As `read_all_with_records`; and warn where an image of val or test is in another split too."""
+    hashes, records = read_all_with_records(images, data, ui)
     seen = dict.fromkeys(hashes["train"], "train")
     for name in ("val", "test"):
         copies = sum(digest in seen for digest in hashes[name])
