@@ -20,7 +20,7 @@ from vitmed.data.folders import data_folder, image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import Progress, find_patients
 from vitmed.data.samples import Splits, shared_groups
-from vitmed.data.scan_cache import Index
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.split_names import SPLITS
 
 MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
@@ -67,7 +67,7 @@ def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
     if ready or listing.groups is not None:
         return listing
-    first = first_copies(listing.root, listing.paths, Index.open() if cache else None)
+    first = first_copies(listing.root, listing.paths, ScanCache.open() if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing

@@ -5,9 +5,9 @@ rasters         PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000
 dicom           DICOM
 arrays          .npy files
 npz             MedMNIST's .npz files
-codestreams     size and depth from the header of a JPEG stream
-look            one decode: a record for the data check and a square for the network
-decoder_versions  the versions of all decoders, as one string
+codestreams     size and depth from the head of a JPEG stream
+file_record     one decode: a record for the data check and a square for the network
+decoder_versions  the versions of everything that decodes, as one string
 personal_data   names and metadata that identify a person
 decoded         what the readers share: headers, raw images, size limits
 colours         to grey or RGB: orientation, colour profile, transparency

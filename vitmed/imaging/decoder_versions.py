@@ -1,4 +1,4 @@
-"""Which decoders made the pixels: one string that changes with every library and source file that decodes."""
+"""The versions of all decoders in one string, which changes with every library and source file that decodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from importlib import metadata
 from pathlib import Path
 
-# Distributions that decode a file or process its pixels.
+# Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
 DECODERS = (
     "pillow", "numpy",
     "opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python",
@@ -15,9 +15,9 @@ DECODERS = (
 
 
 def decoding_version() -> str:
-    """16 hexadecimal digits: a hash of vitmed's sources in `imaging/` and the versions of `DECODERS`.
+    """16 hexadecimal digits from vitmed's sources in `imaging/` and the versions of `DECODERS`, without an import.
 
-    Every cache of decoded pixels carries this string, so an upgrade renews it.
+    Everything kept from decoded pixels carries this string, so an upgrade makes it again.
     """
     digest = hashlib.sha256()
     for name in DECODERS:

@@ -1,4 +1,4 @@
-"""Finds what looks like personal data: in file names, and in the metadata inside image files."""
+"""Personal data in file names and in the metadata of image files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from vitmed.imaging.dicom import QUIET
 
-# A file without any of these byte sequences has no metadata to search; most files have none.
+# A file without any of these bytes has no metadata to search; most files have none.
 MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
 EXIF_FIELDS = {
     0x013B: "Artist",
@@ -33,7 +33,7 @@ _NAMES = re.compile(
     rf"(?<![A-Za-z0-9])(?:({_NAME})[_ ,.-]+({_NAME})[_ ,.-]+{_DATE}|"
     rf"{_DATE}[_ ,.-]+({_NAME})[_ ,.-]+({_NAME})(?![A-Za-z]))"
 )
-# Words of cameras, slides, organs and views that appear where a name would.
+# Words that look like names: cameras, slides, organs and views.
 _WORDS = (
     "img image scan slide slice cell cells thin thinf thick original copy frame crop patch tile stain series study "
     "view left right front side normal abnormal positive negative benign malignant infected uninfected parasitized "
@@ -56,9 +56,9 @@ PATTERNS = {
 
 
 def looks_like_a_person(text: str) -> str | None:
-    """What in a file name or a comment looks like a person: "a name", "a date of birth", "an e-mail address", ...
+    """What looks like a person in a file name or comment, such as "a name" or "an e-mail address"; None for nothing.
 
-    It matches patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` counts as a name, `jdoe3` not.
+    It matches patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` is called a name, `jdoe3` is not.
     """
     for what, expression in PATTERNS.items():
         if expression.search(text):
@@ -70,19 +70,19 @@ def looks_like_a_person(text: str) -> str | None:
 
 
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
-    """Names (never values) of metadata fields that look like personal data or state where the image was taken."""
+    """Names, never values, of metadata fields that look like a person or locate the picture."""
     if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
         return _dicom(data)
     head = data if data[:4] == b"\x89PNG" else data[: 1 << 18]
     if not any(mark in head for mark in MARKS):
         return ()
     found: set[str] = set()
-    # Pillow raises many errors for damaged files; the decoder reports them.
+    # Pillow warns and raises for many kinds of damage, which the decoder reports.
     with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
         found |= _exif(image)
         texts = dict(image.info)
         if isinstance(image, ImageFile.ImageFile) and image.format == "PNG":
-            texts |= getattr(image, "text", {})  # also the texts after the pixels
+            texts |= getattr(image, "text", {})  # also texts after the pixels
         for key, value in texts.items():
             text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
             if key in ("exif", "icc_profile", "photoshop") or not isinstance(text, str) or not text.strip():
@@ -96,14 +96,10 @@ def _exif(image: Image.Image) -> set[str]:
     found = set()
     exif = image.getexif()
     inner = exif.get_ifd(ExifTags.IFD.Exif)
-    for tag, name in EXIF_FIELDS.items():
-        value = exif.get(tag, inner.get(tag))
-        if value and str(value).strip(" \x00'b"):
-            found.add(f"EXIF {name}")
-    for tag, name in TEXT_FIELDS.items():
+    for tag, name in (EXIF_FIELDS | TEXT_FIELDS).items():
         value = exif.get(tag, inner.get(tag))
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
-        if looks_like_a_person(text[:2000]):
+        if text.strip(" \x00") if tag in EXIF_FIELDS else looks_like_a_person(text[:2000]):
             found.add(f"EXIF {name}")
     position = exif.get_ifd(ExifTags.IFD.GPSInfo)
     if 2 in position or 4 in position:  # latitude, longitude
@@ -113,13 +109,13 @@ def _exif(image: Image.Image) -> set[str]:
 
 @QUIET
 def _dicom(data: bytes) -> tuple[str, ...]:
-    """Filled personal fields of a DICOM file, and signs of text in its pixels; () without pydicom."""
+    """Filled fields of a DICOM file, and signs of text in the picture; empty without pydicom."""
     try:
         import pydicom
     except ImportError:
         return ()
     found = []
-    with contextlib.suppress(Exception):  # the decoder reports damaged files
+    with contextlib.suppress(Exception):  # the decoder reports a damaged file
         tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
         head = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
         for name in DICOM_FIELDS:

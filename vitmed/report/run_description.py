@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitmed.checks.evaluation_images import Chosen
+from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.config import ModelConfig, TrainConfig
 from vitmed.data.patient_notes import describe_patients
 from vitmed.imaging.preprocessing import Preprocessing
@@ -33,15 +33,15 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     }
 
 
-def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
+def describe_images(saved: Checkpoint, chosen: EvaluationImages) -> tuple[str, str]:
     """Which images an evaluation judges, in words; and the name of its folder."""
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    return f"{part} of {data}", part if is_file_window(saved, chosen) else f"{data}_{part}"
+    return f"{part} of {data}", part if is_own_split(saved, chosen) else f"{data}_{part}"
 
 
-def is_file_window(saved: Checkpoint, chosen: Chosen) -> bool:
+def is_own_split(saved: Checkpoint, chosen: EvaluationImages) -> bool:
     """Whether the images are a split of the run itself."""
     return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
 
