@@ -34,7 +34,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
 
 
 def describe_images(saved: Checkpoint, chosen: EvaluationImages) -> tuple[str, str]:
-    """Which images an evaluation judges, in words; and the name of its folder."""
+    """Which images an evaluation covers, in words; and the name of its folder."""
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
