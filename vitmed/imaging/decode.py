@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -17,6 +18,14 @@ from vitmed.imaging.decoded import ImageHeader, MinSize, RawImage
 from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index, is_file_window, to_grey
 
 Reader = Callable[[Path, int | None, MinSize | None], RawImage | Image.Image]
+
+
+class Format(NamedTuple):
+    """A kind of file: whether its first 132 bytes are of this kind, and what reads its pixels and its header."""
+
+    begins: Callable[[bytes], bool]
+    read: Reader
+    read_header: Callable[[Path], ImageHeader]
 
 
 def read_image(
@@ -104,13 +113,10 @@ def _reader(path: Path) -> tuple[Reader, Callable[[Path], ImageHeader]]:
         head = stream.read(132)
     if not head:
         raise DataError(f"{path}: the file is empty (0 bytes)", "copy it again, or remove it")
-    if dicom.has_magic(head):
-        return dicom.read, dicom.read_header
-    if head.startswith(arrays.MAGIC):
-        return arrays.read, arrays.read_header
-    if named is dicom.read:
+    found = next(kind for kind in dict.fromkeys(READERS.values()) if kind.begins(head))
+    if found is RASTER and named is DICOM:
         raise DataError(f"{path}: not a DICOM file: no DICM at byte 128", "export it again, or remove it")
-    return rasters.read, rasters.read_header
+    return found.read, found.read_header
 
 
 @contextmanager
@@ -172,9 +178,13 @@ def _finite(values: np.ndarray) -> bool:
     return all(np.isfinite(row).all() for row in np.array_split(values, max(1, values.size // 2**22)))
 
 
-READERS: dict[str, Reader] = {
-    **dict.fromkeys((".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif"), rasters.read),
-    **dict.fromkeys((".jp2", ".j2k", ".jpx"), rasters.read),
-    **dict.fromkeys((".dcm", ".dicom"), dicom.read),
-    ".npy": arrays.read,
+DICOM = Format(dicom.has_magic, dicom.read, dicom.read_header)
+NPY = Format(lambda head: head.startswith(arrays.MAGIC), arrays.read, arrays.read_header)
+RASTER = Format(lambda head: True, rasters.read, rasters.read_header)  # comes last: Pillow recognises the rest
+READERS: dict[str, Format] = {
+    **dict.fromkeys((".dcm", ".dicom"), DICOM),
+    ".npy": NPY,
+    **dict.fromkeys(
+        (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".j2k", ".jpx"), RASTER
+    ),
 }
