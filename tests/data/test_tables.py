@@ -129,7 +129,7 @@ def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
 
 
 def test_patients_are_known_one_way(root: Path) -> None:
-    with pytest.raises(UsageError, match="both say who the patient is"):
+    with pytest.raises(UsageError, match="both define the patients"):
         build_config({"data": {"root": str(root), "groups": "names", "group_regex": "x"}})
 
 
