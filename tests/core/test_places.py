@@ -112,6 +112,6 @@ def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeyp
     evaluate(moved, split="val", output=tmp_path / "again", ui=Recorder(), device="cpu", resamples=20)
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
     monkeypatch.setattr(places, "_NOTES", {})
-    with pytest.raises(DataError, match=r"cells, the data folder of .*, lay outside of the project") as error:
+    with pytest.raises(DataError, match=r"cells, the data folder of .*, was outside the project") as error:
         load_checkpoint(moved).data_root()
     assert "--data" in error.value.fix

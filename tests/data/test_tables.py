@@ -120,7 +120,7 @@ def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     assert "no patient (column 'patient'): line 2, 3" in told(
         root, groups=table(file, [["path", "patient"], *([p, ""] for p, _ in rows)])
     )
-    assert "of patient 'P9' here and of 'P0' above" in told(
+    assert "has patient 'P9' here and 'P0' above" in told(
         root, groups=table(file, [["path", "patient"], *rows, ["a/i0.png", "P9"]])
     )
     assert "twice" in told(root, groups=table(file, [["path", "patient", "patient"], ["a", "b", "c"]]))
@@ -129,7 +129,7 @@ def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
 
 
 def test_patients_are_known_one_way(root: Path) -> None:
-    with pytest.raises(UsageError, match="both say who the patient is"):
+    with pytest.raises(UsageError, match="both define the patients"):
         build_config({"data": {"root": str(root), "groups": "names", "group_regex": "x"}})
 
 

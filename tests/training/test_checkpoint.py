@@ -73,7 +73,7 @@ def test_run_and_data_may_move_together_or_apart(trained: Trained, tmp_path: Pat
     run = tmp_path / "elsewhere" / "runs" / "tiny"
     shutil.copytree(trained.folder, run)
     moved = load_checkpoint(run / "best.pt")
-    with pytest.raises(DataError, match=r"data.*is not there") as error:
+    with pytest.raises(DataError, match=r"data.*is missing") as error:
         moved.data_root()
     assert "--data" in error.value.fix
     shutil.copytree(trained.data, tmp_path / "elsewhere" / "data")

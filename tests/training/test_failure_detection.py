@@ -25,10 +25,10 @@ def test_the_loss_of_guessing_by_frequency() -> None:
     assert chance_loss([10, 0]) == 0
 
 
-def test_one_class_and_a_loss_that_stands_still_is_told() -> None:
+def test_it_warns_of_one_class_and_a_constant_loss() -> None:
     message = told([record()] * WINDOW)
     assert message is not None
-    for part in ("100% of the validation images are called 'sick'", "50% of the training images", "0.693"):
+    for part in ("it predicts 'sick' for 100% of the validation images", "50% of the training images", "0.693"):
         assert part in message
 
 
@@ -36,7 +36,7 @@ def test_one_class_after_the_other_is_no_better() -> None:
     assert told([record(), record(top="healthy"), record()]) is not None
 
 
-def test_a_loss_above_that_of_knowing_nothing_is_told() -> None:
+def test_it_warns_of_a_loss_above_that_of_guessing() -> None:
     """ln 2 = 0.693 for two classes, whatever their frequencies."""
     message = told([record(loss=5.0 - i, share=0.6) for i in range(WINDOW)], lr=1.0)
     assert message is not None and "3.000" in message and "0.693" in message and "learning rate 1" in message

@@ -1,8 +1,8 @@
-"""The configuration: what can be set, of which type, in which range, under which flag, and what it means.
+"""The configuration: every setting with its type, range, flag and meaning.
 
 A setting is declared once, as a field here (or in `core/pretrain_config.py`). The command line, the Python keywords,
-the YAML keys and docs/configuration.md are read from the fields; see `core/flags.py`. Names that stand in a table
-elsewhere (models, policies, metrics) are plain `str` here and are checked against that table by `check_names`.
+the YAML keys and docs/configuration.md come from the fields; see `core/flags.py`. Names from tables elsewhere (models,
+policies, metrics) are plain `str` here; `check_names` checks them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Flag:
     """The flag and Python keyword of a field. The first sentence of the field's description is its help.
 
     Attributes:
-        name: of the keyword; with hyphens, of the flag. Default: the field's own.
+        name: of the keyword and, with hyphens, of the flag. Default: the name of the field.
         also: another spelling of the flag, such as "-b".
         metavar: what --help shows for the value. Default: the choices, or the type.
-        panel: heading of --help that the flag stands under. Default: that of the section.
-        first: whether the flag stands among the most used ones instead.
+        panel: heading of the flag in --help. Default: the panel of the section.
+        first: whether --help lists the flag under "Most used" instead.
     """
 
     name: str = ""
@@ -39,11 +39,8 @@ class Flag:
 
 
 def read_window(value: Any) -> str | list[float] | None:
-    """`data.window` as YAML or the command line has it: null, auto, percentiles, dicom, dicom:N, or two numbers.
-
-    Raises:
-        ValueError: anything else, or numbers that do not rise.
-    """
+    """Read `data.window` from YAML or the command line: null, auto, percentiles, dicom, dicom:N, or two rising numbers.
+    Raises ValueError for anything else."""
     if value is None or value in ("auto", "percentiles", "dicom"):
         return value
     if isinstance(value, str) and re.fullmatch(r"dicom:\d{1,3}", value):
@@ -60,11 +57,8 @@ def read_window(value: Any) -> str | list[float] | None:
 
 
 def read_cost(value: Any) -> str | list[list[float]] | None:
-    """`evaluate.cost` as YAML or the command line has it: null, two numbers with a colon, or a matrix (also as JSON).
-
-    Raises:
-        ValueError: anything else, a cost below 0, or a matrix that is not square.
-    """
+    """Read `evaluate.cost` from YAML or the command line: null, two numbers with a colon, or a square matrix (also as
+    JSON). Raises ValueError for anything else, or a cost below 0."""
     if value is None:
         return None
     given = value
@@ -82,7 +76,7 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
     if not good:
         raise ValueError(
             f"evaluate.cost {given}: expected two numbers above 0 such as 10:1 (in YAML with quotes), or a square "
-            "matrix of numbers of 0 and more such as [[0,10],[1,0]], the row being the truth"
+            "matrix of numbers from 0 such as [[0,10],[1,0]], with the true class as row"
         )
     return value
 
@@ -347,7 +341,7 @@ class RunConfig(Section):
         if data.val_fraction + (data.test_fraction if data.folds is None else 1 / data.folds) >= 1:
             raise ValueError("the shares of validation and test leave nothing to train on")
         if data.groups is not None and data.group_regex is not None:
-            raise ValueError("data.groups and data.group_regex both say who the patient is")
+            raise ValueError("data.groups and data.group_regex both define the patients")
         if (data.fold or 1) > (data.folds or 1):
             raise ValueError(f"data.fold {data.fold} of data.folds {data.folds}: there is no such fold")
         return data
@@ -356,7 +350,7 @@ class RunConfig(Section):
     def _mean_and_std_fit(self) -> RunConfig:
         data, channels = self.data, self.model.channels
         if {data.mean is not None, data.std is not None} != {data.normalize == "given"}:
-            raise ValueError("data.normalize given, data.mean and data.std go together")
+            raise ValueError("data.normalize given, data.mean and data.std go together: set all or none")
         for name in ("mean", "std"):
             values = getattr(data, name)
             if values is not None and len(values) not in (1, 3, channels):
@@ -481,14 +475,14 @@ class Config(RunConfig):
     @classmethod
     def _one_way_to_tune(cls, train: TrainConfig) -> TrainConfig:
         if train.freeze and (train.probe_first or train.lora or train.freeze_blocks is not None):
-            raise ValueError("train.freeze trains nothing, so it goes with no other way of fine-tuning")
+            raise ValueError("train.freeze trains no weights, so it excludes every other way of fine-tuning")
         if train.lora and train.freeze_blocks is not None:
-            raise ValueError("train.lora keeps all blocks, so train.freeze_blocks has nothing to say")
+            raise ValueError("train.lora already freezes all blocks, so it excludes train.freeze_blocks")
         return train
 
 
 def expected(error: Mapping[str, Any]) -> str:
-    """What pydantic wanted, in words; of a share that was given in percent also how it is written."""
+    """What pydantic expected, in words; for a share in percent, also the right number."""
     value = error["input"]
     if error["loc"][-1] in SHARES and isinstance(value, int | float):
         share = "expected a share above 0 and below 1"
@@ -496,6 +490,6 @@ def expected(error: Mapping[str, Any]) -> str:
     return str(error["msg"])
 
 
-GROUP_WORDS = ("names", "dicom")  # values of data.groups that are no table
-# Fields that name a file or folder: relative to the YAML file that they stand in.
+GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
+# Fields that name a file or folder, relative to their YAML file.
 PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"))

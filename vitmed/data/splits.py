@@ -234,9 +234,7 @@ def split_off(
 
 def group_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
     """(S,) int64: the patients of these images as numbers from 0, sorted by name."""
-    chosen = [groups[i] for i in indices.tolist()]
-    code = {group: number for number, group in enumerate(sorted(set(chosen)))}
-    return np.fromiter((code[group] for group in chosen), dtype=np.int64, count=len(chosen))
+    return np.unique([groups[i] for i in indices.tolist()], return_inverse=True)[1]
 
 
 def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:

@@ -1,13 +1,14 @@
-"""The checkpoint: all that evaluation and prediction need, in plain types, written whole, read safely.
+"""Checkpoints: everything that evaluation and prediction need, in plain types.
 
-`best.pt` holds the weights that are evaluated (the moving average where there is one); `last.pt` also holds the
-training state, from which `--resume` goes on.
+`best.pt` holds the weights to evaluate (the moving average, if there is one); `last.pt` also holds the training state
+from which `--resume` continues.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +35,7 @@ from vitmed.models.weight_files import safe_load
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
-REMOVED = {"data.cache_mb"}  # fields that earlier versions stored
+REMOVED = {"data.cache_mb"}  # fields of earlier versions; none of them changed a result
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,17 @@ class Checkpoint:
 
     Attributes:
         path: the file.
-        config: the whole configuration of the run, with the model's sizes resolved.
+        config: the complete configuration of the run, with the model's sizes resolved.
         classes: names, in the order of the logits.
         preprocessing: how an image becomes the input.
-        weights: the state dict that is evaluated.
-        splits: membership; its root is found relative to the file's folder, and may not exist here.
+        weights: the state dict to evaluate.
+        splits: the split of every image; the root is relative to the file's folder, and may not exist here.
         hashes: split -> sha256 of its files, in the order of the samples.
         record: the epoch record of these weights.
         training: the training state (last.pt only).
-        versions: of vitmed and torch, when written.
-        seen: sha256 of the images that made the weights from which the run started.
-        policy: the decision policy; None where there is none.
+        versions: of vitmed and torch, when the file was written.
+        seen: sha256 of the images that the starting weights were made with.
+        policy: the decision policy; None if there is none.
     """
 
     path: Path
@@ -71,29 +72,29 @@ class Checkpoint:
 
     @cached_property
     def weights_hash(self) -> str:
-        """The sha256 of names and bytes of the weights, which an evaluation of them states."""
+        """The sha256 of the weights, which every evaluation of them states."""
         return hash_weights(self.weights)
 
     def model(self) -> ViT:
         """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
         try:
-            with seeded(0):  # so that the user's random state stays; these numbers are replaced at once
+            with seeded(0):  # keeps the user's random state; the weights are replaced at once
                 model = build_vit(self.config.model, len(self.classes))
             model.load_state_dict(self.weights)
         except (RuntimeError, VitmedError) as error:
             raise CheckpointError(
-                f"{self.path}: the weights do not fit its own model config ({error})", "copy the file again"
+                f"{self.path}: the weights do not fit their own model config ({error})", "copy the file again"
             ) from None
         return model.eval()
 
     def data_root(self) -> Path:
-        """The data folder of the run. Raises DataError where it is not there."""
+        """The data folder of the run. Raises DataError if it is missing."""
         root = self.splits.root
         if not root.is_dir() and not is_npz(root):
-            what = f"{root}: the data folder of {self.path} is not there"
+            what = f"{root}: the data folder of {self.path} is missing"
             if is_elsewhere(root):
-                what = f"{root.name}, the data folder of {self.path}, lay outside of the project; not known where"
-            raise DataError(what, "say where it is now: --data DIR")
+                what = f"{root.name}, the data folder of {self.path}, was outside the project at an unknown place"
+            raise DataError(what, "name its current place: --data DIR")
         return root
 
 
@@ -108,7 +109,7 @@ def save_checkpoint(
     training: dict[str, Any] | None = None,
     seen: Sequence[str] = (),
 ) -> None:
-    """Write a checkpoint whole or not at all. Paths are stored relative to its folder."""
+    """Write a checkpoint. Paths are stored relative to its folder."""
     content = {
         **_header(FORMAT, config, path),
         "classes": list(splits.classes),
@@ -118,6 +119,11 @@ def save_checkpoint(
         "record": record,
         "training": training,
     }
+    _save(content, path)
+
+
+def _save(content: dict[str, Any], path: Path) -> None:
+    """Write a file of torch whole or not at all."""
     with whole_file(path) as stream:
         torch.save(content, stream)
 
@@ -132,25 +138,22 @@ def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
 
 
 def add_policy(path: Path, policy: DecisionPolicy) -> None:
-    """Write the decision policy into a checkpoint; the file is written anew, whole or not at all."""
+    """Store the decision policy in a checkpoint."""
     content = with_new_names(_load(path, FORMAT, "a vitmed checkpoint", "copy it again"), HOLDER)
     content["policy"] = _tensors(policy.model_dump())
-    with whole_file(path) as stream:
-        torch.save(content, stream)
+    _save(content, path)
 
 
 def set_data_root(path: Path, root: Path) -> None:
-    """Write into a checkpoint, of training or of pretraining, where its data folder lies now."""
+    """Store the current place of the data folder in a checkpoint of training or pretraining."""
     content = safe_load(path)
     if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
-        stored = store_path(root, path.parent)
-        content["data"]["root"] = content["config"]["data"]["root"] = stored
-        with whole_file(path) as stream:
-            torch.save(content, stream)
+        content["data"]["root"] = content["config"]["data"]["root"] = store_path(root, path.parent)
+        _save(content, path)
 
 
 def _tensors(value: Any) -> Any:
-    """The same tree in what a checkpoint can hold and read safely: tensors for arrays, plain numbers for numpy's."""
+    """The same tree in types that a checkpoint can hold: tensors for arrays, plain numbers for those of numpy."""
     if isinstance(value, dict):
         return {key: _tensors(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -161,7 +164,7 @@ def _tensors(value: Any) -> Any:
 
 
 def _arrays(value: Any) -> Any:
-    """`_tensors` undone."""
+    """The inverse of `_tensors`."""
     if isinstance(value, dict):
         return {key: _arrays(part) for key, part in value.items()}
     return value.numpy() if isinstance(value, torch.Tensor) else value
@@ -175,9 +178,9 @@ def save_encoder(
     weights: dict[str, torch.Tensor],
     record: dict[str, Any],
 ) -> None:
-    """Write what pretraining made as a weight file, whole or not at all: `weights.read_weights` reads it.
+    """Write the pretrained encoder as a weight file for `pretrained.read_weights`.
 
-    It also holds the sha256 of every image that pretraining used, so that a test image among them is noticed later.
+    It also holds the sha256 of every image that pretraining used, so a later training notices a test image among them.
     """
     content = {
         **_header(ENCODER, config, path),
@@ -186,13 +189,12 @@ def save_encoder(
         "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
         "record": record,
     }
-    with whole_file(path) as stream:
-        torch.save(content, stream)
+    _save(content, path)
 
 
 @dataclass(frozen=True)
 class PretrainingState:
-    """The last.pt of a pretraining run: its configuration, its images, and the state from which `--resume` goes on."""
+    """The last.pt of a pretraining run: its configuration, its images, and the state of training."""
 
     path: Path
     config: PretrainConfig
@@ -204,24 +206,30 @@ class PretrainingState:
 def save_pretraining(
     path: Path, *, config: PretrainConfig, splits: Splits, hashes: dict[str, list[str]], training: dict[str, Any]
 ) -> None:
-    """Write the state of a pretraining run whole or not at all. Paths are stored relative to its folder."""
+    """Write the state of a pretraining run. Paths are stored relative to its folder."""
     content = {
         **_header(PRETRAINING, config, path),
         "classes": list(splits.classes),
         "data": _membership(splits, hashes, path),
         "training": training,
     }
-    with whole_file(path) as stream:
-        torch.save(content, stream)
+    _save(content, path)
 
 
 def load_pretraining(path: Path) -> PretrainingState:
-    """Read the last.pt of a pretraining run. Raises CheckpointError where it is something else, or damaged."""
+    """Read the last.pt of a pretraining run. Raises CheckpointError if it is something else, or damaged."""
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
-    try:
+    with _damage(path):
         splits, hashes = _read_membership(path, content)
         config = build_config(_without_removed_fields(content["config"]), PretrainConfig)
         return PretrainingState(path, config, splits, hashes, dict(content["training"]))
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Turn errors in the content of a checkpoint into a CheckpointError that names the file."""
+    try:
+        yield
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -229,7 +237,7 @@ def load_pretraining(path: Path) -> PretrainingState:
 
 
 def _without_removed_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration without the fields that are gone; they changed no result."""
+    """A stored configuration without the fields in `REMOVED`."""
     return {
         section: {field: value for field, value in fields.items() if f"{section}.{field}" not in REMOVED}
         for section, fields in config.items()
@@ -237,7 +245,7 @@ def _without_removed_fields(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _header(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
-    """What every file of ours begins with."""
+    """The first entries of all our files."""
     import vitmed
 
     return {
@@ -275,9 +283,8 @@ def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[
         rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
-    root = find_path(data["root"], path.parent)
     splits = Splits(
-        root,
+        find_path(data["root"], path.parent),
         tuple(content["classes"]),
         samples,
         dict(data["made"]),
@@ -300,35 +307,31 @@ def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint with `weights_only=True`: tensors and plain types, nothing that could run.
+    """Read a checkpoint, or the best.pt of a run folder, with `weights_only=True`, so no code in it can run.
 
     Raises:
         CheckpointError: missing, not a vitmed checkpoint, of another version, damaged, or with code in it.
     """
     path = Path(path)
     if (path / "best.pt").is_file():
-        path = path / "best.pt"  # a run folder stands for its best checkpoint
+        path = path / "best.pt"
     elif (path / "encoder.pt").is_file():
         raise CheckpointError(
             f"{path}: a pretraining run, which has no classifier", f"vitmed train DIR --weights {path / 'encoder.pt'}"
         )
     elif (path / "folds.json").is_file():
         raise CheckpointError(
-            f"{path}: holds a run for each fold and no model of its own, expected one such as {path / 'fold-1'}",
-            f"vitmed evaluate {path / 'test' / 'predictions.csv'} makes the report of all folds again",
+            f"{path}: holds a run for each fold and no model, expected a run such as {path / 'fold-1'}",
+            f"for the report of all folds: vitmed evaluate {path / 'test' / 'predictions.csv'}",
         )
     elif (path / "splits.csv").is_file():
         raise CheckpointError(
-            f"{path}: a run without best.pt: it stopped before its first epoch ended, or it had no network",
+            f"{path}: a run without best.pt: it stopped before its first epoch ended, or it trained no network",
             "train first",
         )
     content = _load(path, FORMAT, "a vitmed checkpoint", "to start training from a weight file: --weights")
-    try:
+    with _damage(path):
         return _parse(path, content)
-    except VitmedError as error:
-        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
 
 
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
@@ -356,7 +359,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
 
 
 def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
-    """The decision policy of these very weights."""
+    """The decision policy, which must belong to these weights."""
     stored = with_new_names(content, HOLDER).get("policy")
     if stored is None:
         return None
@@ -383,7 +386,7 @@ def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
 
 
 def find_paths(config: AnyConfig, folder: Path) -> dict[str, Any]:
-    """The tree of a configuration as `store_paths` left it, with its paths as they are seen from here."""
+    """The inverse of `store_paths`: the tree of a stored configuration, with its paths seen from here."""
     tree = config.model_dump()
     for section, name in PATHS:
         value = tree[section][name]
@@ -393,9 +396,6 @@ def find_paths(config: AnyConfig, folder: Path) -> dict[str, Any]:
 
 
 def from_scratch(model: ModelConfig) -> ModelConfig:
-    """`auto` made definite for random weights: a convolutional stem and mean pooling learn faster from few images."""
-    update = {
-        "stem": "conv" if model.stem == "auto" else model.stem,
-        "pool": "mean" if model.pool == "auto" else model.pool,
-    }
-    return model.model_copy(update=update)
+    """Resolve `auto` for random weights: a convolutional stem and mean pooling learn faster from few images."""
+    auto = {name: value for name, value in (("stem", "conv"), ("pool", "mean")) if getattr(model, name) == "auto"}
+    return model.model_copy(update=auto)

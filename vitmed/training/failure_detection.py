@@ -1,4 +1,4 @@
-"""Noticing that a network does not learn, and saying why: what the notebooks never did."""
+"""Detect that a network does not learn, and name the likely cause."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from vitmed.core.config import Config
 from vitmed.core.pretrain_config import PretrainConfig
 
-WINDOW = 3  # epochs that must agree
-ONE_CLASS = 0.95  # share of validation images given to one class
-STILL = 0.02  # relative change of the training loss that counts as none
-WORSE = 1.5  # times the loss of a network that calls all classes equally likely
+WINDOW = 3  # last epochs, which must agree
+ONE_CLASS = 0.95  # share of validation images predicted as one class
+STILL = 0.02  # smaller relative changes of the training loss count as none
+WORSE = 1.5  # factor above the loss of predicting all classes as equally likely
 
 
 def chance_loss(counts: Sequence[int]) -> float:
-    """Cross-entropy (nats) of guessing by class frequency: the loss of a network that has learned nothing."""
+    """Cross-entropy (nats) of guessing by class frequency: the loss of a network that learned nothing."""
     total = sum(counts)
     return -sum(n / total * math.log(n / total) for n in counts if n)
 
@@ -24,25 +24,22 @@ def chance_loss(counts: Sequence[int]) -> float:
 def stuck(
     history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config
 ) -> str | None:
-    """What to tell a user whose model predicts one class for nearly everything while the loss stands still, or
-    whose loss is far above that of a network that knows nothing.
+    """A warning if the model predicts one class for nearly all images while the loss stands still, or if the loss is
+    far above that of guessing; else None.
 
     Args:
         history: the epoch records, with `train_loss`, `top_share` and `top_class` (of validation).
         counts: training images per class.
-
-    Returns:
-        None where the last epochs give no cause.
     """
     last = history[-WINDOW:]
     if len(last) < WINDOW:
         return None
     losses = [record["train_loss"] for record in last]
-    nothing = math.log(len(classes))  # whatever the frequencies, the smoothing, the mixing and the class weights
-    if min(losses) > WORSE * nothing:
+    guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
+    if min(losses) > WORSE * guessing:
         return (
-            f"the network does not learn: the training loss stands at {losses[-1]:.3f}, where calling all classes "
-            f"equally likely gives {nothing:.3f}. {_cause(last[-1]['step'], config)}"
+            f"the network does not learn: the training loss is {losses[-1]:.3f}, but predicting all classes as "
+            f"equally likely gives {guessing:.3f}. {_cause(last[-1]['step'], config)}"
         )
     prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
     collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
@@ -50,8 +47,8 @@ def stuck(
         return None
     top = last[-1]["top_class"]
     return (
-        f"the network does not learn: {last[-1]['top_share']:.0%} of the validation images are called {top!r} "
-        f"({prior[top]:.0%} of the training images are), and the training loss stands at {losses[-1]:.3f} "
+        f"the network does not learn: it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images "
+        f"({prior[top]:.0%} of the training images are {top!r}), and the training loss stays at {losses[-1]:.3f} "
         f"(guessing by class frequency gives {chance_loss(counts):.3f}). {_cause(last[-1]['step'], config)}"
     )
 
@@ -66,23 +63,20 @@ def _cause(steps: int, config: Config) -> str:
     if train.weight_decay > 0.5:
         return f"Likely cause: weight decay {train.weight_decay:g} pulls the weights to zero. Try --weight-decay 0.05."
     if train.lr < 1e-5:
-        return f"Likely cause: the learning rate {train.lr:g} is too low to move it. Try --lr 5e-4."
+        return f"Likely cause: the learning rate {train.lr:g} is too low. Try --lr 5e-4."
     if steps < 500:
         return (
-            f"Likely cause: {steps} optimiser steps are few for a network that starts from random weights. Try more "
-            "--epochs, a smaller --batch-size, or --weights."
+            f"Likely cause: {steps} optimiser steps are too few for a network that starts from random weights. Try "
+            "more --epochs, a smaller --batch-size, or --weights."
         )
-    return (
-        "Likely cause: labels that do not fit the images, or images that show nothing: look at contact_sheet.png; "
-        "else try --lr 1e-4."
-    )
+    return "Likely cause: wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4."
 
 
 def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | PretrainConfig) -> tuple[str, str]:
     """Problem and fix for a loss or gradient that is NaN or infinite; names the batch's files."""
     listed = "\n  ".join(files)
-    problem = f"the {what} became NaN or infinite in epoch {epoch}, at the batch of these files:\n  {listed}"
-    fix = f"look at those images; if they are sound, --lr {config.train.lr / 10:g}"
+    problem = f"the {what} became NaN or infinite in epoch {epoch}, in the batch of these files:\n  {listed}"
+    fix = f"look at these images; if they are fine, try --lr {config.train.lr / 10:g}"
     if config.train.precision != "fp32":
         fix += " or --set train.precision=fp32"
     return problem, fix

@@ -1,6 +1,6 @@
-"""The learning rate range test (Smith 2017, arXiv 1506.01186): train while the rate rises, and look at the loss.
+"""The learning rate range test (Smith 2017, arXiv 1506.01186): train at a rising rate and look at the loss.
 
-Two suggestions as in fastai's `lr_find`: the steepest descent, and the valley, a place well inside the longest descent.
+It makes two suggestions, as fastai's `lr_find`: the steepest descent, and the valley, well inside the longest descent.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy as np
 
 SMOOTHING = 0.9  # memory of the running mean of the loss
 DIVERGED = 4.0  # times the best loss at which the test ends
-SKIPPED = 5  # first steps that the suggestions pass over: their mean is not yet settled
+SKIPPED = 5  # first steps, which the suggestions ignore: their mean is not yet stable
 
 
 @dataclass(frozen=True)
 class RangeTest:
-    """What the test saw.
+    """The result of the test.
 
     Attributes:
-        rates: (N,) learning rate of every step, rising_rates evenly in its logarithm.
+        rates: (N,) learning rate of every step, rising evenly on a logarithmic scale.
         losses: (N,) running mean of the training loss after that step.
-        diverged: whether it ended because the loss rose.
-        steepest, valley: suggested learning rates; None where the loss never fell.
+        diverged: whether the test ended because the loss rose.
+        steepest, valley: suggested learning rates; None if the loss never fell.
     """
 
     rates: tuple[float, ...]
@@ -35,12 +35,12 @@ class RangeTest:
 
 
 def rising_rates(low: float, high: float, steps: int) -> list[float]:
-    """`steps` learning rates from `low` to `high`, each the same multiple of the one before."""
+    """`steps` learning rates from `low` to `high` in a geometric series."""
     return [low * (high / low) ** (i / (steps - 1)) for i in range(steps)]
 
 
 def smoothed(losses: Iterator[float] | Sequence[float]) -> Iterator[float]:
-    """The running mean of a loss, corrected for its start at nothing (as Adam's moments are)."""
+    """The running mean of a loss, corrected for its start at zero (as in Adam)."""
     mean = 0.0
     for step, loss in enumerate(losses, 1):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
@@ -48,12 +48,7 @@ def smoothed(losses: Iterator[float] | Sequence[float]) -> Iterator[float]:
 
 
 def run_range_test(rates: Sequence[float], losses: Iterator[float]) -> RangeTest:
-    """Take losses until they diverge or end, and suggest.
-
-    Args:
-        rates: of the steps.
-        losses: of the steps, raw; asked for one by one, so that a diverging test ends early.
-    """
+    """Consume the raw losses of the steps one by one until they diverge or end, and suggest learning rates."""
     means: list[float] = []
     best, diverged = math.inf, False
     for mean in smoothed(losses):
@@ -67,8 +62,8 @@ def run_range_test(rates: Sequence[float], losses: Iterator[float]) -> RangeTest
 
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> tuple[float | None, float | None]:
-    """Steepest and valley: where the loss falls fastest by the logarithm of the rate, and two thirds into the longest
-    descent; (None, None) where it never falls."""
+    """Steepest and valley: where the loss falls fastest per log(rate), and two thirds into the longest descent; (None,
+    None) if it never falls."""
     y = np.asarray(losses, dtype=np.float64)[SKIPPED:]
     if len(y) < 3:
         return None, None
@@ -81,7 +76,7 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> tuple[float | No
 
 
 def _longest_descent(y: np.ndarray) -> tuple[int, int]:
-    """First and last index of the longest falling subsequence: places need not be next to each other."""
+    """First and last index of the longest falling subsequence; its elements need not be adjacent."""
     length, before = np.ones(len(y), dtype=int), np.arange(len(y))
     for i in range(1, len(y)):
         for j in range(i):

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token")  # what is added to, beside or instead of the patches
+TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token")  # parameters that are no weight matrices
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float, low: float) -> float:
     """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983).
 
     Args:
-        step: 0 to steps - 1. The first warm-up step is not 0: it takes peak / warmup.
+        step: 0 to steps - 1; the first warm-up step has the rate peak / warmup, not 0.
     """
     if step < warmup:
         return peak * (step + 1) / warmup
@@ -29,8 +29,8 @@ def learning_rate(step: int, steps: int, warmup: int, peak: float, low: float) -
 def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
     """Groups for AdamW: no decay on biases, norms, class token and positions; `scale` per block.
 
-    Layer decay (Clark et al. 2020, as in BEiT and MAE): block i of n learns at layer_decay^(n - i), what lies
-    before the blocks at layer_decay^(n + 1), what lies behind at 1. A network that holds a ViT inside learns at 1.
+    Layer decay (Clark et al. 2020, as in BEiT and MAE): the scale is layer_decay^(n - i) for block i of n,
+    layer_decay^(n + 1) before the blocks, and 1 after them and in a network that contains a ViT.
     """
     blocks = len(getattr(model, "blocks", ()))
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -38,8 +38,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
         if not parameter.requires_grad:
             continue
         plain = parameter.ndim <= 1 or name.rpartition(".")[2] in TOKENS
-        match = re.match(r"blocks\.(\d+)\.", name)
-        if match:
+        if match := re.match(r"blocks\.(\d+)\.", name):
             depth = blocks - int(match.group(1))
         else:
             depth = blocks + 1 if name.startswith(("patch_embed", *TOKENS)) else 0
@@ -55,18 +54,18 @@ def adamw(
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """Give every group its share of the learning rate."""
+    """Set the learning rate of every group, times its `scale`."""
     for group in optimiser.param_groups:
         group["lr"] = lr * group["scale"]
 
 
 def ema_decay(steps: int) -> float:
-    """A decay whose memory is a tenth of the run, at most 1,000 steps; a fixed 0.9998 is useless in short runs."""
+    """The decay that averages over a tenth of the run, at most 1,000 steps; 0.9998 is useless in short runs."""
     return min(0.999, max(0.0, 1 - 10 / steps))
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """A copy of the model that follows it: decay min(decay, (1 + t) / (10 + t)) at update t."""
+    """An exponential moving average of the model, with decay min(decay, (1 + t) / (10 + t)) at update t."""
     return AveragedModel(model, multi_avg_fn=_ema_update(decay))
 
 

@@ -1,7 +1,7 @@
-"""The plan: what training takes where nobody said otherwise, by a table of rules, each with its source.
+"""The plan: settings that you do not choose yourself, from a table of rules, each with its source.
 
-A rule looks at the inputs (kind of weights, number of images, their size, device, width of the network) and gives
-values. For every field the first rule that fits wins; what was set by hand is kept. `RULES` is at the bottom.
+A rule sets values for certain inputs (kind of weights, number and size of images, device, width of the network). For
+every field the first rule that fits wins; values that you set are kept. `RULES` is at the bottom.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN = "from scratch", "supervised", "mas
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """What the rules look at.
+    """What the rules depend on.
 
     Attributes:
         weights: how the weights were made: one of the five names above.
-        images: of training; val: of validation.
+        images, val: number of training and validation images.
         side: the median of the longer sides of the images, px.
         device: "cpu", "cuda" or "mps".
         width: D of the network.
@@ -39,7 +39,7 @@ class PlanInputs:
 
     @property
     def scratch(self) -> bool:
-        """Whether nothing was learned before."""
+        """Whether training starts from random weights."""
         return self.weights == SCRATCH
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class PlanInputs:
 
 
 class Rule(NamedTuple):
-    """Where `fits`, fields get these values (a function is asked for its value); `when` and `why` say it in words."""
+    """If `fits`, the fields get these values (a function is called for its value); `when` and `why` explain it."""
 
     when: str
     fits: Callable[[PlanInputs], bool]
@@ -58,7 +58,7 @@ class Rule(NamedTuple):
 
 
 class PlannedSetting(NamedTuple):
-    """A field that the plan has set: "section.field", its value, and the words of its rule."""
+    """A field that the plan sets: "section.field", its value, and the explanation of the rule."""
 
     field: str
     value: Any
@@ -67,9 +67,9 @@ class PlannedSetting(NamedTuple):
 
 
 def plan_settings(config: Config, inputs: PlanInputs) -> list[PlannedSetting]:
-    """The value of every planned field that was not set by hand, in the order of the table."""
+    """The value of every planned field that you did not set, in the order of the table."""
     given = {f"{section}.{field}" for section in Config.model_fields for field in fields_set(config, section)}
-    if "model.name" in given:  # a named size is asked for as it is
+    if "model.name" in given:  # a named size fixes the others
         given |= {"model.width", "model.depth", "model.heads"}
     decided: dict[str, PlannedSetting] = {}
     for rule in RULES:
@@ -83,13 +83,13 @@ def plan_settings(config: Config, inputs: PlanInputs) -> list[PlannedSetting]:
 
 
 def fields_set(config: Config, section: str) -> set[str]:
-    """The fields of a section that somebody set; `auto` and null mean that nobody did."""
+    """The fields of a section that were set; `auto` and null do not count."""
     part = getattr(config, section)
     return {name for name in part.model_fields_set if getattr(part, name) not in ("auto", None)}
 
 
 def with_values(config: Config, values: dict[str, Any]) -> Config:
-    """The configuration with "section.field" values."""
+    """The configuration updated with "section.field" values."""
     for key, value in values.items():
         section, _, field = key.partition(".")
         part = getattr(config, section).model_copy(update={field: value})
@@ -98,7 +98,7 @@ def with_values(config: Config, values: dict[str, Any]) -> Config:
 
 
 def describe(settings: list[PlannedSetting]) -> list[str]:
-    """A line for every rule that decided something: what it sets, when it holds and why."""
+    """A line for every rule that set a value: the values, when the rule applies, and why."""
     lines: dict[tuple[str, str], list[str]] = {}
     for setting in settings:
         lines.setdefault((setting.when, setting.why), []).append(f"{setting.field} {yaml_text(setting.value)}")
@@ -106,19 +106,19 @@ def describe(settings: list[PlannedSetting]) -> list[str]:
 
 
 def yaml_text(value: Any) -> str:
-    """A value as YAML has it."""
+    """A value as in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def two_digits(value: float) -> float:
-    """Rounded to two digits: a plan is no more exact than that."""
+    """Rounded to two digits, since a plan is not more exact."""
     return float(f"{value:.1e}")
 
 
 def epochs_for_steps(steps: int, least: int, most: int) -> Callable[[PlanInputs, Config], int]:
-    """So many epochs that about `steps` optimiser steps are made, within bounds."""
+    """The number of epochs for about `steps` optimiser steps, within bounds."""
 
     def epochs(inputs: PlanInputs, config: Config) -> int:
         batch = min(inputs.images, config.train.batch_size * config.train.accumulate)
@@ -128,7 +128,7 @@ def epochs_for_steps(steps: int, least: int, most: int) -> Callable[[PlanInputs,
 
 
 def scaled_lr(base: float) -> Callable[[PlanInputs, Config], float]:
-    """A learning rate told for ViT-Base at batch 64: times 768 / width (at most 4), times the root of batch / 64."""
+    """A learning rate for ViT-Base at batch 64, scaled by 768 / width (at most 4) and the root of batch / 64."""
 
     def lr(inputs: PlanInputs, config: Config) -> float:
         batch = config.train.batch_size * config.train.accumulate
@@ -156,37 +156,17 @@ def image_side(least: int, most: int, multiple: int) -> Callable[[PlanInputs, Co
     return side
 
 
-def few(inputs: PlanInputs) -> bool:
-    """Up to 1,000 images."""
-    return inputs.images <= 1000
-
-
-def some(inputs: PlanInputs) -> bool:
-    """Up to 5,000 images."""
-    return inputs.images <= 5000
-
-
-def many(inputs: PlanInputs) -> bool:
-    """Up to 30,000 images."""
-    return inputs.images <= 30_000
-
-
-def always(inputs: PlanInputs) -> bool:
-    """Whatever the inputs."""
-    return True
-
-
 RULES: tuple[Rule, ...] = (
     # ---- batch ----
     Rule(
         "on a CPU",
         lambda s: s.device == "cpu",
         {"train.batch_size": 32, "train.accumulate": 1},
-        "larger ones are no faster there",
+        "larger batches are not faster there",
     ),
     Rule(
         "few images, not ViT-Large",
-        lambda s: few(s) and s.width < 1024,
+        lambda s: s.images <= 1000 and s.width < 1024,
         {"train.batch_size": 32, "train.accumulate": 1},
         "more steps from few images",
     ),
@@ -194,22 +174,24 @@ RULES: tuple[Rule, ...] = (
         "on a GPU, ViT-Large",
         lambda s: s.width >= 1024,
         {"train.batch_size": 16, "train.accumulate": 4},
-        "steps of 64 images, with a quarter of them in memory at once",
+        "steps of 64 images, of which a quarter is in memory at once",
     ),
     Rule(
         "on a GPU, ViT-Base",
         lambda s: s.width >= 768,
         {"train.batch_size": 32, "train.accumulate": 2},
-        "steps of 64 images, with half of them in memory at once",
+        "steps of 64 images, of which half is in memory at once",
     ),
-    Rule("on a GPU", always, {"train.batch_size": 64}, "the batch that the learning rates below are told for"),
+    Rule(
+        "on a GPU", lambda s: True, {"train.batch_size": 64}, "the batch for which the learning rates below are stated"
+    ),
     # ---- from scratch: a small network, a small image ----
     Rule(
         "from scratch on a CPU, or images up to 64 px",
         lambda s: s.scratch and (s.device == "cpu" or s.side <= 64),
         {"model.image_size": image_side(32, 64, 8), "model.patch_size": 8},
-        "16 to 64 patches are minutes, not hours; an even patch keeps the stem's small convolutions, and patches of 4 "
-        "are worse at equal time: docs/recipes.md",
+        "16 to 64 patches take minutes, not hours; an even patch size keeps the stem's small convolutions, and patches "
+        "of 4 px are worse in equal time: docs/recipes.md",
     ),
     Rule(
         "from scratch on a GPU",
@@ -219,7 +201,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "from scratch on a CPU, up to 5,000 images",
-        lambda s: s.scratch and s.device == "cpu" and some(s),
+        lambda s: s.scratch and s.device == "cpu" and s.images <= 5000,
         {"model.width": 64, "model.depth": 4, "model.heads": 4},
         "twice the width was not better: docs/recipes.md",
     ),
@@ -231,9 +213,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "from scratch, up to 5,000 images",
-        lambda s: s.scratch and some(s),
+        lambda s: s.scratch and s.images <= 5000,
         {"train.epochs": epochs_for_steps(3000, 30, 100), "train.lr": 2e-3, "train.warmup_epochs": tenth_of_epochs},
-        "longer pays, and 0.002 beats 0.0005 on every set: docs/recipes.md",
+        "longer training helps, and 0.002 beats 0.0005 on every data set: docs/recipes.md",
     ),
     Rule(
         "from scratch, more images",
@@ -245,32 +227,32 @@ RULES: tuple[Rule, ...] = (
         "from scratch",
         lambda s: s.scratch,
         {"model.drop_path": 0.0},
-        "in runs of some thousand steps it costs more than it brings: docs/recipes.md",
+        "in runs of a few thousand steps it does more harm than good: docs/recipes.md",
     ),
-    # ---- length: good weights want few steps ----
+    # ---- length: good weights need few steps ----
     Rule(
         "weights and up to 1,000 images",
-        lambda s: not s.scratch and few(s),
+        lambda s: not s.scratch and s.images <= 1000,
         {"train.epochs": epochs_for_steps(750, 10, 100), "model.drop_path": 0.0},
         "500 steps for 2,000 to 4,000 images in vision_transformer's configs/augreg.py and big_vision's transfer.py",
     ),
     Rule(
         "weights and up to 5,000 images",
-        lambda s: not s.scratch and some(s),
+        lambda s: not s.scratch and s.images <= 5000,
         {"train.epochs": epochs_for_steps(1500, 10, 50), "model.drop_path": 0.05},
         "between big_vision's 500 steps and MAE's 100 epochs",
     ),
     Rule(
         "weights and up to 30,000 images",
-        lambda s: not s.scratch and many(s),
+        lambda s: not s.scratch and s.images <= 30_000,
         {"train.epochs": 20, "model.drop_path": 0.1},
-        "20 epochs as AutoGluon; drop path as MAE and BEiT",
+        "20 epochs as in AutoGluon; drop path as in MAE and BEiT",
     ),
     Rule(
         "weights and more images",
         lambda s: not s.scratch,
         {"train.epochs": 10, "model.drop_path": 0.1},
-        "more images need fewer passes; drop path as MAE and BEiT",
+        "more images need fewer passes; drop path as in MAE and BEiT",
     ),
     # ---- learning rate: how the weights were made decides ----
     Rule(
@@ -289,7 +271,7 @@ RULES: tuple[Rule, ...] = (
         "self-distilled weights",
         lambda s: s.weights == DISTILLED,
         {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.65},
-        "a large step destroys such features (dinov2 issue 276); layer decay as MAE and BEiT",
+        "large steps destroy such features (dinov2 issue 276); layer decay as in MAE and BEiT",
     ),
     Rule(
         "a vitmed checkpoint",
@@ -299,13 +281,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "supervised weights and up to 1,000 images",
-        lambda s: not s.scratch and few(s),
+        lambda s: not s.scratch and s.images <= 1000,
         {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.75},
         "between BEiT's 2e-5 on tuned weights and AutoGluon's 1e-4; layer decay between MAE's 0.65 and AutoGluon's 0.9",
     ),
     Rule(
         "supervised weights and up to 5,000 images",
-        lambda s: not s.scratch and some(s),
+        lambda s: not s.scratch and s.images <= 5000,
         {"train.lr": scaled_lr(5e-5), "train.layer_decay": 0.75},
         "as above",
     ),
@@ -319,13 +301,13 @@ RULES: tuple[Rule, ...] = (
         "weights",
         lambda s: not s.scratch,
         {"train.warmup_epochs": tenth_of_epochs},
-        "a tenth of the run, as AutoGluon",
+        "a tenth of the run, as in AutoGluon",
     ),
     Rule(
         "weights",
         lambda s: not s.scratch,
         {"train.probe_first": True},
-        "the head is fitted first, so that its random start does not bend the features (Kumar et al. 2022, arXiv "
+        "the head is fitted first, so its random start does not distort the features (Kumar et al. 2022, arXiv "
         "2202.10054)",
     ),
     # ---- which epoch ----
@@ -333,28 +315,28 @@ RULES: tuple[Rule, ...] = (
         "up to 500 validation images",
         lambda s: s.val <= 500,
         {"train.choose": "last"},
-        "so few cannot tell epochs apart: the best one is luck, and may lie in the warm-up; the schedule ends at a low "
-        "rate, so the last is a safe one",
+        "too few to compare epochs: the best one is luck, perhaps during warm-up; the last is safe, since the schedule "
+        "ends at a low rate",
     ),
     Rule(
         "more validation images",
         lambda s: s.val > 500,
         {"train.choose": "best", "train.patience": quarter_of_epochs},
-        "time for the schedule to come down before the run is given up",
+        "time for the schedule to lower the rate before the run stops",
     ),
     # ---- mixing and averaging ----
     Rule(
         "always",
-        always,
+        lambda s: True,
         {"augment.mixup": 0.0, "augment.cutmix": 0.0},
-        "they change calibration, and in short runs they do not help: docs/recipes.md; vision_transformer fine-tunes "
-        "without them",
+        "they change calibration and do not help in short runs: docs/recipes.md; vision_transformer fine-tunes without "
+        "them",
     ),
     Rule(
         "always",
-        always,
+        lambda s: True,
         {"train.ema": True},
-        "an average over a tenth of the run; torchvision scales it likewise",
+        "an average over a tenth of the run, as in torchvision",
     ),
-    Rule("always", always, {"train.weight_decay": 0.05}, "as MAE, BEiT and SPT_LSA"),
+    Rule("always", lambda s: True, {"train.weight_decay": 0.05}, "as in MAE, BEiT and SPT_LSA"),
 )
