@@ -1,4 +1,4 @@
-"""`vitmed check`: what is wrong with a data folder; and the same before every training."""
+"""`vitmed check`: report what is wrong with a data folder."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_dat
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What `check` found.
+    """The result of `check`.
 
     Attributes:
-        folder: of data_report.json and data_report.html.
+        folder: holds data_report.json and data_report.html.
         findings: worst first.
-        content: of data_report.json: counts, the table by split and class, sizes, shortcuts, findings.
+        content: content of data_report.json: counts, the table by split and class, sizes, shortcuts, findings.
     """
 
     folder: Path
@@ -44,7 +44,7 @@ class DataCheck:
 
     @property
     def clean(self) -> bool:
-        """Whether there is neither error nor warning."""
+        """Whether there are no errors and no warnings."""
         return all(finding.severity == "note" for finding in self.findings)
 
 
@@ -67,21 +67,21 @@ def check(
 
     Args:
         data: any folder of images, with or without classes and splits.
-        group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the names,
-            for these findings alone.
+        group_regex: finds the patient in a path relative to `data`; without it, check guesses the patients from the
+            file names, only for its findings.
         groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
         labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
             folder names then mean no class, and images without a row are ignored.
         output: folder of the report; never overwritten, the next is data-check-2.
-        strict: raise where there is an error or a warning, after the report is written.
+        strict: raise if there is an error or a warning, after writing the report.
         leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
         frame: which of several frames, from 0; None reports files that have several.
         index: keep what was found in the cache folder, so that the next check is quick.
         ui: where messages and progress go.
 
     Raises:
-        DataError: no such folder, no image in it; with `strict`, findings (the report is written then).
-        UsageError: an output folder inside the data, or a `group_regex` that is not one.
+        DataError: a missing folder or one without images; with `strict`, findings (after writing the report).
+        UsageError: an output folder inside the data, or an invalid `group_regex`.
     """
     ui = ui or Ui()
     root = data_folder(data)
@@ -148,10 +148,10 @@ def check(
 
 
 def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Survey, list[str] | None]:
-    """The images that a table names, in the place that it says (a split that it does not say is the folder's).
+    """The images of a table with its classes, and with its splits or, if it has none, those of the folders.
 
     Returns:
-        the survey of them, and their patients where the table has those and they count.
+        the survey of these images, and their patients if the table has them and `own_groups` is set.
     """
     table = labels_from_table(file, seen.root, seen.files, own_groups)
     for told in table.told:
@@ -169,7 +169,7 @@ def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Surve
 
 
 class CheckFailed(DataError):
-    """`strict`, and there are findings; `result` is what the command would have returned."""
+    """Findings with `strict`; `result` holds what the command would have returned."""
 
     def __init__(self, result: DataCheck):
         bad = [finding for finding in result.findings if finding.severity != "note"]
@@ -181,7 +181,7 @@ class CheckFailed(DataError):
 
 
 def _gaps(images: Sequence[Image], ui: Ui) -> list[Gap]:
-    """The leakage gap of all images together, said in a line each."""
+    """The leakage gap of each baseline over all images, reported in a line each."""
     good, labels, groups = usable(images)
     if groups is None or len(set(labels.tolist())) < 2:
         ui.warn("--leakage-gap needs two classes and known patients (--group-regex)")
