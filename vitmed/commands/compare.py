@@ -157,7 +157,7 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
                 found = replace(found, positive=model.predictions.positive)
                 baselines.append(Model(name, found, model.name))
     if len(models) + len(baselines) < 2 or not models:
-        raise UsageError("there is only one model and no baseline to compare it with", "vitmed compare RUN_A RUN_B")
+        raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
     return [*models, *baselines]
 
 
