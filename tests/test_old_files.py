@@ -22,6 +22,7 @@ from vitmed import compare, evaluate, explain, predict, train
 from vitmed.core.aliases import OldNameWarning
 from vitmed.core.frozen import Frozen
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.results import Results
 from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -184,3 +185,15 @@ def test_old_names_are_reported_once(run: Path) -> None:
     assert len(set(told)) == len(told)
     assert any("'judgement'" in text and "'policy'" in text for text in told)
     assert any("'unfamiliarity'" in text and "'ood_score'" in text for text in told)
+
+
+@pytest.mark.filterwarnings("ignore::vitmed.core.aliases.OldNameWarning")
+def test_metrics_json_has_the_names_of_today() -> None:
+    before = metrics(OLD / "run" / "test")
+    with pytest.warns(OldNameWarning, match="familiarity"):
+        found = Results.read(before)
+    old, today = before["familiarity"], found.out_of_distribution
+    assert today is not None and today.n_above == old["n_unfamiliar"]
+    close(today.error_rate_below, old["error_rate_familiar"])
+    close(today.error_rate_above, old["error_rate_unfamiliar"])
+    assert found.report.policy == before["report"]["judgement"] and found.weights_hash is None

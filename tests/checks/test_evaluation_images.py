@@ -76,7 +76,10 @@ def test_another_expression_for_another_place(run: TrainResult, tmp_path: Path) 
 def test_patients_that_the_model_was_made_with(run: TrainResult, tmp_path: Path) -> None:
     """Other images of P5, a patient of validation, among P6 and P7, which are new or of the test."""
     metrics = judge(run, tmp_path, data=draw_patients(tmp_path / "other", 5, seed=70))
-    assert any(note.startswith("Patients with a name that the model was made with: 1") for note in metrics["notes"])
+    assert any(
+        note.startswith("Patients that share a name with a patient used to make the model: 1")
+        for note in metrics["notes"]
+    )
     assert metrics["flow"]["judged"]["seen"] == {"images": 0, "patients": 1, "test": 0}
 
 

@@ -112,7 +112,7 @@ def test_files_that_are_no_images(refused: Callable[..., Answer], tmp_path: Path
     refused(
         3, data, "6 of 30 images cannot be used", "zero.png: the file is empty",
         "cut.png: cannot be decoded", "text.jpg: not an image", "link.png: a broken link",
-        "scan.dcm: a DICOM file without a picture", "nan.tif: holds values that are not finite",
+        "scan.dcm: a DICOM file without an image", "nan.tif: holds values that are not finite",
     )  # fmt: skip
 
 
@@ -363,7 +363,7 @@ def test_weights_that_are_not_finite(vitmed: RUN, trained: Trained, tmp_path: Pa
     weights["head.bias"][1] = torch.nan
     file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights, policy=None)
     image, report = trained.data / "test" / "amber" / "amber_0.png", tmp_path / "report"
-    told = "nan.pt: gives numbers that are not finite"
+    told = "nan.pt: its logits are not finite"
     clean(vitmed("predict", image, "--checkpoint", file, "--csv", tmp_path / "p.csv"), 4, told)
     clean(vitmed("evaluate", file, "--data", trained.data, "-o", report), 4, told, place=report)
     assert not (tmp_path / "p.csv").exists()

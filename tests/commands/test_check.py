@@ -24,7 +24,7 @@ from vitmed.commands.check import DataCheck
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import VERSION, Index, digests_of, hash_files
+from vitmed.data.scan_cache import VERSION, ScanCache, digests_of, hash_files
 from vitmed.data.splits import make_splits
 
 RUN = Callable[..., Answer]
@@ -364,7 +364,7 @@ def test_the_page_needs_nothing_else_and_the_findings_stand_in_it(folder: Path, 
     same_file_two_labels(folder)
     found = run(folder, tmp_path)
     page = (found.folder / "data_report.html").read_text()
-    assert "not to be shared" in page and "copy.png" in page
+    assert "Do not share it" in page and "copy.png" in page
     assert str(tmp_path) not in page and "<script" not in page and "http" not in page.replace("http-equiv", "")
     told = json.loads((found.folder / "data_report.json").read_text())
     assert [f["code"] for f in told["findings"]] == [f.code for f in found.findings]
@@ -442,7 +442,7 @@ def test_a_damaged_index_is_made_anew_and_a_closed_cache_is_said(
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "a file"))
     ui = Recorder()
     assert check(folder, output=tmp_path / "report", ui=ui).content == expected
-    assert len(ui.warned) == 1 and "decoded anew" in ui.warned[0]
+    assert len(ui.warned) == 1 and "decoded again" in ui.warned[0]
 
 
 def test_many_may_write_at_once(folder: Path) -> None:
@@ -454,7 +454,7 @@ def test_many_may_write_at_once(folder: Path) -> None:
     digests = digests_of(hash_files(files), files)
 
     def one(_: int) -> int:
-        index = Index.open()
+        index = ScanCache.open()
         scan(folder, names, index, Recorder())
         return sum(record is not None for record in index.records(digests))
 
@@ -463,7 +463,7 @@ def test_many_may_write_at_once(folder: Path) -> None:
 
 
 def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:
-    index = Index.open()
+    index = ScanCache.open()
     file = folder / "amber" / "amber_0.png"
     (before,) = hash_files([str(file)], index)
     times = file.stat()
@@ -530,7 +530,7 @@ def test_training_says_the_findings_and_puts_them_into_the_report(trained: Train
     """Amber, blue and green can be told by their mean colour."""
     assert any("the mean colour" in text and "(shortcut_colour)" in text for text in trained.ui.warned)
     notes = trained.result.test.metrics["report"]["notes"]
-    assert any(note.startswith("Data: train: the label can be told from the mean colour alone") for note in notes)
+    assert any(note.startswith("Data: train: the label can be predicted from the mean colour alone") for note in notes)
 
 
 def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:

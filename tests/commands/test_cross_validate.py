@@ -259,7 +259,7 @@ def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / "parted").mkdir(exist_ok=True)
         (tmp_path / "parted" / split).symlink_to(data, target_is_directory=True)
-    with pytest.raises(UsageError, match="brings its own test"):
+    with pytest.raises(UsageError, match="has its own test"):
         run(tmp_path / "parted", tmp_path / "runs")
     assert not list((tmp_path / "runs").glob("*"))
 

@@ -229,7 +229,7 @@ def test_a_wrong_checksum(offer: Callable[..., None], server: Server, tmp_path: 
 def test_no_server(offer: Callable[..., None], server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer("nih_malaria", {"cell_images.zip": malaria()})
     server.files.clear()
-    with pytest.raises(DataError, match="the server says 404"):
+    with pytest.raises(DataError, match="the server answers 404"):
         fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
     monkeypatch.setattr(downloads, "TRIES", 1)
     monkeypatch.setattr(downloads.urllib.request, "build_opener", lambda *_: Unreachable())

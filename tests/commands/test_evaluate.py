@@ -100,7 +100,7 @@ def test_a_folder_that_moved_is_found_by_data(trained: Trained, tmp_path: Path) 
     ui = Recorder()
     found = judge(trained, tmp_path, ui, data=tmp_path / "moved")
     assert found.predictions.logits.tobytes() == trained.result.test.predictions.logits.tobytes()
-    assert any("taking its own test split" in text for text in ui.said)
+    assert any("using the run's own test split" in text for text in ui.said)
     shutil.copytree(trained.folder, tmp_path / "far" / "away" / "run")
     lost = tmp_path / "far" / "away" / "run" / "best.pt"
     with pytest.raises(DataError, match="--data"):

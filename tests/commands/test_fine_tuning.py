@@ -18,8 +18,11 @@ from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, li
 
 from vitmed import VitmedError, probe, train
 from vitmed.commands.train import TrainResult
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.paired_comparison import Test, Tests
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import verdict
+from vitmed.report.results import Baseline
 from vitmed.training.checkpoint import load_checkpoint
 
 RUN = Callable[..., Answer]
@@ -213,7 +216,7 @@ def test_a_report_made_again_keeps_its_baselines(vitmed: RUN, data: Path, tmp_pa
     answer = vitmed("evaluate", result.folder / "test" / "predictions.csv", "-o", tmp_path / "again")
     assert answer.code == 0, answer.err
     again = json.loads((tmp_path / "again" / "metrics.json").read_text())
-    assert again["baselines"] == result.test.metrics["baselines"]
+    assert again["baselines"] == result.test.metrics.to_dict()["baselines"]
 
 
 def test_python(data: Path, tmp_path: Path) -> None:
@@ -222,14 +225,17 @@ def test_python(data: Path, tmp_path: Path) -> None:
 
 
 def test_few_patients_give_no_verdict() -> None:
-    entry: dict[str, Any] = {"text": "a baseline", "overall": {"auroc": {"value": 0.5, "low": 0.4, "high": 0.6}}}
-    entry["difference"] = {"auroc": {"value": 0.1, "low": 0.05, "high": 0.2}}
-    assert "the model is better" in verdict(entry, None) and "the model is better" in verdict(entry, 10)
-    assert "9 patients are too few" in verdict(entry, 9) and "better:" not in verdict(entry, 9)
-    entry["difference"] = {"auroc": {"value": -0.1, "low": -0.2, "high": -0.05}}
-    assert "the BASELINE is better" in verdict(entry, 50)
-    entry["difference"] = {"auroc": {"value": 0.1, "low": -0.05, "high": 0.2}}
-    assert "not shown to be better" in verdict(entry, 50)
+    def said(value: float, low: float, high: float, patients: int | None) -> str:
+        test = Test(statistic=None, p=None, method="delong")
+        numbers = {"auroc": Estimate(value=0.5, low=0.4, high=0.6)}
+        gap = {"auroc": Estimate(value=value, low=low, high=high)}
+        tests = Tests(auroc=test, accuracy=test)
+        return verdict(Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests), patients)
+
+    assert "the model is better" in said(0.1, 0.05, 0.2, None) and "the model is better" in said(0.1, 0.05, 0.2, 10)
+    assert "9 patients are too few" in said(0.1, 0.05, 0.2, 9) and "better:" not in said(0.1, 0.05, 0.2, 9)
+    assert "the BASELINE is better" in said(-0.1, -0.2, -0.05, 50)
+    assert "not shown to be better" in said(0.1, -0.05, 0.2, 50)
 
 
 class PressesCtrlC(Recorder):

@@ -196,7 +196,7 @@ def test_an_output_that_cannot_be_written(trained: Trained, tmp_path: Path, vitm
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
 def test_a_folder_that_is_not_there_is_told_before_predicting(vitmed: ANSWER, tmp_path: Path, option: str) -> None:
     answer = vitmed("predict", "x.png", "--checkpoint", "none.pt", option, tmp_path / "none" / "p.out")
-    assert answer.code == 2 and "p.out: its folder is not there" in answer.err and "none.pt" not in answer.err
+    assert answer.code == 2 and "p.out: its folder is missing" in answer.err and "none.pt" not in answer.err
 
 
 def test_a_picture_is_a_png(vitmed: ANSWER, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
     sets = [part for text in SETS for part in ("--set", text)]
     for code, told, where, more in (
         (3, "no such folder", tmp_path / "nowhere", ()),
-        (2, "there are: none", data, ("--policy", "nothing")),
+        (2, "expected one of: none", data, ("--policy", "nothing")),
         (2, "plain stem", data, ("--set", "model.stem=conv")),
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
         (2, "mask_ratio", data, ("--mask-ratio", "1.5")),

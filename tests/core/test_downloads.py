@@ -34,7 +34,7 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.models.catalogue import CATALOGUE, DISTILLED, Entry
-from vitmed.models.public_weights import fetch, where
+from vitmed.models.public_weights import fetch, weight_path
 
 RUN = Callable[..., Answer]
 CONTENT = np.random.default_rng(0).bytes(900_000)
@@ -145,7 +145,7 @@ def test_a_file_is_fetched_once(
 ) -> None:
     listed(sha256=sha256)
     path = fetch("toy", ui)
-    assert path == where("toy") == cache / "weights" / "toy" / "model.pth"
+    assert path == weight_path("toy") == cache / "weights" / "toy" / "model.pth"
     assert path.read_bytes() == CONTENT and left(cache) == {"model.pth", "model.pth.sha256"}
     assert "licence Apache-2.0" in ui.said[0] and server.url in ui.said[0] and "1 MB" in ui.said[0]
     assert fetch("toy", ui) == path and len(server.asked) == 1  # the second time it is there
@@ -222,7 +222,7 @@ def test_a_slow_server_is_asked_again(server: Server, monkeypatch: pytest.Monkey
     monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
     server.stall = [1.0]
     assert fetch("toy", ui).read_bytes() == CONTENT
-    assert any("no byte came for 0.2 s" in line for line in ui.said) and "Range" in server.asked[1]
+    assert any("no data for 0.2 s" in line for line in ui.said) and "Range" in server.asked[1]
 
 
 @pytest.mark.usefixtures("listed")
@@ -236,7 +236,9 @@ def test_after_some_tries_in_vain_it_gives_up_and_keeps_what_came(server: Server
     server.cut = [400_000, 0, 0, 0, 0, 0, 0, 0, 0]
     with pytest.raises(CheckpointError) as error:
         fetch("toy", ui)
-    assert "5 tries brought nothing, 0.4 MB are here" in str(error.value) and str(where("toy")) in str(error.value)
+    assert "5 tries without new data, 0.4 MB are here" in str(error.value) and str(weight_path("toy")) in str(
+        error.value
+    )
     assert len(server.asked) == 6 - 1 and left(cache) == {"model.pth.part", "model.pth.part.from"}
     server.cut = []
     assert fetch("toy", ui).read_bytes() == CONTENT and server.asked[-1]["Range"] == "bytes=400000-"
@@ -246,7 +248,7 @@ def test_after_some_tries_in_vain_it_gives_up_and_keeps_what_came(server: Server
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
 def test_a_refusal_is_told_at_once(server: Server, cache: Path, status: int) -> None:
     server.status = [status]
-    with pytest.raises(CheckpointError, match=f"the server says {status}"):
+    with pytest.raises(CheckpointError, match=f"the server answers {status}"):
         fetch("toy", Recorder())
     assert len(server.asked) == 1 and left(cache) == set()
 
@@ -288,7 +290,7 @@ def test_a_server_that_tells_no_length(
 def test_a_copied_file_is_checked_too_and_left_as_it_is(
     listed: Callable[..., None], server: Server, cache: Path, bad: bytes
 ) -> None:
-    path = where("toy")
+    path = weight_path("toy")
     path.parent.mkdir(parents=True)
     path.write_bytes(bad)
     with pytest.raises(CheckpointError, match="expected") as error:
@@ -420,7 +422,7 @@ def test_offline_a_missing_file_is_told_with_all_that_helps(
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(CheckpointError) as error:
         fetch("toy", Recorder(), offline=by == "flag")
-    for text in ("toy", str(where("toy")), server.url, SHA256, "Apache-2.0"):
+    for text in ("toy", str(weight_path("toy")), server.url, SHA256, "Apache-2.0"):
         assert text in str(error.value)
     assert server.asked == [] and not cache.exists()
 
@@ -455,7 +457,7 @@ import shutil
 from pathlib import Path
 from vitmed.models.catalogue import CATALOGUE, Entry
 from vitmed.cli import main
-from vitmed.models.public_weights import where
+from vitmed.models.public_weights import weight_path
 def run(*args, folder=("-o", OUTPUT, "--name", "a")):
     try:
         main(["train", "--offline", *folder, *args])
@@ -464,11 +466,11 @@ def run(*args, folder=("-o", OUTPUT, "--name", "a")):
 CATALOGUE["toy"] = Entry(*ENTRY)
 run(DATA, "--weights", "toy", *SETTINGS)
 print(Path(OUTPUT).exists())
-where("toy").parent.mkdir(parents=True)
-shutil.copy(FILE, where("toy"))
+weight_path("toy").parent.mkdir(parents=True)
+shutil.copy(FILE, weight_path("toy"))
 run(DATA, "--weights", "toy", *SETTINGS)
 run("-c", OUTPUT + "/a/config.yaml")
-where("toy").unlink()  # its last.pt holds the weights
+weight_path("toy").unlink()  # its last.pt holds the weights
 run("--resume", OUTPUT + "/a-2", "--epochs", "2", folder=())
 """
 
@@ -489,8 +491,8 @@ def entry_for(file: Path) -> Entry:
 
 
 def put(file: Path, name: str = "toy") -> None:
-    where(name).parent.mkdir(parents=True)
-    where(name).write_bytes(file.read_bytes())
+    weight_path(name).parent.mkdir(parents=True)
+    weight_path(name).write_bytes(file.read_bytes())
 
 
 def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit: Path) -> None:
@@ -538,13 +540,13 @@ def test_weights_commands(vitmed: RUN, server: Server, cache: Path, tmp_path: Pa
     assert answer.code == 0 and "toy" in answer.out and "dinov2_vits14_reg4" in answer.out
     assert "CC-BY-NC-ND-4.0 (token)" in answer.out and "no" in answer.out
     answer = vitmed("weights", "where", "toy")
-    assert answer.code == 4 and answer.out == "" and str(where("toy")) in answer.err
+    assert answer.code == 4 and answer.out == "" and str(weight_path("toy")) in answer.err
     answer = vitmed("weights", "fetch", "toy", "--offline")
     assert answer.code == 4 and answer.out == "" and server.asked == []
     answer = vitmed("weights", "fetch", "toy")
-    assert answer.code == 0 and answer.out == f"{where('toy')}\n", answer.err
+    assert answer.code == 0 and answer.out == f"{weight_path('toy')}\n", answer.err
     answer = vitmed("weights", "where", "toy")
-    assert answer.code == 0 and answer.out == f"{where('toy')}\n"
+    assert answer.code == 0 and answer.out == f"{weight_path('toy')}\n"
     answer = vitmed("weights", "fetch", "toy", "--to", tmp_path / "stick", "--json")
     path = tmp_path / "stick" / "weights" / "toy" / "model.pth"
     assert json.loads(answer.out) == {"paths": {"toy": str(path)}} and path.is_file()
@@ -653,7 +655,7 @@ def test_a_gated_repository(hub: Server, cache: Path) -> None:
 def test_the_hub_offline_or_unreachable_or_not_installed(hub: Server, cache: Path, tmp_path: Path) -> None:
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VITMED_OFFLINE"):
         done = from_hub(hub, **{name: "1"})
-        assert done.returncode == 4 and str(where("phikon").parents[1]) in done.stderr and hub.asked == []
+        assert done.returncode == 4 and str(weight_path("phikon").parents[1]) in done.stderr and hub.asked == []
     hub.status = [404]
     done = from_hub(hub)
     assert done.returncode == 4 and "Traceback" not in done.stderr

@@ -15,7 +15,7 @@ from vitmed import evaluate, train
 from vitmed.core import places
 from vitmed.core.errors import DataError
 from vitmed.core.load_config import load_config
-from vitmed.core.places import find, project_path, store
+from vitmed.core.places import find_path, project_path, store_path
 from vitmed.training.checkpoint import load_checkpoint
 
 
@@ -67,14 +67,14 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     run = tmp_path / "study" / "runs" / "x"
     for folder in (near, far, run):
         folder.mkdir(parents=True)
-    assert store(near, run) == "../../data" and find("../../data", run) == near
-    stored = store(far, run)
-    assert stored == store(far, run.parent) and stored.endswith("/cells") and "secret" not in stored
-    assert find(stored, run) == far
+    assert store_path(near, run) == "../../data" and find_path("../../data", run) == near
+    stored = store_path(far, run)
+    assert stored == store_path(far, run.parent) and stored.endswith("/cells") and "secret" not in stored
+    assert find_path(stored, run) == far
     monkeypatch.setattr(places, "_NOTES", {})
-    assert find(stored, tmp_path) == far  # by the note; the run may have moved
+    assert find_path(stored, tmp_path) == far  # by the note; the run may have moved
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
-    assert find(stored, run) == run / stored and not find(stored, run).exists()
+    assert find_path(stored, run) == run / stored and not find_path(stored, run).exists()
 
 
 def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "file"))
     monkeypatch.setenv("HOME", str(tmp_path / "home" / "anna"))
     far = tmp_path / "home" / "anna" / "secret" / "cells"
-    assert find(store(far, tmp_path / "runs" / "x"), tmp_path) == far
+    assert find_path(store_path(far, tmp_path / "runs" / "x"), tmp_path) == far
 
 
 def test_folders_behind_links(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_folders_behind_links(tmp_path: Path) -> None:
     for name in ("runs", "data"):
         (tmp_path / "scratch" / name).mkdir(parents=True)
         (tmp_path / "study" / name).symlink_to(tmp_path / "scratch" / name)
-    stored = store(tmp_path / "study" / "data", tmp_path / "study" / "runs")
+    stored = store_path(tmp_path / "study" / "data", tmp_path / "study" / "runs")
     for base in ("study", "scratch"):
-        assert find(stored, tmp_path / base / "runs").samefile(tmp_path / "scratch" / "data")
+        assert find_path(stored, tmp_path / base / "runs").samefile(tmp_path / "scratch" / "data")
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -404,7 +404,7 @@ def child(root: Path, log: Path, go: Path) -> multiprocessing.Process:
             return real(path, frame, least)
 
         rasters.read = slow
-        read_images._Reading._fits_memory = lambda self: False  # type: ignore[method-assign]  it decodes before the lock
+        read_images._Reader._fits_memory = lambda self: False  # type: ignore[method-assign]  it decodes before the lock
         ui = Recorder()
         ui.say = ui.warn = note  # type: ignore[method-assign]
         parts = images(root)

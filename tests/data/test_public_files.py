@@ -20,7 +20,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.ui import Silent
 from vitmed.data import public_files
 from vitmed.data.cards import cards
-from vitmed.data.public_files import read_idx, read_original, write_folder
+from vitmed.data.public_files import read_idx, read_public_files, write_folder
 
 CIFAR10 = cards()["cifar10"].classes
 FINE = [f"fine {k:02d}" for k in range(100)]
@@ -81,8 +81,8 @@ def theirs(kind: Any, root: Path, train: bool) -> Any:
 @pytest.mark.parametrize(("classes", "kind"), [(10, reference.CIFAR10), (100, reference.CIFAR100)])
 def test_cifar_as_torchvision_reads_it(tmp_path: Path, classes: int, kind: Any, protocol: int) -> None:
     made = write_python(tmp_path, classes, protocol)
-    pickled = read_original(tmp_path / kind.base_folder)
-    binary = read_original(write_binary(tmp_path / "bin", classes, made))
+    pickled = read_public_files(tmp_path / kind.base_folder)
+    binary = read_public_files(write_binary(tmp_path / "bin", classes, made))
     assert pickled is not None and binary is not None
     for name in ("train", "test"):
         expected = theirs(kind, tmp_path, name == "train")
@@ -119,7 +119,7 @@ def test_mnist_as_torchvision_reads_it(tmp_path: Path, packed: bool) -> None:
     for file in (tmp_path / "ours").iterdir():
         content = file.read_bytes()
         (raw / file.name.removesuffix(".gz")).write_bytes(gzip.decompress(content) if packed else content)
-    found = read_original(tmp_path / "ours")
+    found = read_public_files(tmp_path / "ours")
     assert found is not None and found.classes == {k: str(k) for k in range(10)}
     for name in ("train", "test"):
         expected = theirs(reference.MNIST, tmp_path, name == "train")
@@ -129,7 +129,7 @@ def test_mnist_as_torchvision_reads_it(tmp_path: Path, packed: bool) -> None:
 
 def test_mnist_with_a_dot_in_its_names(tmp_path: Path) -> None:
     made = write_mnist(tmp_path / "set", packed=False, dot=True)
-    found = read_original(tmp_path / "set")
+    found = read_public_files(tmp_path / "set")
     assert found is not None and np.array_equal(found.parts["test"].images, made["t10k"])
 
 
@@ -139,7 +139,7 @@ def test_what_is_written_is_read_back_without_loss(tmp_path: Path, colour: bool)
     labels = (np.arange(20) % 2).astype(np.uint8)[:, None]
     arrays = {"train_images": images, "train_labels": labels, "test_images": images[:4] + 1, "test_labels": labels[:4]}
     np.savez_compressed(tmp_path / "pneumoniamnist.npz", **arrays)
-    found = read_original(tmp_path / "pneumoniamnist.npz")
+    found = read_public_files(tmp_path / "pneumoniamnist.npz")
     assert found is not None and write_folder(found, tmp_path / "out", Silent()) == 24
     expected = {
         f"{split}/{('normal', 'pneumonia')[k % 2]}/{k:06d}.png": arrays[f"{split}_images"][k]
@@ -154,7 +154,7 @@ def test_what_is_written_is_read_back_without_loss(tmp_path: Path, colour: bool)
 def test_other_folders_are_not_taken_for_a_set(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.new("L", (4, 4)).save(tmp_path / "a" / "x.png")
-    assert read_original(tmp_path) is None and read_original(tmp_path / "a" / "x.png") is None
+    assert read_public_files(tmp_path) is None and read_public_files(tmp_path / "a" / "x.png") is None
 
 
 # --- pickles
@@ -192,7 +192,7 @@ def test_a_hostile_pickle_runs_nothing(
     folder = tmp_path / "cifar-10-batches-py"
     (folder / "data_batch_3").write_bytes(pickle.dumps({"data": HOSTILE[name], "labels": [0]}, protocol=protocol))
     with pytest.raises(DataError, match="data_batch_3"):
-        read_original(folder)
+        read_public_files(folder)
     assert not Path("hacked").exists()
 
 
@@ -227,7 +227,7 @@ def test_a_pickle_that_is_no_batch(tmp_path: Path, content: bytes) -> None:
     write_python(tmp_path, 10)
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
     with pytest.raises(DataError, match="test_batch"):
-        read_original(tmp_path / "cifar-10-batches-py")
+        read_public_files(tmp_path / "cifar-10-batches-py")
 
 
 def test_no_pickle_is_read_but_by_the_reader_of_arrays() -> None:
@@ -248,10 +248,10 @@ def test_missing_and_damaged_batches(tmp_path: Path) -> None:
     ):
         (folder / "data_batch_2.bin").write_bytes(content)
         with pytest.raises(DataError, match=told):
-            read_original(folder)
+            read_public_files(folder)
     (folder / "data_batch_2.bin").unlink()
     with pytest.raises(DataError, match=r"data_batch_2\.bin is missing"):
-        read_original(folder)
+        read_public_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -261,17 +261,17 @@ def test_class_names_that_cannot_be_folders(tmp_path: Path, names: list[str]) ->
     folder = write_binary(tmp_path / "bin", 10, batches(10))
     (folder / "batches.meta.txt").write_text("\n".join(names))
     with pytest.raises(DataError, match=r"class|name"):
-        read_original(folder)
+        read_public_files(folder)
 
 
 def test_without_the_file_of_names(tmp_path: Path) -> None:
     folder = write_binary(tmp_path / "ten", 10, batches(10))
     (folder / "batches.meta.txt").unlink()
-    found = read_original(folder)
+    found = read_public_files(folder)
     assert found is not None and list(found.classes.values()) == CIFAR10
     folder = write_binary(tmp_path / "hundred", 100, batches(100))
     (folder / "fine_label_names.txt").unlink()
-    found = read_original(folder)
+    found = read_public_files(folder)
     assert found is not None and found.classes[99] == "99"
 
 
@@ -308,10 +308,10 @@ def test_mnist_with_a_file_missing_or_of_another_length(tmp_path: Path) -> None:
     labels = tmp_path / "set" / "t10k-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(idx(np.zeros(19, np.uint8))))
     with pytest.raises(DataError, match="20 images but 19 labels in test"):
-        read_original(tmp_path / "set")
+        read_public_files(tmp_path / "set")
     labels.unlink()
     with pytest.raises(DataError, match="t10k-labels is missing"):
-        read_original(tmp_path / "set")
+        read_public_files(tmp_path / "set")
 
 
 def test_a_zip_is_no_original(tmp_path: Path) -> None:
@@ -320,4 +320,4 @@ def test_a_zip_is_no_original(tmp_path: Path) -> None:
         archive.writestr("x", "x")
     (tmp_path / "x.npz").write_bytes(stream.getvalue())
     with pytest.raises(DataError, match="not a file of MedMNIST"):
-        read_original(tmp_path / "x.npz")
+        read_public_files(tmp_path / "x.npz")

@@ -18,7 +18,7 @@ from PIL import Image
 import vitmed
 from vitmed.data.batches import in_threads
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import Index, hash_files
+from vitmed.data.scan_cache import ScanCache, hash_files
 from vitmed.imaging import choose_window, npz, rasters
 
 
@@ -74,7 +74,7 @@ def test_a_first_run_decodes_every_file_once_for_all_purposes(tmp_path: Path, de
     first_run(data, tmp_path / "runs")
     assert decoded == {path.absolute(): 1 for path in data.rglob("*.png")}
     decoded.clear()
-    index = Index.open()
+    index = ScanCache.open()
     records = scan(data, files(data), index, Recorder())
     assert not decoded and all(record.kind == "" for record in records)
 
@@ -97,7 +97,7 @@ def test_deep_images_are_decoded_once_more_at_most_for_the_window(
 
 def test_a_moved_folder_is_hashed_and_not_decoded_again(tmp_path: Path, decoded: Counter[Path]) -> None:
     data = draw_classes(tmp_path / "data", 6)
-    index = Index.open()
+    index = ScanCache.open()
     before = scan(data, files(data), index, Recorder())
     decoded.clear()
     shutil.copytree(data, tmp_path / "moved")
@@ -111,13 +111,13 @@ def test_a_record_of_another_decoder_does_not_count(
     tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    scan(data, files(data), Index.open(), Recorder())
+    scan(data, files(data), ScanCache.open(), Recorder())
     installed = metadata.version
     for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg", "pyjpegls", "numpy"):
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
-        scan(data, files(data), Index.open(), Recorder())
+        scan(data, files(data), ScanCache.open(), Recorder())
         assert len(decoded) == 6, package
 
 
@@ -130,18 +130,18 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
     names = sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
     from vitmed.core.config import DataConfig
     from vitmed.data.loading import Images
-    from vitmed.data.read_images import scan_all
+    from vitmed.data.read_images import read_all_with_records
     from vitmed.data.samples import Sample
     from vitmed.imaging.preprocessing import Preprocessing
 
     how = Preprocessing(16, 3, "pad", "imagenet")
     images = {"train": Images(data, [Sample(name, 0, None) for name in names], how)}
-    _, records = scan_all(images, DataConfig(), Recorder())
+    _, records = read_all_with_records(images, DataConfig(), Recorder())
     assert all(record.reduced for record in records) and sum(decoded.values()) == 6
-    _, again = scan_all(images, DataConfig(), Recorder())
+    _, again = read_all_with_records(images, DataConfig(), Recorder())
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(records, again, strict=True))
-    alone = scan(data, names, Index(), Recorder())
-    after = scan(data, names, Index.open(), Recorder())
+    alone = scan(data, names, ScanCache(), Recorder())
+    after = scan(data, names, ScanCache.open(), Recorder())
     assert not any(record.reduced for record in after)
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(alone, after, strict=True))
 

@@ -242,7 +242,7 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
     assert "3 images but no class folders" in told(touch(tmp_path / "loose", {"": 3}))
     assert "one class folder, 'a'" in told(touch(tmp_path / "one", {"a": 3}))
     message = told(touch(tmp_path / "deep", {"set/a": 3, "set/b": 3}))
-    assert f"point at {tmp_path / 'deep' / 'set'}" in message
+    assert f"name {tmp_path / 'deep' / 'set'}" in message
     assert "no train folder" in told(touch(tmp_path / "notrain", {"val/a": 3, "val/b": 3, "test/a": 3, "test/b": 3}))
     both = touch(tmp_path / "both", {f"{s}/{c}": 3 for s in ("train", "val", "valid", "test") for c in "ab"})
     assert "val/ and valid/" in told(both)

@@ -15,7 +15,7 @@ from vitmed.core.load_config import build_config
 from vitmed.data.copies import first_copies
 from vitmed.data.folders import image_names
 from vitmed.data.samples import Splits
-from vitmed.data.splits import _levelled, make_splits
+from vitmed.data.splits import _balanced_folds, make_splits
 
 
 def files(root: Path, names: list[str]) -> Path:
@@ -75,9 +75,9 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
     brought = files(
         tmp_path / "brought", [f"{s}/{c}/{i}.png" for s in ("train", "test") for c in "ab" for i in range(9)]
     )
-    with pytest.raises(UsageError, match="brings its own test"):
+    with pytest.raises(UsageError, match="has its own test"):
         split(brought, folds=3)
-    with pytest.raises(DataError, match="20 patients make no 21 folds"):
+    with pytest.raises(DataError, match="20 patients are too few for 21 folds"):
         split(cells, folds=21, group_regex=r"(P\d+)_")
     few = files(tmp_path / "few", [f"a/{i}.png" for i in range(20)] + ["b/0.png", "b/1.png"])
     with pytest.raises(DataError, match="class 'b' has too few images for fold 2 of 3"):
@@ -96,13 +96,13 @@ def test_many_patients_are_divided_evenly_and_fast() -> None:
     shares = rng.dirichlet([0.1, 0.2, 0.5], 20_000).cumsum(axis=1)
     labels = (rng.random(len(codes))[:, None] > shares[codes]).sum(axis=1)
     begin = time.process_time()
-    number = _levelled(labels, codes, 5, seed=0)
+    number = _balanced_folds(labels, codes, 5, seed=0)
     assert time.process_time() - begin < 3  # StratifiedGroupKFold needs a minute
     assert len(np.unique(codes * 5 + number)) == 20_000
     counts = np.array([np.bincount(labels[number == fold]) for fold in range(5)])
     assert (counts.max(axis=0) / counts.min(axis=0)).max() < 1.01
-    assert np.array_equal(number, _levelled(labels, codes, 5, seed=0))
-    assert not np.array_equal(number, _levelled(labels, codes, 5, seed=1))
+    assert np.array_equal(number, _balanced_folds(labels, codes, 5, seed=0))
+    assert not np.array_equal(number, _balanced_folds(labels, codes, 5, seed=1))
 
 
 def test_patients_in_two_splits_are_named_or_allowed(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_patients_in_two_splits_are_named_or_allowed(tmp_path: Path) -> None:
     assert "--allow-leakage" in error.value.fix
     splits = split(root, group_regex=r"(P\d+)_", allow_leakage=True)
     assert splits.shared()["P18"] == ["train", "val", "test"] and len(splits.shared()) == 14
-    assert any("14 patients" in text and "flattered" in text for text in splits.told)
+    assert any("14 patients" in text and "optimistic" in text for text in splits.notes)
 
 
 def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path) -> None:
 
 def test_names_that_tell_nothing_cannot_be_confirmed(tmp_path: Path) -> None:
     root = files(tmp_path / "data", [f"{c}/{i}.png" for c in "ab" for i in range(9)])
-    with pytest.raises(DataError, match="do not tell patients"):
+    with pytest.raises(DataError, match="do not identify patients"):
         split(root, groups="names")
 
 
@@ -180,7 +180,7 @@ def test_copies_stay_in_one_split_where_patients_are_unknown(tmp_path: Path) -> 
     assert not content["train"] & content["test"] and not content["train"] & content["val"]
     assert not content["val"] & content["test"]
     assert sum(map(len, splits.samples.values())) == 80
-    assert any("byte for byte copies" in told for told in splits.told)
+    assert any("byte for byte copies" in told for told in splits.notes)
     folds = [split(tmp_path, folds=4, fold=k + 1) for k in range(4)]
     tests = [{(tmp_path / s.path).read_text() for s in fold.samples["test"]} for fold in folds]
     assert sum(map(len, tests)) == len(set().union(*tests))  # no content in two folds

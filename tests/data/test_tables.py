@@ -11,7 +11,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config, load_config
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
-from vitmed.training.checkpoint import placed, portable
+from vitmed.training.checkpoint import find_paths, store_paths
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encodin
     splits = split(root, groups=table(tmp_path / "t.csv", rows, separator, encoding))
     assert {path: group for path, (_, group, _) in samples(splits).items()} == {p: patient(p) for p in paths(root)}
     assert splits.grouped and splits.shared() == {} and splits.patients == "by table (--groups)"
-    assert "by patient" in splits.made["test"] and splits.told == ()
+    assert "by patient" in splits.made["test"] and splits.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> No
     assert "7 of 60 images have no row" in message and "a/i0.png" in message and "and 2 more" in message
     assert "1 rows match no image" in message and "gone/1.png" in message
     rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)), ["gone/1.png", "P1"]]
-    (message,) = split(root, groups=table(tmp_path / "t.csv", rows)).told
+    (message,) = split(root, groups=table(tmp_path / "t.csv", rows)).notes
     assert "1 rows match no image" in message and "line 62: gone/1.png" in message
 
 
@@ -178,7 +178,7 @@ def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: 
 def test_images_that_the_table_does_not_name_are_left_out_and_counted(root: Path, tmp_path: Path) -> None:
     splits = split(root, labels=labels(tmp_path / "t.csv", root, every=2))
     assert len(samples(splits)) == 30
-    assert splits.told == (f"30 of 60 images are not in {tmp_path / 't.csv'} and are left out",)
+    assert splits.notes == (f"30 of 60 images are not in {tmp_path / 't.csv'} and are left out",)
 
 
 def test_label_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_label_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     assert "line 62: x.png" in text
     assert "no label (column 'label'): line 61" in refused(head, *rows[:-1], [rows[-1][0], " "])
     assert "a/i0.png is named in line 2 and in line 62" in refused(head, *rows, ["a/i0.png", "1"])
-    assert "all rows are of one class, 'x'" in refused(head, *([p, "x"] for p, _ in rows))
+    assert "all rows have the class 'x'" in refused(head, *([p, "x"] for p, _ in rows))
     assert "no column for the label" in refused(["path", "finding"], *rows)
-    assert "'later' in the column 'split' is no split" in refused([*head, "split"], *([*row, "later"] for row in rows))
+    assert "'later' in column 'split' is not a split" in refused([*head, "split"], *([*row, "later"] for row in rows))
     assert "has test but no train" in refused([*head, "split"], *([*row, "test"] for row in rows))
     for name in ("prediction", "confidence", "class", "sha256", "prob_0", "logit_x"):
         assert f"the column {name} has a name that" in refused([*head, name], *([*row, "1"] for row in rows))
@@ -211,10 +211,10 @@ def test_a_yaml_names_tables_relative_to_itself(tmp_path: Path) -> None:
     file.write_text("data: {root: images, labels: l.csv, groups: g.csv}")
     data = load_config(file).data
     assert (data.labels, data.groups) == (str(tmp_path / "l.csv"), str(tmp_path / "g.csv"))
-    moved = portable(load_config(file), tmp_path / "runs" / "a").data
+    moved = store_paths(load_config(file), tmp_path / "runs" / "a").data
     assert (moved.root, moved.labels, moved.groups) == ("../../images", "../../l.csv", "../../g.csv")
-    tree = placed(portable(load_config(file), tmp_path / "runs" / "a"), tmp_path / "runs" / "a")
+    tree = find_paths(store_paths(load_config(file), tmp_path / "runs" / "a"), tmp_path / "runs" / "a")
     assert (tree["data"]["root"], tree["data"]["labels"]) == (str(tmp_path / "images"), data.labels)
     for word in ("names", "dicom"):
         file.write_text(f"data: {{groups: {word}}}")
-        assert load_config(file).data.groups == portable(load_config(file), tmp_path).data.groups == word
+        assert load_config(file).data.groups == store_paths(load_config(file), tmp_path).data.groups == word

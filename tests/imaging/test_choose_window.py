@@ -16,7 +16,7 @@ from PIL import Image
 from vitmed import evaluate, predict, train
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
-from vitmed.imaging.choose_window import settle
+from vitmed.imaging.choose_window import choose_window as choose
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.checkpoint import load_checkpoint
@@ -88,8 +88,8 @@ def test_a_model_of_8_bit_images_refuses_deep_ones(run: tuple[Path, Path, Record
 
 def test_the_command_line(vitmed: RUN, run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:
     answer = vitmed("plan", run[0], "--window", "500,3000", "-o", tmp_path / "plan.yaml")
-    assert answer.code == 0 and "16-bit images: window 500 .. 3000, as it was given" in answer.err
-    assert "outside of the window lie" in answer.err
+    assert answer.code == 0 and "16-bit images: window 500 .. 3000, as given" in answer.err
+    assert "of the pixels lie outside the window" in answer.err
     assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["data"]["window"] == [500, 3000]
     for text in ("3000,500", "wide", "1,2,3", "nan,5", "dicom:x"):
         answer = vitmed("plan", run[0], "--window", text, "-o", tmp_path / "x.yaml")
@@ -120,23 +120,23 @@ def flat(file: Path) -> Path:
 
 def test_8_bits_need_no_window(tmp_path: Path) -> None:
     paths = [flat(tmp_path / name) for name in ("a.png", "b.jpg", "c.tif")]
-    found = settle(paths)
-    assert (found.window, found.told, found.warned) == (None, [], [])
-    assert settle(paths, [1.0, 2.0]).warned[0].startswith("no training image has more than 8 bits")
-    assert settle(paths, "percentiles").warned == []
+    found = choose(paths)
+    assert (found.window, found.notes, found.warnings) == (None, [], [])
+    assert choose(paths, [1.0, 2.0]).warnings[0].startswith("no training image has more than 8 bits")
+    assert choose(paths, "percentiles").warnings == []
 
 
 def test_a_mix_is_warned_about(tmp_path: Path) -> None:
     paths = [*deep_classes(tmp_path / "deep").rglob("*.png"), flat(tmp_path / "a.png")]
-    found = settle(paths)
+    found = choose(paths)
     assert isinstance(found.window, tuple)
-    assert found.warned[0].startswith("1 of 17 training images have 8 bits and are not windowed, 16 are windowed")
+    assert found.warnings[0].startswith("1 of 17 training images have 8 bits and are not windowed, 16 are windowed")
 
 
 def test_files_that_cannot_be_read_are_left_for_later(tmp_path: Path) -> None:
     (tmp_path / "bad.tif").write_bytes(b"II*\0")
     (tmp_path / "empty.png").write_bytes(b"")
-    assert settle([tmp_path / "bad.tif", tmp_path / "empty.png", tmp_path / "gone.png"]).window is None
+    assert choose([tmp_path / "bad.tif", tmp_path / "empty.png", tmp_path / "gone.png"]).window is None
 
 
 def test_the_sample_is_bounded_and_always_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_the_sample_is_bounded_and_always_the_same(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(choose_window, "IMAGES", 20)
     monkeypatch.setattr(choose_window, "VALUES", 1000)
     monkeypatch.setattr(choose_window, "decode", lambda path, frame: read.append(path) or decode(path, frame))
-    found = settle(paths)
-    assert len(set(read)) == 20 and "20 of 60 training images" in found.told[0]
-    assert settle(paths).window == found.window
+    found = choose(paths)
+    assert len(set(read)) == 20 and "20 of 60 training images" in found.notes[0]
+    assert choose(paths).window == found.window
     assert isinstance(found.window, tuple) and 0 <= found.window[0] < 1500 and 58500 < found.window[1] <= 60000
 
 
@@ -162,7 +162,7 @@ def test_images_of_nearly_one_value(tmp_path: Path, array: np.ndarray, window: t
     if array.max() == 900:
         array[1:] = 0  # one value of 4,096: beyond the 99.5 percentile
     Image.fromarray(array).save(tmp_path / "a.png")
-    assert settle([tmp_path / "a.png"]).window == window
+    assert choose([tmp_path / "a.png"]).window == window
 
 
 def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
 
     own = {"WindowCenter": ["100", "2000"], "WindowWidth": ["50", "4000"]}
     paths = [write(tmp_path / f"{i}.dcm", RAMP, **own) for i in range(3)]
-    found = settle(paths)
-    assert found.window == "dicom" and "each by its own window; 3 files have several" in found.told[0]
-    assert "become white" not in found.told[1] and "% white" in found.told[1]  # 100 +- 25 of values up to 4,032
-    assert settle(paths, "dicom:1").window == "dicom:1" and len(settle(paths, "dicom:1").told) == 1
-    assert isinstance(settle(paths, "percentiles").window, tuple)
+    found = choose(paths)
+    assert found.window == "dicom" and "each with its own window; 3 files have several" in found.notes[0]
+    assert "become white" not in found.notes[1] and "% white" in found.notes[1]  # 100 +- 25 of values up to 4,032
+    assert choose(paths, "dicom:1").window == "dicom:1" and len(choose(paths, "dicom:1").notes) == 1
+    assert isinstance(choose(paths, "percentiles").window, tuple)
     paths.append(write(tmp_path / "without.dcm", RAMP))
-    assert isinstance(settle(paths).window, tuple)
+    assert isinstance(choose(paths).window, tuple)
 
 
 def test_padding_is_left_out(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_padding_is_left_out(tmp_path: Path) -> None:
 
     array = RAMP.astype(np.int16)
     array[:4] = -2000
-    low, _ = settle([write(tmp_path / "a.dcm", array, PixelPaddingValue=-2000)]).window  # type: ignore[misc]
+    low, _ = choose([write(tmp_path / "a.dcm", array, PixelPaddingValue=-2000)]).window  # type: ignore[misc]
     assert low >= RAMP[4:].min()
 
 

@@ -196,7 +196,7 @@ def test_broken_files_are_refused_by_name(tmp_path: Path) -> None:
     assert read_image(good).size == (40, 40)
 
 
-def test_a_bomb_is_refused_before_it_unfolds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_refused_before_it_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unfold(*_: object) -> None:
         raise AssertionError("its pixels were decoded")
 

@@ -14,15 +14,15 @@ from image_files import pixel, profile
 from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.imaging.decode import decode, inspect, read_image
-from vitmed.imaging.decoded import Deep
+from vitmed.imaging.decode import decode, read_header, read_image
+from vitmed.imaging.decoded import RawImage
 
 pydicom = pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
 
 
-def deep(file: Path, frame: int | None = None) -> Deep:
+def deep(file: Path, frame: int | None = None) -> RawImage:
     found = decode(file, frame)
-    assert isinstance(found, Deep)
+    assert isinstance(found, RawImage)
     return found
 
 
@@ -33,8 +33,8 @@ def grey(file: Path, window: Any) -> np.ndarray:
 def test_values_are_those_of_the_modality(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", RAMP, RescaleSlope="2.5", RescaleIntercept="-1024", BitsStored=12)
     assert np.array_equal(deep(file).values, RAMP * 2.5 - 1024)
-    facts = inspect(file)
-    assert (facts.format, facts.mode, facts.bits, facts.deep) == ("DICOM", "MONOCHROME2", 12, True)
+    facts = read_header(file)
+    assert (facts.format, facts.mode, facts.bits, facts.needs_window) == ("DICOM", "MONOCHROME2", 12, True)
     assert (facts.width, facts.height, facts.frames, facts.windows) == (8, 8, 1, 0)
     signed = RAMP.astype(np.int16) - 2000
     assert np.array_equal(deep(write(tmp_path / "b.dcm", signed)).values, signed)
@@ -74,7 +74,7 @@ def test_windows_by_the_formulas_of_the_standard(tmp_path: Path, function: str |
         y = ((x - (c - 0.5)) / (w - 1) + 0.5) * 255
         y = np.where(x <= c - 0.5 - (w - 1) / 2, 0, np.where(x > c - 0.5 + (w - 1) / 2, 255, y))
     assert np.abs(grey(file, "dicom") - y).max() <= 1
-    assert inspect(file).windows == 1
+    assert read_header(file).windows == 1
 
 
 def test_windows_against_pydicom(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_window_of_one_value_is_a_threshold_and_a_senseless_one_is_none(tmp_pa
     file = write(tmp_path / "a.dcm", RAMP, WindowCenter="1000.5", WindowWidth="1")
     assert np.array_equal(grey(file, "dicom"), np.where(RAMP > 1000, 255, 0))
     file = write(tmp_path / "b.dcm", RAMP, WindowCenter="1000", WindowWidth="0")
-    assert inspect(file).windows == 0
+    assert read_header(file).windows == 0
     with pytest.raises(DataError, match="no window of its own"):
         read_image(file, window="dicom")
 
@@ -161,14 +161,16 @@ def test_a_deflated_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     block = bytes(10**6)
     bomb = b"".join(press.compress(block) for _ in range(20)) + press.flush()
     file.write_bytes(data[:start] + bomb)
-    with pytest.raises(DataError, match=r"a\.dcm: unfolds to more than"):
+    with pytest.raises(DataError, match=r"a\.dcm: unpacks to more than"):
         read_image(file, window="dicom")
 
 
 def test_colour(tmp_path: Path) -> None:
     """YBR by PS3.3, C.7.6.3.1.2; planes one after another; the flat colour is orange."""
     rgb = np.broadcast_to(np.array([200, 100, 50], np.uint8), (8, 8, 3)).copy()
-    assert pixel(write(tmp_path / "rgb.dcm", rgb)) == (200, 100, 50) and not inspect(tmp_path / "rgb.dcm").deep
+    assert (
+        pixel(write(tmp_path / "rgb.dcm", rgb)) == (200, 100, 50) and not read_header(tmp_path / "rgb.dcm").needs_window
+    )
     planes = np.ascontiguousarray(np.moveaxis(rgb, 2, 0)).reshape(8, 8, 3)
     assert pixel(write(tmp_path / "planes.dcm", planes, PlanarConfiguration=1)) == (200, 100, 50)
     y, cb, cr = 0.299 * 200 + 0.587 * 100 + 0.114 * 50, 0.0, 0.0
@@ -189,13 +191,13 @@ def test_palette(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", array, PhotometricInterpretation="PALETTE COLOR", **tables)
     found = np.asarray(read_image(file))
     assert found[0, 0].tolist() == [0, 0, 0] and found[0, 1].tolist() == [200, 100, 50]
-    assert not inspect(file).deep
+    assert not read_header(file).needs_window
 
 
 def test_a_frame_of_several(tmp_path: Path) -> None:
     array = np.stack([RAMP, RAMP + 1, RAMP + 2])
     file = write(tmp_path / "a.dcm", array, frames=3)
-    assert inspect(file).frames == 3
+    assert read_header(file).frames == 3
     with pytest.raises(DataError, match=r"a\.dcm: holds 3 frames"):
         read_image(file, window=(0.0, 4095.0))
     packed = compress(write(tmp_path / "b.dcm", array, frames=3), "RLELossless")
@@ -220,7 +222,7 @@ def test_what_a_frame_says_of_itself_goes_first(tmp_path: Path) -> None:
     groups = {"PerFrameFunctionalGroupsSequence": frames, "SharedFunctionalGroupsSequence": [shared]}
     file = write(tmp_path / "a.dcm", np.stack([RAMP, RAMP]), frames=2, **groups)
     assert np.array_equal(deep(file, 1).values, RAMP * 3.0 - 10)
-    assert inspect(file).windows == 1
+    assert read_header(file).windows == 1
     found = np.asarray(read_image(file, 1, frame=1, window="dicom")).astype(float)
     assert np.abs(found - np.clip((RAMP * 3.0 - 10) / 1000, 0, 1) * 255).max() <= 1
 
@@ -235,7 +237,7 @@ def test_padding_is_known(tmp_path: Path) -> None:
 def test_a_dicom_file_of_any_name(tmp_path: Path) -> None:
     for name in ("a", "a.png", "1.2.840.1", "a.dicom"):
         write(tmp_path / name, RAMP)
-        assert np.array_equal(deep(tmp_path / name).values, RAMP) and inspect(tmp_path / name).format == "DICOM"
+        assert np.array_equal(deep(tmp_path / name).values, RAMP) and read_header(tmp_path / name).format == "DICOM"
 
 
 def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
@@ -248,13 +250,13 @@ def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "cut.dcm").write_bytes(whole[:-40])
     (tmp_path / "text.dcm").write_text("no DICOM" * 50)
     (tmp_path / "head.dcm").write_bytes(bytes(128) + b"DICM" + bytes(64))
-    told = {"without": "", "report": "without a picture", "cut": "", "text": "not a DICOM file", "head": "a DICOM file"}
+    told = {"without": "", "report": "without an image", "cut": "", "text": "not a DICOM file", "head": "a DICOM file"}
     for name, text in told.items():
         with pytest.raises(DataError, match=rf"{name}\.dcm.*{text}"):
             read_image(tmp_path / f"{name}.dcm", window=(0.0, 1.0))
 
 
-def test_declared_sizes_are_looked_at_before_anything_unfolds(tmp_path: Path) -> None:
+def test_declared_sizes_are_looked_at_before_anything_is_unpacked(tmp_path: Path) -> None:
     """Rows and columns beyond the bounds; a stream that is larger than rows and columns say."""
     file = write(tmp_path / "a.dcm", RAMP, Rows=60000, Columns=60000)
     with pytest.raises(DataError, match="pixels, refused"):
@@ -265,7 +267,7 @@ def test_declared_sizes_are_looked_at_before_anything_unfolds(tmp_path: Path) ->
         ds = pydicom.dcmread(file)
         ds.Rows = 8
         ds.save_as(file)
-        with pytest.raises(DataError, match="says 64 x 8 px and holds 64 x 64 px"):
+        with pytest.raises(DataError, match="states 64 x 8 px but holds 64 x 64 px"):
             read_image(file, window=(0.0, 1.0))
     file = compress(write(tmp_path / "rle.dcm", array), "RLELossless")
     ds = pydicom.dcmread(file)
@@ -286,7 +288,7 @@ def test_without_pydicom_one_sentence_says_what_to_install(tmp_path: Path, monke
 
     file = write(tmp_path / "a.dcm", RAMP)
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    for read in (inspect, decode):
+    for read in (read_header, decode):
         with pytest.raises(UsageError, match=r"a\.dcm: DICOM files need") as error:
             read(file)
         assert error.value.fix == "pip install 'vitmed[dicom]'"

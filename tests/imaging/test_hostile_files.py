@@ -18,7 +18,7 @@ from PIL import Image
 
 from vitmed.core.errors import DataError
 from vitmed.imaging import decoded
-from vitmed.imaging.decode import inspect, read_image
+from vitmed.imaging.decode import read_header, read_image
 
 # One process reads them all, so that what ends it is seen; each file has a line before and a line behind it.
 CODE = """
@@ -26,7 +26,7 @@ import json, resource, sys, time
 from dataclasses import replace
 from pathlib import Path
 from vitmed.core.errors import VitmedError
-from vitmed.imaging.decode import inspect
+from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 
 def peak():
@@ -36,7 +36,7 @@ how = Preprocessing(64, 3, "squash", "half", frame=0, window=(0.0, 4000.0))
 for path in sorted(p for p in Path(sys.argv[1]).glob(sys.argv[2]) if p.is_file()):
     start, before, told = time.perf_counter(), peak(), "read"
     print(json.dumps({"path": path.name}), flush=True)
-    for read in (inspect, how.read):
+    for read in (read_header, how.read):
         try:
             read(path)
         except VitmedError as error:
@@ -68,7 +68,7 @@ def test_all_files_of_pydicom() -> None:
     found = sweep(folder, "*.dcm")
     expected = {
         "CT_small.dcm": "read", "MR_small_jp2klossless.dcm": "read", "SC_rgb_jpeg.dcm": "read", "rtdose.dcm": "read",
-        "MR_truncated.dcm": "cannot be decoded", "rtplan.dcm": "without a picture", "test-SR.dcm": "without a picture",
+        "MR_truncated.dcm": "cannot be decoded", "rtplan.dcm": "without an image", "test-SR.dcm": "without an image",
         "JPGExtended.dcm": "cannot be decoded", "examples_ybr_color.dcm": "read",
     }  # fmt: skip
     for name, told in expected.items():
@@ -114,7 +114,7 @@ def test_every_cut_and_every_wrong_byte(tmp_path: Path) -> None:
             for at in rng.integers(0, max(1, len(data)), trial % 3):
                 data[at : at + 1] = bytes([rng.integers(0, 256)])
             file.write_bytes(data)
-            for read in (inspect, lambda path: read_image(path, window=(0.0, 65535.0))):
+            for read in (read_header, lambda path: read_image(path, window=(0.0, 65535.0))):
                 try:
                     read(file)
                 except DataError as error:
@@ -152,7 +152,7 @@ def test_pages_in_a_circle_end(tmp_path: Path) -> None:
             break
     data[end : end + 4] = first.to_bytes(4, "little")
     (tmp_path / "a.tif").write_bytes(data)
-    assert inspect(tmp_path / "a.tif").frames == 3
+    assert read_header(tmp_path / "a.tif").frames == 3
     assert read_image(tmp_path / "a.tif", frame=2).size == (8, 8)
 
 

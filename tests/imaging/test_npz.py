@@ -28,7 +28,7 @@ from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.data.split_names import SPLITS
 from vitmed.data.splits import make_splits, pretraining_splits
 from vitmed.imaging import npz
-from vitmed.imaging.decode import inspect, read_image, read_size
+from vitmed.imaging.decode import read_header, read_image, read_size
 from vitmed.training import run
 
 RUN = Callable[..., Answer]
@@ -77,7 +77,7 @@ def test_every_image_is_what_numpy_reads(tmp_path: Path, colour: bool, compresse
             assert np.array_equal(np.asarray(read_image(path, 3 if colour else 1)), pixels)
             assert npz.content(path) == pixels.tobytes()
             assert read_size(path) == (20, 20)
-    facts = inspect(file / "val/0/000000")
+    facts = read_header(file / "val/0/000000")
     assert (facts.format, facts.mode, facts.bits) == ("NPZ", "RGB" if colour else "L", 8)
 
 
@@ -241,8 +241,8 @@ LABELS = GOOD["train_labels"]
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "14 findings per image .multi-label"),
-        ({"train_labels": LABELS[:-1]}, "expected whole numbers .12, 1"),
+        ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "14 labels per image .multi-label"),
+        ({"train_labels": LABELS[:-1]}, "expected integers .12, 1"),
         ({"train_labels": LABELS.astype(np.float32)}, "float32"),
         ({"train_labels": LABELS.astype(np.int64) - 1}, "holds -1 to 1"),
         ({"train_labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "expected classes"),
@@ -274,10 +274,10 @@ def test_arrays_of_another_kind_are_refused_by_name(
         (header((12, 20, 20)) + bytes(12 * 20 * 20 + 1), "but has"),
         (header((2**62, 2**62, 4)), "but has"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "version 2.0"),
-        (b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 60_000, "no array"),
-        (b"no numpy at all", "no array"),
-        (b"", "no array"),
-        (pickle.dumps(Bad()), "no array"),
+        (b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 60_000, "not an array"),
+        (b"no numpy at all", "not an array"),
+        (b"", "not an array"),
+        (pickle.dumps(Bad()), "not an array"),
     ],
 )
 def test_a_header_is_checked_before_anything_is_allocated(
@@ -322,7 +322,7 @@ def test_only_some_members(tmp_path: Path) -> None:
 
 def test_patients_cannot_be_found_in_it(tmp_path: Path) -> None:
     file = save(tmp_path / "mine.npz", **arrays())
-    with pytest.raises(DataError, match="tells no patients"):
+    with pytest.raises(DataError, match="does not identify patients"):
         make_splits(DataConfig(root=str(file), group_regex=r"\d+"))
 
 

@@ -13,8 +13,8 @@ from image_files import chunk, pixel, profile, raw_png
 from PIL import Image, ImageDraw, ImageFilter
 
 from vitmed.core.errors import DataError
-from vitmed.imaging.decode import decode, inspect, is_image, read_image
-from vitmed.imaging.decoded import Deep
+from vitmed.imaging.decode import decode, is_image, read_header, read_image
+from vitmed.imaging.decoded import RawImage
 from vitmed.imaging.preprocessing import Preprocessing
 
 RAMP = np.linspace(0, 65535, 48).reshape(6, 8).astype(np.uint16)
@@ -23,7 +23,7 @@ COLOUR = np.stack([RAMP, RAMP[::-1], RAMP // 3], axis=-1)  # R, G, B
 
 def values(file: Path, frame: int | None = None) -> np.ndarray:
     found = decode(file, frame)
-    assert isinstance(found, Deep), "taken for 8 bits"
+    assert isinstance(found, RawImage), "taken for 8 bits"
     return found.values
 
 
@@ -46,8 +46,8 @@ def test_16_bits_come_out_as_they_were_written(tmp_path: Path, name: str, colour
     array = np.stack([ramp, ramp[::-1], ramp // 3], axis=-1) if colour else ramp
     file = opencv(tmp_path / name, array)
     assert np.array_equal(values(file), array)
-    facts = inspect(file)
-    assert (facts.bits, facts.deep, facts.width, facts.height, facts.frames) == (16, True, 40, 32, 1)
+    facts = read_header(file)
+    assert (facts.bits, facts.needs_window, facts.width, facts.height, facts.frames) == (16, True, 40, 32, 1)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_tiff_of_every_type(tmp_path: Path, dtype: type) -> None:
     assert np.array_equal(values(tmp_path / "big.tif"), array)
     tifffile.imwrite(tmp_path / "pages.tif", np.stack([array, array[::-1]]), photometric="minisblack")
     assert np.array_equal(values(tmp_path / "pages.tif", 1), array[::-1])
-    assert inspect(tmp_path / "pages.tif").frames == 2
+    assert read_header(tmp_path / "pages.tif").frames == 2
 
 
 def test_white_is_zero_where_a_tiff_says_so(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_jpeg_2000_of_12_bits_is_not_stretched(tmp_path: Path) -> None:
     y, x = np.mgrid[:64, :64]
     array = ((x * 40 + y * 20) % 4096).astype(np.uint16)
     (tmp_path / "a.j2k").write_bytes(utils.encode_array(array, bits_stored=12, photometric_interpretation=2))
-    assert np.array_equal(values(tmp_path / "a.j2k"), array) and inspect(tmp_path / "a.j2k").bits == 12
+    assert np.array_equal(values(tmp_path / "a.j2k"), array) and read_header(tmp_path / "a.j2k").bits == 12
     signed = array.astype(np.int16) - 2000
     (tmp_path / "s.j2k").write_bytes(utils.encode_array(signed, bits_stored=16, photometric_interpretation=2))
     assert np.array_equal(values(tmp_path / "s.j2k"), signed)
@@ -175,11 +175,11 @@ def test_arrays(tmp_path: Path) -> None:
         channels = shape[2] if len(shape) == 3 else 1
         found = np.asarray(read_image(tmp_path / "a.npy", channels)).reshape(shape)
         assert np.array_equal(found, array * 255 if dtype is bool else array)
-        assert not inspect(tmp_path / "a.npy").deep
+        assert not read_header(tmp_path / "a.npy").needs_window
     for dtype in (">u2", np.int16, np.float16, np.float32, np.float64, np.uint64):
         array = (rng.random((6, 8, 3)) * 100).astype(dtype)
         np.save(tmp_path / "a.npy", np.asfortranarray(array))
-        assert np.array_equal(values(tmp_path / "a.npy"), array) and inspect(tmp_path / "a.npy").deep
+        assert np.array_equal(values(tmp_path / "a.npy"), array) and read_header(tmp_path / "a.npy").needs_window
 
 
 def test_frames_of_an_array(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_colour_profile_is_applied(tmp_path: Path, suffix: str) -> None:
         data = b"no profile at all" if name == "damaged" else profile(name)
         image.save(tmp_path / f"a{suffix}", icc_profile=data, **options)
         assert pixel(tmp_path / f"a{suffix}") == pytest.approx(colour, abs=2), name
-        assert inspect(tmp_path / f"a{suffix}").profile
+        assert read_header(tmp_path / f"a{suffix}").profile
 
 
 def test_a_profile_leaves_grey_and_alpha_alone(tmp_path: Path) -> None:
@@ -327,11 +327,11 @@ def test_a_large_jpeg_is_decoded_small_and_looks_alike(tmp_path: Path, resize: s
     small, full = how.read(tmp_path / "a.jpg"), how.fit(read_image(tmp_path / "a.jpg"))
     error = np.mean((small.astype(float) - full) ** 2)
     assert 10 * np.log10(255**2 / max(error, 1e-9)) >= 40
-    seen = read_image(tmp_path / "a.jpg", least=how.least)
+    seen = read_image(tmp_path / "a.jpg", min_size=how.min_size)
     assert seen.size == {"pad": (300, 225), "squash": (300, 225), "crop": (300, 225)}[resize]
     how = Preprocessing(224, 3, resize, "half")
     short = {"pad": 224 * 0.75, "squash": 224, "crop": 224}[resize]
-    assert min(read_image(tmp_path / "a.jpg", least=how.least).size) >= 2 * short
+    assert min(read_image(tmp_path / "a.jpg", min_size=how.min_size).size) >= 2 * short
 
 
 def test_a_jpeg_of_many_scans_is_refused(tmp_path: Path) -> None:

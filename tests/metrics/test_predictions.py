@@ -94,7 +94,7 @@ BARE = "path,label,prob_a,prob_b\r\nx.png,a,0.7,0.3\r\n"
     [
         (GOOD.replace("logit_", "score_").replace("prob_", "p_"), "lacks the column logit_<class>; its first line"),
         (GOOD.replace("logit_b", "score_b"), "lacks the column logit_b"),
-        (GOOD.replace(",", "|"), "its first line, cut at commas, has 'path|label|"),
+        (GOOD.replace(",", "|"), "its first line, split at commas, has 'path|label|"),
         (GOOD.replace("logit_b", "logit_a"), "twice"),
         (GOOD.replace("x.png,a,", "x.png,c,"), "row 1 has the label 'c', expected one of a, b"),
         (GOOD.replace("1.0,0.0", "1.0,high"), "row 1 has 'high' as logit_b, expected a finite number"),

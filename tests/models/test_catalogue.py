@@ -19,7 +19,7 @@ from vitmed.core.load_config import load_config
 from vitmed.models.catalogue import CATALOGUE, DISTILLED, HALF, MASKED, SUPERVISED, Entry, entry_of, is_name, is_path
 from vitmed.models.pretrained import read_weights
 from vitmed.models.weight_layouts import LAYOUTS
-from vitmed.training.checkpoint import portable
+from vitmed.training.checkpoint import store_paths
 
 TIMM = {  # name here -> name and tag in timm
     "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",
@@ -134,14 +134,14 @@ def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monke
     assert config.model.weights == "dino_vits16"
     run = tmp_path / "runs" / "first"
     run.mkdir(parents=True)
-    assert portable(config, run).model.weights == "dino_vits16"
-    (run / "config.yaml").write_text(portable(config, run).to_yaml())
+    assert store_paths(config, run).model.weights == "dino_vits16"
+    (run / "config.yaml").write_text(store_paths(config, run).to_yaml())
     assert load_config(run / "config.yaml").model.weights == "dino_vits16"
     # a file keeps the road to itself, whatever its name
     (tmp_path / "configs" / "dino_vits16").touch()
     config = load_config(file)
     assert config.model.weights is not None and Path(config.model.weights) == file.parent / "dino_vits16"
-    assert portable(config, run).model.weights == "../../configs/dino_vits16"
+    assert store_paths(config, run).model.weights == "../../configs/dino_vits16"
     file.write_text("model: {weights: mine.pth}\n")
     assert Path(str(load_config(file).model.weights)) == file.parent / "mine.pth"
 
@@ -191,4 +191,4 @@ def test_what_a_hub_file_beside_the_weights_knows_travels_too(file: Path) -> Non
 def test_a_run_config_holds_the_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     config = Config.model_validate({"model": {"weights": "uni"}})
-    assert "weights: uni\n" in portable(config, tmp_path).to_yaml()
+    assert "weights: uni\n" in store_paths(config, tmp_path).to_yaml()

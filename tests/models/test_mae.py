@@ -97,7 +97,7 @@ def test_a_perfect_guess_costs_nothing_and_draws_the_image(normalise: bool) -> N
     mae, x = network(normalise=normalise), draw()
     made = mae.reconstruct(x, noise())._replace(predicted=mae.target(x))
     assert float(mae.loss(x, made)) == 0
-    torch.testing.assert_close(mae.picture(x, made), x)
+    torch.testing.assert_close(mae.reconstructed_image(x, made), x)
 
 
 def test_a_constant_patch_has_a_target_of_zeros() -> None:

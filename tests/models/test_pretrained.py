@@ -17,7 +17,7 @@ from vitmed import build_model, train
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.pretrained import LoadReport, fitted, load_pretrained, read_weights
+from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
 from vitmed.models.resample_weights import resample_positions
 from vitmed.models.vit import ViT
 from vitmed.models.weight_layouts import HEAD
@@ -116,22 +116,22 @@ def test_very_large_images_of_a_file_are_not_taken_over(tmp_path: Path) -> None:
     state = VisionTransformer(img_size=518, patch_size=14, embed_dim=64, depth=1, num_heads=1).state_dict()
     torch.save(state, tmp_path / "w.pth")
     weights = read_weights(tmp_path / "w.pth")
-    assert (weights.model["image_size"], fitted(ModelConfig(), weights).image_size) == (518, 224)
-    assert fitted(ModelConfig(image_size=518), weights).image_size == 518
+    assert (weights.model["image_size"], config_for_weights(ModelConfig(), weights).image_size) == (518, 224)
+    assert config_for_weights(ModelConfig(image_size=518), weights).image_size == 518
 
 
 def test_a_number_set_by_hand_must_agree_with_the_weights(tmp_path: Path) -> None:
     state = VisionTransformer(img_size=16, patch_size=8, embed_dim=192, depth=2, num_heads=3).state_dict()
     torch.save(state, tmp_path / "w.pth")
     weights = read_weights(tmp_path / "w.pth")
-    assert fitted(ModelConfig(), weights).heads == 3
+    assert config_for_weights(ModelConfig(), weights).heads == 3
     wrong = {"width": 64, "depth": 3, "registers": 1, "mlp_ratio": 2.0, "stem": "conv", "name": "vit_base"}
     for name, value in wrong.items():
         with pytest.raises(UsageError, match=r"w\.pth"):
-            fitted(ModelConfig(**{name: value}), weights)  # type: ignore[arg-type]
+            config_for_weights(ModelConfig(**{name: value}), weights)  # type: ignore[arg-type]
     torch.save(theirs().state_dict(), tmp_path / "narrow.pth")  # 16 wide
     with pytest.raises(UsageError, match=r"model\.heads"):
-        fitted(ModelConfig(), read_weights(tmp_path / "narrow.pth"))
+        config_for_weights(ModelConfig(), read_weights(tmp_path / "narrow.pth"))
 
 
 def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
@@ -237,9 +237,9 @@ def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:
         read_weights(tmp_path / name)
 
 
-def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_habit(tmp_path: Path) -> None:
+def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_custom(tmp_path: Path) -> None:
     assert read_weights(changed(tmp_path)).normalize[0] == "imagenet"
-    assert "habit" in read_weights(changed(tmp_path)).normalize[1]
+    assert "custom" in read_weights(changed(tmp_path)).normalize[1]
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
     assert read_weights(changed(tmp_path)).normalize == ("half", "preprocessor_config.json")
     (tmp_path / "preprocessor_config.json").unlink()
@@ -293,7 +293,7 @@ def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained:
     content = torch.load(trained.best, weights_only=True)
     content["config"]["model"] |= {"width": None, "depth": None, "heads": None, "image_size": 512}
     torch.save(content, tmp_path / "best.pt")
-    config = fitted(ModelConfig(), read_weights(tmp_path / "best.pt"))
+    config = config_for_weights(ModelConfig(), read_weights(tmp_path / "best.pt"))
     assert (config.width, config.depth, config.heads, config.image_size) == (192, 12, 3, 512)
 
 

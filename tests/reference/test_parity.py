@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.config import ModelConfig
-from vitmed.models.pretrained import fitted, load_pretrained, read_weights
+from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
 
 timm = pytest.importorskip("timm", reason="pip install '.[reference]'")
@@ -34,7 +34,7 @@ def restless(model: nn.Module) -> nn.Module:
 
 def load(file: Path, classes: int = K, **fields: Any) -> ViT:
     weights = read_weights(file)
-    config = fitted(ModelConfig(heads=HEADS, **fields), weights)
+    config = config_for_weights(ModelConfig(heads=HEADS, **fields), weights)
     model = build_vit(config, classes)
     load_pretrained(model, weights)
     return model.eval()

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "imaging"))
 from dicom_files import write
 
 from vitmed.imaging.decode import decode, read_image
-from vitmed.imaging.decoded import Deep
+from vitmed.imaging.decoded import RawImage
 
 tifffile: Any = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
 imageio: Any = pytest.importorskip("imageio.v3", reason="pip install '.[reference]'")
@@ -27,7 +27,7 @@ COLOUR = RNG.integers(0, 65536, (40, 50, 3)).astype(np.uint16)
 
 def values(file: Path) -> np.ndarray:
     found = decode(file)
-    assert isinstance(found, Deep)
+    assert isinstance(found, RawImage)
     return found.values
 
 

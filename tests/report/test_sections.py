@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.text import chance, counted, listed
+from vitmed.core.text import counted, format_probability, listed
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import one_answer
@@ -208,6 +208,6 @@ def test_words() -> None:
         "0 classes",
     )
     assert listed(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j and 2 more" and listed(["a"]) == "a"
-    assert [chance(p) for p in (0.3123, 1.0, 0.0, 0.9996, 0.999994, 1 - 2e-12)] == [
+    assert [format_probability(p) for p in (0.3123, 1.0, 0.0, 0.9996, 0.999994, 1 - 2e-12)] == [
         "0.312", "1", "0", "0.9996", "0.99999", "1 - 2e-12",
     ]  # fmt: skip

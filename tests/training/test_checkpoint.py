@@ -19,7 +19,7 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import load_config
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, portable, save_checkpoint
+from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, save_checkpoint, store_paths
 
 
 def test_it_knows_all_that_evaluation_and_prediction_need(trained: Trained) -> None:
@@ -181,7 +181,7 @@ def test_auto_is_made_definite() -> None:
 
 def test_paths_are_stored_relative(tmp_path: Path) -> None:
     config = load_config(None, {"data.root": str(tmp_path / "data"), "model.weights": str(tmp_path / "w.pt")})
-    moved = portable(config, tmp_path / "runs" / "x")
+    moved = store_paths(config, tmp_path / "runs" / "x")
     assert (moved.data.root, moved.model.weights) == ("../../data", "../../w.pt")
 
 

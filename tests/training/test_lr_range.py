@@ -12,13 +12,13 @@ import pytest
 from conftest import TINY_ARGS, Answer, draw_splits, listing
 from PIL import Image
 
-from vitmed.training.lr_range import rising, smoothed, suggest, watch
+from vitmed.training.lr_range import rising_rates, run_range_test, smoothed, suggest
 
 RUN = Callable[..., Answer]
 
 
 def test_rates_rise_evenly_in_their_logarithm() -> None:
-    rates = rising(1e-4, 1.0, 5)
+    rates = rising_rates(1e-4, 1.0, 5)
     assert rates == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
 
 
@@ -51,9 +51,9 @@ def test_a_diverging_loss_ends_the_test_early() -> None:
             asked += 1
             yield loss
 
-    found = watch(rising(1e-7, 1, 80), losses())
+    found = run_range_test(rising_rates(1e-7, 1, 80), losses())
     assert found.diverged and asked == 31 and len(found.rates) == len(found.losses) == 30
-    assert watch(rising(1e-7, 1, 80), iter([1.0] * 20 + [math.nan])).diverged
+    assert run_range_test(rising_rates(1e-7, 1, 80), iter([1.0] * 20 + [math.nan])).diverged
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -16,12 +16,22 @@ from vitmed import plan, train
 from vitmed.core.config import Config
 from vitmed.core.load_config import build_config, load_config
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.plan_rules import DISTILLED, MASKED, OWN, RULES, SCRATCH, SUPERVISED, Situation, decide, planned
+from vitmed.training.plan_rules import (
+    DISTILLED,
+    MASKED,
+    OWN,
+    RULES,
+    SCRATCH,
+    SUPERVISED,
+    PlanInputs,
+    plan_settings,
+    with_values,
+)
 
 RUN = Callable[..., Answer]
 KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)
 CASES = [
-    Situation(weights, images, images // 5, side, device, width, lora)
+    PlanInputs(weights, images, images // 5, side, device, width, lora)
     for weights in KINDS
     for images in (20, 300, 1000, 1001, 5000, 30_000, 200_000)
     for side in (28, 64, 130, 1024)
@@ -31,8 +41,8 @@ CASES = [
 ]
 
 
-def values(situation: Situation, **tree: Any) -> dict[str, Any]:
-    return {d.field: d.value for d in decide(build_config(tree), situation)}
+def values(inputs: PlanInputs, **tree: Any) -> dict[str, Any]:
+    return {d.field: d.value for d in plan_settings(build_config(tree), inputs)}
 
 
 def test_every_situation_gives_a_whole_and_valid_plan() -> None:
@@ -40,55 +50,55 @@ def test_every_situation_gives_a_whole_and_valid_plan() -> None:
         "train.lr", "train.epochs", "train.warmup_epochs", "train.batch_size", "train.ema", "train.weight_decay",
         "augment.mixup", "augment.cutmix",
     }  # fmt: skip
-    for situation in CASES:
-        found = values(situation)
-        assert wanted <= set(found), situation
-        if situation.weights != SCRATCH:
-            assert {"train.layer_decay", "train.probe_first"} <= set(found), situation
-        config = build_config(planned(Config(), found).model_dump())
-        assert config.model.image_size % config.model.patch_size == 0, situation
+    for inputs in CASES:
+        found = values(inputs)
+        assert wanted <= set(found), inputs
+        if inputs.weights != SCRATCH:
+            assert {"train.layer_decay", "train.probe_first"} <= set(found), inputs
+        config = build_config(with_values(Config(), found).model_dump())
+        assert config.model.image_size % config.model.patch_size == 0, inputs
         assert config.train.warmup_epochs <= config.train.epochs / 3
 
 
 def test_every_rule_has_a_reason_and_decides_somewhere() -> None:
-    used = {(d.when, d.why) for situation in CASES for d in decide(Config(), situation)}
+    used = {(d.when, d.why) for inputs in CASES for d in plan_settings(Config(), inputs)}
     for rule in RULES:
         assert rule.why and (rule.when, rule.why) in used, rule.when
 
 
 def test_how_the_weights_were_made_decides_the_learning_rate() -> None:
     """MAE, FINETUNE.md: base learning rate 5e-4 per 256 images, layer decay 0.65, for ViT-Base."""
-    found = {kind: values(Situation(kind, 3000, 600, 224, "cuda", 768)) for kind in KINDS[1:]}
+    found = {kind: values(PlanInputs(kind, 3000, 600, 224, "cuda", 768)) for kind in KINDS[1:]}
     assert found[MASKED]["train.lr"] == pytest.approx(5e-4 * 64 / 256, rel=0.05)
     assert found[MASKED]["train.layer_decay"] == 0.65
     assert found[DISTILLED]["train.lr"] < found[SUPERVISED]["train.lr"] < found[MASKED]["train.lr"]
-    lora = values(Situation(SUPERVISED, 3000, 600, 224, "cuda", 768, lora=True))
+    lora = values(PlanInputs(SUPERVISED, 3000, 600, 224, "cuda", 768, lora=True))
     assert lora["train.lr"] == pytest.approx(10 * found[SUPERVISED]["train.lr"])
-    assert values(Situation(SUPERVISED, 3000, 600, 224, "cuda", 192))["train.lr"] > found[SUPERVISED]["train.lr"]
+    assert values(PlanInputs(SUPERVISED, 3000, 600, 224, "cuda", 192))["train.lr"] > found[SUPERVISED]["train.lr"]
 
 
 def test_good_weights_and_few_images_want_few_steps() -> None:
     for images in (200, 1000, 3000):
-        found = values(Situation(SUPERVISED, images, 600, 224, "cuda", 768))
+        found = values(PlanInputs(SUPERVISED, images, 600, 224, "cuda", 768))
         batch = found["train.batch_size"] * found["train.accumulate"]
         steps = found["train.epochs"] * images / batch
         assert 500 <= steps <= 2000, images
 
 
 def test_few_validation_images_do_not_choose_the_epoch() -> None:
-    found = {val: values(Situation(SCRATCH, 3000, val, 130, "cpu", 192)) for val in (60, 5000)}
+    found = {val: values(PlanInputs(SCRATCH, 3000, val, 130, "cpu", 192)) for val in (60, 5000)}
     assert found[60]["train.choose"] == "last" and "train.patience" not in found[60]
     assert found[5000]["train.choose"] == "best"
     assert found[5000]["train.patience"] >= found[5000]["train.warmup_epochs"] + 1
 
 
 def test_what_was_set_by_hand_stays() -> None:
-    situation = Situation(SCRATCH, 300, 600, 130, "cpu", 192)
-    found = values(situation, train={"lr": 7e-4, "epochs": 3}, model={"image_size": 96})
+    inputs = PlanInputs(SCRATCH, 300, 600, 130, "cpu", 192)
+    found = values(inputs, train={"lr": 7e-4, "epochs": 3}, model={"image_size": 96})
     assert not {"train.lr", "train.epochs", "model.image_size"} & set(found)
     assert found["train.warmup_epochs"] == pytest.approx(0.3)  # of the epochs that were set
-    assert not {"model.width", "model.depth", "model.heads"} & set(values(situation, model={"name": "vit_small"}))
-    assert "model.stem" not in values(situation, model={"stem": "patch"})
+    assert not {"model.width", "model.depth", "model.heads"} & set(values(inputs, model={"name": "vit_small"}))
+    assert "model.stem" not in values(inputs, model={"stem": "patch"})
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -2,9 +2,9 @@
 
 data_check          all checks, and the check before training
 findings            what can be wrong and how bad it is: `FINDINGS`
-detect              from what is known of the files to findings
-folder_contents     what lies in a folder in any state
+detect              from the records of the files to findings
+folder_contents     the layout of a folder in any state
 duplicates          copies: identical and nearly identical
-shortcuts           labels that size, format, colour or border give away
-evaluation_images   which images an evaluation judges, and leakage
+shortcuts           labels that size, format, colour or border reveal
+evaluation_images   which images an evaluation uses, and leakage
 """

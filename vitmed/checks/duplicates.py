@@ -1,8 +1,8 @@
-"""The same image twice: byte for byte, or so alike that one is a copy of the other in another size or quality.
+"""The same image twice: byte for byte, or one a copy of the other in another size or quality.
 
-Near duplicates are looked for in two steps: candidates by a perceptual hash (the signs of the low frequencies of the
-cosine transform against their median, after Zauner 2010), then a comparison of the small grey copies themselves, since
-cells, digits and slides of one kind share a hash without being copies.
+Near duplicates are found in two steps: a perceptual hash (low frequencies of the cosine transform above or below their
+median, after Zauner 2010) gives candidates; then their thumbnails are compared, because cells, digits and slides of one
+kind can share a hash without being copies.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ LOW = 8  # frequencies a side: 64 bits
 BANDS = 8  # of 8 bits each: two hashes that differ in fewer bits have a band in common
 DISTANCE = BANDS - 1
 BLOCK = 1 << 22  # comparisons at a time
-# Correlation of the small grey copies, from which on two images count as one. Measured: of 27,558 cells of 50 px no two
-# different ones reach 0.983, of 10,000 MNIST digits 0.987; of 60,000 CIFAR-10 images 20 pairs reach 0.99, all of one
-# class. Copies as JPEG of
-# quality 75 lie above 0.994, brighter or paler ones above 0.99, cells of 80 to 226 px at half their size at 0.987 or
-# more. Crops, and small images scaled down, lie below and are not found.
+# Correlation of two thumbnails from which two images count as copies. Measured: no two different images reach 0.983
+# among 27,558 cells of 50 px, or 0.987 among 10,000 MNIST digits; among 60,000 CIFAR-10 images 20 pairs reach 0.99, all
+# within one class. JPEG copies of quality 75 are above 0.994, brighter or paler copies above 0.99, cells of 80 to 226
+# px at half their size at 0.987 or more. Crops, and small images scaled down, are below and are not found.
 ALIKE = 0.99
-FLAT = 2.0  # standard deviation, grey levels: below it there is nothing to compare
-ASPECT = 1.1  # a copy has the proportions of its original, to rounding
+FLAT = 2.0  # standard deviation in grey levels; flatter images are not compared
+ASPECT = 1.1  # a copy keeps the proportions of its original, up to rounding
 
 
 def exact_groups(digests: Sequence[str]) -> list[list[int]]:
-    """Indices of the files that are byte for byte the same, two or more a group; "" is no file."""
+    """Groups of two or more indices with the same digest; "" is no file."""
     groups: dict[str, list[int]] = defaultdict(list)
     for i, digest in enumerate(digests):
         if digest:
@@ -37,20 +36,20 @@ def exact_groups(digests: Sequence[str]) -> list[list[int]]:
 
 
 def perceptual_hash(thumbnails: np.ndarray) -> np.ndarray:
-    """(N, S, S) uint8 -> (N,) uint64: bit k tells whether the k-th low frequency is above their median."""
+    """(N, S, S) uint8 -> (N,) uint64: bit k is 1 where the k-th low frequency is above the median."""
     n, side, _ = thumbnails.shape
     wave = np.cos(np.pi / side * np.outer(np.arange(LOW), np.arange(side) + 0.5)).astype(np.float32)  # (8, S), DCT-II
     hashes = np.empty(n, dtype=np.uint64)
     for start in range(0, n, 4096):
         part = thumbnails[start : start + 4096].astype(np.float32)
         low = (wave @ part @ wave.T).reshape(len(part), -1)  # (n, 64)
-        middle = np.median(low[:, 1:], axis=1, keepdims=True)  # without the mean, which would outweigh all
+        middle = np.median(low[:, 1:], axis=1, keepdims=True)  # without the mean, which is far larger
         hashes[start : start + len(part)] = np.packbits(low > middle, axis=1).view(np.uint64).ravel()
     return hashes
 
 
 def near_pairs(thumbnails: np.ndarray, aspects: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs i < j of images that are copies by their looks, sorted.
+    """Sorted pairs i < j of images that look like copies.
 
     Args:
         thumbnails: (N, S, S) uint8 grey.
@@ -72,7 +71,7 @@ def near_pairs(thumbnails: np.ndarray, aspects: np.ndarray) -> list[tuple[int, i
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of each row of a with that of b, (N, D) -> (N,); 0 where either is flat."""
+    """Of each row of a with the same row of b, (N, D) -> (N,); 0 where either is flat."""
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     power = np.sqrt((a * a).mean(axis=1)), np.sqrt((b * b).mean(axis=1))
     product = (a * b).mean(axis=1)
@@ -80,7 +79,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def candidates(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs i < j whose hashes differ in DISTANCE bits at most, as (P,) arrays; a pair may come more than once."""
+    """Pairs i < j with hashes that differ in at most DISTANCE bits, as (P,) arrays; a pair may come more than once."""
     for band in range(BANDS):
         key = (hashes >> np.uint64(8 * band)).astype(np.uint8)
         order = np.argsort(key, kind="stable")

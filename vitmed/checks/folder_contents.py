@@ -1,4 +1,4 @@
-"""What lies in a data folder in any state: where training refuses, this goes on and reports what it found."""
+"""The contents of a data folder in any state; unlike training, this never refuses a folder."""
 
 from __future__ import annotations
 
@@ -12,37 +12,34 @@ from typing import NamedTuple
 
 from vitmed.data import npz_folders
 from vitmed.data.folders import look_into
-from vitmed.data.split_names import SPLIT_NAMES
+from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging import npz
 
 
 class Place(NamedTuple):
-    """Which split and which class a file's folders say; None where they say none."""
+    """The split and the class of a file by its folders; None where they name none."""
 
     split: str | None
     label: str | None
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The folder as it is.
+class FolderContents:
+    """The layout of a folder. All paths are relative to its root, with forward slashes.
 
     Attributes:
-        root: the folder.
-        base: where the classes or splits begin, relative to the root: "" or "malaria/".
-        files: the path of every image file relative to the root (forward slashes), sorted.
+        base: where the classes or splits begin: "" or "malaria/".
+        files: every image file, sorted.
         places: split and class of each.
-        folders: the class folders of each split (None where there are no splits), also the empty ones.
-        splits: split name -> its folders, relative to the root.
-        rubbish: files that systems leave behind (Thumbs.db, .DS_Store, ._x.png).
+        folders: the class folders of each split (None where there are no splits), including empty ones.
+        splits: split name -> its folders.
+        rubbish: files left behind by the operating system (Thumbs.db, .DS_Store, ._x.png).
         others: suffix -> number of files of a type that vitmed does not read.
-        outside: image files beside the split folders, which training passes over.
-        copies: folders that hold the classes once more, relative to the root -> image files therein, which are not
-            in `files`.
-        unreadable: folders that cannot be read, relative to the root -> reason.
+        outside: image files beside the split folders, which training ignores.
+        copies: folders that contain the classes again -> number of image files in them, which are not in `files`.
+        unreadable: folders that cannot be read -> reason.
     """
 
-    root: Path
     base: str
     files: tuple[str, ...]
     places: tuple[Place, ...]
@@ -55,15 +52,15 @@ class Survey:
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
-def survey(root: Path) -> Survey:
-    """Walk the folder once and find its layout. Links are followed, but not in a circle."""
+def read_contents(root: Path) -> FolderContents:
+    """Walk the folder once. Links are followed, but never in a circle."""
     if npz.is_npz(root):
-        return _survey_npz(root)
+        return _npz_contents(root)
     files: list[str] = []
     rubbish: list[str] = []
     others: Counter[str] = Counter()
     unreadable: dict[str, str] = {}
-    below: dict[str, list[str]] = {}  # folder, relative with a slash at its end -> names of the folders in it
+    below: dict[str, list[str]] = {}  # folder with a final slash -> names of the folders in it
     stack: list[tuple[str, frozenset[str]]] = [("", frozenset())]
     while stack:
         prefix, followed = stack.pop()
@@ -79,13 +76,10 @@ def survey(root: Path) -> Survey:
         others.update(os.path.splitext(name.lower())[1] or "no suffix" for name in inside.others)  # noqa: PTH122
         stack += [(f"{prefix}{name}/", links) for name, links in inside.folders.items()]
     files.sort()
-    loose = {path.rpartition("/")[0] for path in files}
-    base = _base(below, loose)
-    splits: dict[str, tuple[str, ...]] = {}
-    for split, spellings in SPLIT_NAMES.items():
-        found = tuple(base + name for name in below.get(base, []) if name.lower() in spellings)
-        if found:
-            splits[split] = found
+    base = _base(below, {path.rpartition("/")[0] for path in files})
+    top = below.get(base, [])
+    splits = {split: tuple(base + name for name in top if split_of(name) == split) for split in SPLITS}
+    splits = {split: found for split, found in splits.items() if found}
     starts: dict[str, str | None] = {f"{f}/": split for split, names in splits.items() for f in names} or {base: None}
     copies = {copy: 0 for start in starts for copy in _copies(start, below)}
     kept, places, outside = [], [], []
@@ -104,48 +98,45 @@ def survey(root: Path) -> Survey:
     for start, of_split in starts.items():
         names = tuple(name for name in below.get(start, []) if start + name not in copies)
         folders[of_split] = (*folders.get(of_split, ()), *names)
-    return Survey(
-        root, base, tuple(kept), tuple(places), folders, splits, tuple(sorted(rubbish)), dict(others.most_common()),
+    return FolderContents(
+        base, tuple(kept), tuple(places), folders, splits, tuple(sorted(rubbish)), dict(others.most_common()),
         tuple(outside), copies, unreadable,
     )  # fmt: skip
 
 
-def _survey_npz(file: Path) -> Survey:
-    """An .npz file as folders."""
+def _npz_contents(file: Path) -> FolderContents:
+    """The same for an .npz file."""
     files, places, folders = [], [], dict[str | None, tuple[str, ...]]()
     for split, folder in npz_folders.folders(file).items():
         folders[split] = tuple(npz_folders.classes_in(folder))
         for path, label in npz_folders.images_in(folder):
             files.append(path)
             places.append(Place(split, label))
-    return Survey(file, "", tuple(files), tuple(places), folders, {str(split): (str(split),) for split in folders})
+    return FolderContents("", tuple(files), tuple(places), folders, {str(split): (str(split),) for split in folders})
 
 
 def same_name(name: str) -> str:
-    """What is left of a class name without what an eye does not see: case, blanks at its ends, Unicode form."""
+    """A class name without the differences that are easily missed: case, separators and Unicode form."""
     return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
 
 
 def _base(below: dict[str, list[str]], loose: set[str]) -> str:
-    """Down through folders that hold nothing but one folder of folders: root/malaria/<class>/ begins at malaria/."""
+    """Descend through folders that contain a single folder of folders: root/malaria/<class>/ begins at malaria/."""
     base = ""
-    spellings = {spelling for names in SPLIT_NAMES.values() for spelling in names}
     while len(below.get(base, [])) == 1 and base.rstrip("/") not in loose:
         (name,) = below[base]
-        if name.lower() in spellings or len(below.get(f"{base}{name}/", [])) < 2:
+        if split_of(name) or len(below.get(f"{base}{name}/", [])) < 2:
             break
         base += f"{name}/"
     return base
 
 
 def _copies(start: str, below: dict[str, list[str]]) -> list[str]:
-    """Class folders in which the names of two or more of their siblings, or of splits, are found again."""
-    names = below.get(start, [])
-    splits = {spelling for names in SPLIT_NAMES.values() for spelling in names}
+    """Class folders that contain folders named as two or more of their siblings, or as two or more splits."""
     found = []
-    for name in names:
-        inner = set(below.get(f"{start}{name}/", []))
-        again = inner & (set(names) - {name})
-        if len(again) >= 2 or len({n for n in inner if n.lower() in splits}) >= 2:
+    for name in below.get(start, []):
+        inner = below.get(f"{start}{name}/", [])
+        again = set(inner) & set(below[start]) - {name}
+        if len(again) >= 2 or sum(split_of(other) is not None for other in inner) >= 2:
             found.append(start + name)
     return found

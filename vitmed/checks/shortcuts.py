@@ -1,7 +1,7 @@
-"""Can the label be told from what is not anatomy? Logistic regression on size, file, format, colour and border.
+"""Can the label be predicted without anatomy? Logistic regression on size, file, format, colour and border.
 
-Each family of features alone, cross-validated, so that the user sees which shortcut it is. Whole patients are held out
-where they are known.
+Each family of features is cross-validated alone, so that you see which shortcut it is. Whole patients are held out
+where patients are known.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.imaging.look import Record
+from vitmed.imaging.file_record import FileRecord
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 
 FOLDS = 5
-LEAST = 10  # images of a class below which nothing is said
-MOST = 20_000  # images a regression sees: a sample of more tells the same
+LEAST = 10  # images; smaller classes are left out
+MOST = 20_000  # images that a regression uses: more give the same result
 RESAMPLES = 200
 FAMILIES = {
-    # key -> what it is, in the words of a finding
+    # key -> its name in a finding
     "geometry": "width, height and proportions",
     "file": "file size and bytes per pixel",
     "format": "file format, colour mode, bit depth and EXIF rotation",
@@ -34,14 +34,14 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Shortcut:
-    """How well a family of features tells the label.
+    """How well a family of features predicts the label.
 
     Attributes:
         family: a key of FAMILIES.
-        auroc: of held-out images; of several classes the mean of each against the rest.
+        auroc: on held-out images; for several classes, the mean of each against the rest.
         low, high: its 95 % interval (bootstrap of patients where they are known, else of images).
         by_patient: whether whole patients were held out.
-        images: how many were looked at.
+        images: how many were used.
     """
 
     family: str
@@ -52,15 +52,15 @@ class Shortcut:
     images: int
 
 
-def features(records: Sequence[Record]) -> dict[str, np.ndarray]:
-    """Family -> (N, D) float64. Every record is of an image that could be decoded."""
-    facts = [record.facts for record in records]
+def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
+    """Family -> (N, D) float64, from records of images that could be decoded."""
+    facts = [record.header for record in records]
     size = np.array([[f.width, f.height] for f in facts if f is not None], dtype=np.float64)
     weight = np.array([[record.size] for record in records], dtype=np.float64)
     pixels = size.prod(axis=1, keepdims=True)
     numbers = np.stack([record.numbers for record in records if record.numbers is not None]).astype(np.float64)
     kinds = [[f.format, f.mode, str(f.bits), str(f.orientation)] for f in facts if f is not None]
-    columns = [_one_hot([kind[k] for kind in kinds]) for k in range(4)]
+    columns = [(column[:, None] == np.unique(column)).astype(np.float64) for column in np.array(kinds).T]  # one-hot
     families = {
         "geometry": np.concatenate([np.log(size), np.log(size[:, :1] / size[:, 1:])], axis=1),
         "file": np.concatenate([np.log(weight), np.log(weight / pixels)], axis=1),
@@ -71,8 +71,8 @@ def features(records: Sequence[Record]) -> dict[str, np.ndarray]:
     return {**families, "all": np.concatenate(list(families.values()), axis=1)}
 
 
-def find_shortcuts(records: Sequence[Record], labels: np.ndarray, groups: Sequence[str] | None) -> list[Shortcut]:
-    """The AUROC of every family; empty where there are too few images or one class.
+def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None) -> list[Shortcut]:
+    """The AUROC of every family; empty where there are too few images or classes.
 
     Args:
         records: of images that could be decoded.
@@ -82,15 +82,10 @@ def find_shortcuts(records: Sequence[Record], labels: np.ndarray, groups: Sequen
     counts = np.bincount(labels)
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
-    enough = np.isin(labels, np.flatnonzero(counts >= LEAST))
-    chosen = np.flatnonzero(enough)
-    if len(chosen) > MOST:
-        chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:MOST])
-    _, y = np.unique(labels[chosen], return_inverse=True)
-    some = None if groups is None else [groups[i] for i in chosen.tolist()]
+    part, y, some = _sample(np.flatnonzero(counts[labels] >= LEAST), records, labels, groups)
     found = []
-    for family, x in features([records[i] for i in chosen.tolist()]).items():
-        if np.all(x == x[0]):  # the same for all images tells nothing
+    for family, x in features(part).items():
+        if np.all(x == x[0]):  # the same for all images
             continue
         scores, by_patient = held_out(logistic, x, y, some)
         value, low, high = auroc_interval(scores, y, some)
@@ -98,14 +93,25 @@ def find_shortcuts(records: Sequence[Record], labels: np.ndarray, groups: Sequen
     return found
 
 
+def _sample(
+    rows: np.ndarray, records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None
+) -> tuple[list[FileRecord], np.ndarray, list[str] | None]:
+    """These rows, or `MOST` of them at random: records, labels 0..K-1 and patients."""
+    if len(rows) > MOST:
+        rows = np.sort(np.random.default_rng(0).permutation(rows)[:MOST])
+    chosen = rows.tolist()
+    y = np.unique(labels[rows], return_inverse=True)[1]
+    return [records[i] for i in chosen], y, None if groups is None else [groups[i] for i in chosen]
+
+
 @dataclass(frozen=True)
 class Gap:
-    """What a baseline reaches when images are held out, and when whole patients are.
+    """The AUROC of a baseline with images held out, and with whole patients held out.
 
     Attributes:
         baseline: a key of BASELINES.
         by_image, by_patient: AUROC on held-out images.
-        gap: by how much the first is above the second; low, high: its 95 % interval, a bootstrap of patients.
+        gap: by_image - by_patient; low, high: its 95 % interval, a bootstrap of patients.
     """
 
     baseline: str
@@ -116,21 +122,18 @@ class Gap:
     high: float
 
 
-def leakage_gap(records: Sequence[Record], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
-    """How much a split by image would flatter cheap baselines; empty where a class has fewer than two patients.
+def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
+    """How optimistic a split by image is for cheap baselines; empty where a class has fewer than two patients.
 
     Args:
         records: of images that could be decoded.
         labels: (N,) int class indices.
         groups: the patients.
     """
-    chosen = np.arange(len(labels))
-    if len(chosen) > MOST:
-        chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:MOST])
-    _, y = np.unique(labels[chosen], return_inverse=True)
-    some, part = [groups[i] for i in chosen.tolist()], [records[i] for i in chosen.tolist()]
+    part, y, some = _sample(np.arange(len(labels)), records, labels, groups)
+    families = features(part)
     x = {
-        "colours_and_size": np.concatenate([features(part)[name] for name in ("geometry", "colour", "border")], axis=1),
+        "colours_and_size": np.concatenate([families[name] for name in ("geometry", "colour", "border")], axis=1),
         "neighbours": _tiny(part),
     }
     units = group_index(some, len(y))
@@ -138,21 +141,21 @@ def leakage_gap(records: Sequence[Record], labels: np.ndarray, groups: Sequence[
     for name, (_, model) in BASELINES.items():
         loose, _ = held_out(model, x[name], y, None)
         strict, by_patient = held_out(model, x[name], y, some)
-        told = np.isfinite(loose).all(axis=1) & np.isfinite(strict).all(axis=1)
-        if not by_patient or not told.any():
+        rows = np.isfinite(loose).all(axis=1) & np.isfinite(strict).all(axis=1)
+        if not by_patient or not rows.any():
             return []
-
-        def values(weights: np.ndarray, a: np.ndarray = loose, b: np.ndarray = strict, told: np.ndarray = told) -> Any:
-            return [rank_auroc(scores[told], y[told], weights[:, told]) for scores in (a, b)]
-
-        first, second = (float(v[0]) for v in values(np.ones((1, len(y)))))
-        drawn = [np.subtract(*values(weights)) for weights in bootstrap_weights(units, RESAMPLES, 0)]
+        both = [scores[rows] for scores in (loose, strict)]
+        first, second = (float(rank_auroc(scores, y[rows], np.ones((1, len(scores))))[0]) for scores in both)
+        drawn = [
+            np.subtract(*(rank_auroc(scores, y[rows], weights[:, rows]) for scores in both))
+            for weights in bootstrap_weights(units, RESAMPLES, 0)
+        ]
         low, high = percentile_interval(np.concatenate(drawn))
         found.append(Gap(name, first, second, first - second, low, high))
     return found
 
 
-def _tiny(records: Sequence[Record]) -> np.ndarray:
+def _tiny(records: Sequence[FileRecord]) -> np.ndarray:
     """(N, 67): 8 x 8 px grey and the mean colour."""
     grey = np.stack([r.thumbnail for r in records if r.thumbnail is not None]).astype(np.float32)
     n, side, _ = grey.shape
@@ -161,32 +164,30 @@ def _tiny(records: Sequence[Record]) -> np.ndarray:
 
 
 def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
-    """Scores (N, K) of images that the model was not fitted with, NaN where no fold could tell, and whether whole
-    patients were held out.
-
-    By patient only where every class has two patients or more: else no fit would know the class.
+    """Cross-validated scores.
 
     Args:
         model: a function () -> scikit-learn classifier.
         x, y: (N, D) features, (N,) labels 0..K-1.
+
+    Returns:
+        scores (N, K), NaN where no fold could predict; and whether whole patients were held out, which needs two
+        patients or more in every class.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     k = int(y.max()) + 1
     units = group_index(groups, len(y))
-    by_patient = groups is not None and all(len(np.unique(units[y == c])) > 1 for c in range(k))
+    patients = min(len(np.unique(units[y == c])) for c in range(k))  # images where patients are unknown
+    by_patient = groups is not None and patients > 1
+    folds = max(2, min(FOLDS, patients if by_patient else int(np.bincount(y).min())))
     scores = np.full((len(y), k), np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", UserWarning)  # a class of fewer images or patients than folds
-        if by_patient:
-            folds = min(FOLDS, min(len(np.unique(units[y == c])) for c in range(k)))
-            parts = list(StratifiedGroupKFold(max(2, folds), shuffle=True, random_state=0).split(x, y, units))
-        else:
-            folds = min(FOLDS, int(np.bincount(y).min()))
-            parts = list(StratifiedKFold(max(2, folds), shuffle=True, random_state=0).split(x, y))
-        for rest, part in parts:
+        splitter = StratifiedGroupKFold if by_patient else StratifiedKFold
+        for rest, part in splitter(folds, shuffle=True, random_state=0).split(x, y, units):
             if len(np.unique(y[rest])) < 2:
                 continue
             fitted = model().fit(x[rest], y[rest])
@@ -198,11 +199,11 @@ def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | N
 
 def auroc_interval(scores: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[float, float, float]:
     """AUROC (mean of each class against the rest) and its 95 % bootstrap interval; NaN where it is undefined."""
-    told = np.isfinite(scores).all(axis=1)
-    scores, y = scores[told], y[told]
+    rows = np.flatnonzero(np.isfinite(scores).all(axis=1))
+    scores, y = scores[rows], y[rows]
     if not len(y):
         return (float("nan"),) * 3
-    some = None if groups is None else [group for group, yes in zip(groups, told, strict=True) if yes]
+    some = None if groups is None else [groups[i] for i in rows.tolist()]
     value = rank_auroc(scores, y, np.ones((1, len(y))))[0]
     drawn = [rank_auroc(scores, y, w) for w in bootstrap_weights(group_index(some, len(y)), RESAMPLES, 0)]
     low, high = percentile_interval(np.concatenate(drawn))
@@ -219,7 +220,7 @@ def logistic() -> Any:
 
 
 def neighbours() -> Any:
-    """The nearest of the known images, weighted by distance."""
+    """The nearest images, weighted by distance."""
     from sklearn.neighbors import KNeighborsClassifier
 
     return KNeighborsClassifier(5, weights="distance", algorithm="brute")
@@ -229,8 +230,3 @@ BASELINES: dict[str, tuple[str, Callable[[], Any]]] = {
     "colours_and_size": ("logistic regression on colours, border and size", logistic),
     "neighbours": ("5 nearest neighbours among copies of 8 x 8 px", neighbours),
 }
-
-
-def _one_hot(values: Sequence[str]) -> np.ndarray:
-    kinds = sorted(set(values))
-    return np.array([[value == kind for kind in kinds] for value in values], dtype=np.float64)

@@ -1,18 +1,18 @@
-"""`vitmed check`: report what is wrong with a data folder."""
+"""`vitmed check`: what is wrong with a data folder."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.checks.data_check import GUESSED, diagnose, guessed_groups, usable
-from vitmed.checks.detect import Image, of_class_names, of_folder
-from vitmed.checks.findings import Finding, in_order
-from vitmed.checks.folder_contents import Place, Survey, survey
-from vitmed.checks.shortcuts import BASELINES, FAMILIES, Gap, Shortcut, leakage_gap
+from vitmed.checks.data_check import GUESSED, decoded_with_labels, guessed_groups, run_checks
+from vitmed.checks.detect import Image, folder_findings
+from vitmed.checks.findings import Finding, in_order, make
+from vitmed.checks.folder_contents import FolderContents, Place, read_contents
+from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, make_folder
 from vitmed.core.load_config import build_config
@@ -20,9 +20,9 @@ from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
-from vitmed.data.patients import compile_group, group_of, know_patients
+from vitmed.data.patients import compile_group, find_patients, group_of
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import Index
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
@@ -30,12 +30,12 @@ from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_dat
 
 @dataclass(frozen=True)
 class DataCheck:
-    """The result of `check`.
+    """What `check` found.
 
     Attributes:
-        folder: holds data_report.json and data_report.html.
+        folder: of data_report.json and data_report.html.
         findings: worst first.
-        content: content of data_report.json: counts, the table by split and class, sizes, shortcuts, findings.
+        content: of data_report.json: counts, the table by split and class, sizes, shortcuts, findings.
     """
 
     folder: Path
@@ -44,7 +44,7 @@ class DataCheck:
 
     @property
     def clean(self) -> bool:
-        """Whether there are no errors and no warnings."""
+        """Whether there is neither error nor warning."""
         return all(finding.severity == "note" for finding in self.findings)
 
 
@@ -63,25 +63,25 @@ def check(
 ) -> DataCheck:
     """Decode every file once and report what is wrong with the data: files, copies, patients, shortcuts, names.
 
-    Continues where training would refuse. Nothing in the folder is changed.
+    Continues where training would refuse, and changes nothing in the folder.
 
     Args:
         data: any folder of images, with or without classes and splits.
-        group_regex: finds the patient in a path relative to `data`; without it, check guesses the patients from the
-            file names, only for its findings.
+        group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the file
+            names, for these findings only.
         groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
         labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
-            folder names then mean no class, and images without a row are ignored.
+            folder names are then no classes, and images without a row are ignored.
         output: folder of the report; never overwritten, the next is data-check-2.
-        strict: raise if there is an error or a warning, after writing the report.
+        strict: raise after the report is written if there is an error or a warning.
         leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
-        frame: which of several frames, from 0; None reports files that have several.
-        index: keep what was found in the cache folder, so that the next check is quick.
+        frame: which frame of a file with several, from 0; None reports such files.
+        index: keep the results in the cache folder, so that the next check is quick.
         ui: where messages and progress go.
 
     Raises:
-        DataError: a missing folder or one without images; with `strict`, findings (after writing the report).
-        UsageError: an output folder inside the data, or an invalid `group_regex`.
+        DataError: no such folder, or no image in it; with `strict`, errors or warnings.
+        UsageError: an output folder inside the data, or a `group_regex` that is not one.
     """
     ui = ui or Ui()
     root = data_folder(data)
@@ -90,48 +90,53 @@ def check(
     pattern = compile_group(group_regex)
     refuse_inside(root, output)
     RunFolder.probe(Path(output).parent)
-    seen = survey(root)
-    if not seen.files and seen.unreadable:
-        closed, reason = next(iter(seen.unreadable.items()))
+    contents = read_contents(root)
+    if not contents.files and contents.unreadable:
+        closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
-    if not seen.files:
-        raise DataError(f"{root}: holds no image of a type that vitmed reads", "name a folder of images")
+    if not contents.files:
+        raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
     own_groups: list[str] | None = None
     if labels is not None:
-        seen, own_groups = _by_table(seen, Path(labels), group_regex is None and groups is None, ui)
-    paths = seen.files
-    records = scan(root, paths, Index.open(frame, ui=ui) if index else Index(None, frame), ui)
+        own = group_regex is None and groups is None
+        contents, own_groups = _by_table(root, contents, Path(labels), own, ui)
+    paths = contents.files
+    records = scan(root, paths, ScanCache.open(frame, ui=ui) if index else ScanCache(None, frame), ui)
     of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
     source = f"--group-regex {group_regex}" if pattern is not None else None
     if pattern is not None and (missed := sum(group is None for group in of_images)):
         ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
     if groups is not None:
-        known = know_patients(config, root, paths)
+        known = find_patients(config, root, paths)
         assert known is not None
-        of_images, source = known.groups, known.how
+        of_images, source = known.groups, known.source
     if own_groups is not None:
         of_images, source = own_groups, "by table (--labels)"
     if source is None and (guess := guess_patients(paths)).expression is not None:
         of_images, source = guessed_groups(paths, guess), GUESSED
     images = [
         Image(path, record, place.label, place.split, group)
-        for path, record, place, group in zip(paths, records, seen.places, of_images, strict=True)
+        for path, record, place, group in zip(paths, records, contents.places, of_images, strict=True)
     ]
-    found = diagnose(images, source, ui)
-    pair = mirrored_pair(sorted({image.label for image in images if image.label is not None}))
-    findings = in_order([*found.findings, *of_folder(seen), *of_class_names(pair)])
-    gaps = _gaps(images, ui) if leakage_gap else []
-    content = {
+    found = run_checks(images, source, ui)
+    classes = sorted({image.label for image in images if image.label is not None})
+    if pair := mirrored_pair(classes):
+        found.findings.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
+    findings = in_order([*found.findings, *folder_findings(contents)])
+    numbers = {
         "data": root.resolve().name,
         "images": len(images),
-        "classes": len({image.label for image in images} - {None}),
+        "classes": len(classes),
         "patients": len({image.group for image in images} - {None}) if source is not None else None,
         "patients_from": source,
         **found.counts,
         "table": table(images),
         "sizes": sizes(images),
-        "shortcuts": [_shortcut_row(split, shortcut) for split, shortcut in found.shortcuts],
-        "leakage_gap": [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps],
+        "shortcuts": [
+            {"split": split, "text": FAMILIES[shortcut.family], **_finite(asdict(shortcut))}
+            for split, shortcut in found.shortcuts
+        ],
+        "leakage_gap": _gaps(images, ui) if leakage_gap else [],
         "findings": [finding.to_dict() for finding in findings],
     }
     folder = free_name(Path(output))
@@ -139,50 +144,49 @@ def check(
     with ui.bar("writing the report", unit="steps"):
         title = f"Data check of {root.resolve().name}"
         copies = {"exact": found.exact, "near": found.near}
-        write_data_report(folder, root, title, content, images, findings, copies)
+        write_data_report(folder, root, title, numbers, images, findings, copies)
     ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
-    result = DataCheck(folder, tuple(findings), content)
+    result = DataCheck(folder, tuple(findings), numbers)
     if strict and not result.clean:
         raise CheckFailed(result)
     return result
 
 
-def _by_table(seen: Survey, file: Path, own_groups: bool, ui: Ui) -> tuple[Survey, list[str] | None]:
-    """The images of a table with its classes, and with its splits or, if it has none, those of the folders.
+def _by_table(
+    root: Path, contents: FolderContents, file: Path, own_groups: bool, ui: Ui
+) -> tuple[FolderContents, list[str] | None]:
+    """The images that a table names, with its classes and splits; without a column of splits, with those of the folder.
 
     Returns:
-        the survey of these images, and their patients if the table has them and `own_groups` is set.
+        the folder with these images alone, and their patients where the table has a column of patients that counts.
     """
-    table = labels_from_table(file, seen.root, seen.files, own_groups)
-    for told in table.told:
-        ui.warn(told)
-    files = tuple(seen.files[i] for i in table.images)
-    if len(files) < len(seen.files):
-        ui.say(f"{len(seen.files) - len(files):,} of {len(seen.files):,} images are in no row of {file.name}")
-    splits: Sequence[str | None] = table.splits or [seen.places[i].split for i in table.images]
+    table = labels_from_table(file, root, contents.files, own_groups)
+    for warning in table.notes:
+        ui.warn(warning)
+    files, total = tuple(contents.files[i] for i in table.images), len(contents.files)
+    if len(files) < total:
+        ui.say(f"{total - len(files):,} of {total:,} images are in no row of {file.name}")
+    splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
     places = tuple(map(Place, splits, table.labels))
     folders = {split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in set(splits)}
-    return (
-        Survey(seen.root, "", files, places, folders, {}, seen.rubbish, seen.others, unreadable=seen.unreadable),
-        table.groups,
-    )
+    kept = replace(contents, base="", files=files, places=places, folders=folders, splits={}, outside=(), copies={})
+    return kept, table.groups
 
 
 class CheckFailed(DataError):
-    """Findings with `strict`; `result` holds what the command would have returned."""
+    """`strict`, and there are errors or warnings; `result` is what `check` would have returned."""
 
     def __init__(self, result: DataCheck):
         bad = [finding for finding in result.findings if finding.severity != "note"]
         errors = sum(finding.severity == "error" for finding in bad)
-        super().__init__(
-            f"--strict: errors {errors:,}, warnings {len(bad) - errors:,}; the first: {bad[0].problem}", bad[0].fix
-        )
+        counts = f"errors {errors:,}, warnings {len(bad) - errors:,}"
+        super().__init__(f"--strict: {counts}; the first: {bad[0].problem}", bad[0].fix)
         self.result = result
 
 
-def _gaps(images: Sequence[Image], ui: Ui) -> list[Gap]:
-    """The leakage gap of each baseline over all images, reported in a line each."""
-    good, labels, groups = usable(images)
+def _gaps(images: Sequence[Image], ui: Ui) -> list[dict[str, Any]]:
+    """The leakage gap of each baseline over all images, also reported in one line each."""
+    good, labels, groups = decoded_with_labels(images)
     if groups is None or len(set(labels.tolist())) < 2:
         ui.warn("--leakage-gap needs two classes and known patients (--group-regex)")
         return []
@@ -195,9 +199,8 @@ def _gaps(images: Sequence[Image], ui: Ui) -> list[Gap]:
             f"leakage gap, {BASELINES[gap.baseline][0]}: AUROC {gap.by_image:.3f} with images held out, "
             f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
         )
-    return gaps
+    return [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps]
 
 
-def _shortcut_row(split: str | None, shortcut: Shortcut) -> dict[str, Any]:
-    row = {"split": split, "text": FAMILIES[shortcut.family], **asdict(shortcut)}
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.core.downloads import bring
+from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.ui import Ui
@@ -19,7 +19,7 @@ from vitmed.data.archives import check_new, is_archive, new_folder, unpack
 from vitmed.data.cards import Card, advice, cards, find_set
 from vitmed.data.folders import has_classes, image_files
 from vitmed.data.patients import compile_group, group_of
-from vitmed.data.public_files import read_original, write_folder
+from vitmed.data.public_files import read_public_files, write_folder
 
 GROUPS = "groups.csv"
 KINDS = "a MedMNIST .npz, a folder of CIFAR or MNIST files, or an archive of one of these or of folders of images"
@@ -67,7 +67,7 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
     store = cache_folder().absolute() / "datasets" / name
     if "NC" in card.licence_of(name):
         ui.warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
-    files = [bring(source, store / source.file, ui, offline) for source in card.sources(name)]
+    files = [fetch_file(source, store / source.file, ui, offline) for source in card.sources(name)]
     what = files[0] if len(files) == 1 else store
     with new_folder(folder) as part:
         if card.download.layout == "folders":
@@ -118,7 +118,7 @@ def _convert(source: Path, part: Path, ui: Ui) -> None:
     if source.is_file() and is_archive(source):
         with _unpacked(source, part, ui) as place:
             _convert_unpacked(source, place, part, ui)
-    elif (original := read_original(source)) is not None:
+    elif (original := read_public_files(source)) is not None:
         write_folder(original, part, ui)
     else:
         raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
@@ -138,7 +138,7 @@ def _unpacked(archive: Path, part: Path, ui: Ui) -> Iterator[Path]:
 def _convert_unpacked(archive: Path, place: Path, part: Path, ui: Ui) -> None:
     """Fill `part` from an unpacked archive: files of a known kind or folders of images, at any depth."""
     while True:
-        if (original := read_original(place)) is not None:
+        if (original := read_public_files(place)) is not None:
             write_folder(original, part, ui)
             return
         if has_classes(place):

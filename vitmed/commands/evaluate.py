@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.evaluation_images import Asked, choose_samples
+from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.commands.explain import check_attention
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import read_json_lines, write_text
@@ -40,7 +40,7 @@ from vitmed.report.rebuild import (
     same_images,
     with_columns,
 )
-from vitmed.report.run_description import describe_images, facts, is_own
+from vitmed.report.run_description import describe_images, facts, is_own_split
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import forward_with_scores, policy_for, score_other_images, split_scores
@@ -93,7 +93,7 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     saved = load_checkpoint(checkpoint)
-    chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
+    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
     check_formats(config)
     policy = policy_for(saved, config)
@@ -140,7 +140,7 @@ def evaluate(
         asked = 0  # half a minute each time, for a report that nobody relies on
     attention, maps = check_attention(model, saved.preprocessing, read, predictions, asked, ui)
     others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
-    own = split if is_own(saved, chosen) else None
+    own = split if is_own_split(saved, chosen) else None
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
         ui.say(f"no comparison with the own test: {saved.path.name} is not evaluated on it yet (vitmed evaluate)")

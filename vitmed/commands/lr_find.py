@@ -19,7 +19,7 @@ from vitmed.data.read_images import read_all
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
 from vitmed.training.loop import classification_loss, end_epoch, train_epoch
-from vitmed.training.lr_range import Range, rising, watch
+from vitmed.training.lr_range import RangeTest, rising_rates, run_range_test
 from vitmed.training.prepare import prepare_run
 from vitmed.training.run import TrainingRun
 
@@ -36,7 +36,7 @@ def lr_find(
     offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
-) -> Range:
+) -> RangeTest:
     """The learning-rate range test: train as `train` would, but raise the rate with every step.
 
     It reads only training images, makes no run folder and keeps only the picture.
@@ -67,8 +67,8 @@ def lr_find(
     run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
     read_all({"train": run.images["train"]}, prepared.config.data, ui)
     run.prepare()
-    rates = rising(low, high, steps)
-    found = watch(rates, _losses(run, rates, ui))
+    rates = rising_rates(low, high, steps)
+    found = run_range_test(rates, _losses(run, rates, ui))
     write_bytes(file, png(lr_range(found)))
     planned = prepared.config.train.lr
     ui.say(

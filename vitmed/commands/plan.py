@@ -17,7 +17,7 @@ from vitmed.core.hardware import describe as describe_device
 from vitmed.core.load_config import load_config
 from vitmed.core.places import as_written
 from vitmed.core.ui import Ui
-from vitmed.training.plan_rules import Decision, Situation, describe, fields_set
+from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
 from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepare_run
 
 
@@ -26,8 +26,8 @@ class Plan:
     """The planned configuration, its reasons, the estimated minutes, and the file with the plan."""
 
     config: Config
-    decisions: list[Decision]
-    situation: Situation
+    settings: list[PlannedSetting]
+    inputs: PlanInputs
     minutes: float
     file: Path
 
@@ -63,8 +63,8 @@ def plan(
         file = free_name(file, file.suffix)
     check_writable(file)
     prepared = prepare_run(load_config(config, overrides, sets), True, offline, ui)
-    ui.say(f"plan for {prepared.situation}:")
-    for line in describe(prepared.decisions):
+    ui.say(f"plan for {prepared.inputs}:")
+    for line in describe(prepared.settings):
         ui.say(f"  {line}")
     with ui.bar("timing a step", unit="steps"):
         minutes = estimated_minutes(prepared)
@@ -76,13 +76,13 @@ def plan(
     )
     write_text(file, plan_yaml(prepared, file.parent))
     ui.say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
-    return Plan(prepared.config, prepared.decisions, prepared.situation, minutes, file)
+    return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)
 
 
 def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
     """The given and the planned settings, with reasons, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.decisions}
-    lines = [f"# vitmed plan: {prepared.situation}", "# Train with: vitmed train --config THIS_FILE"]
+    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.settings}
+    lines = [f"# vitmed plan: {prepared.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
         asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
         fields = {

@@ -15,7 +15,7 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.folders import image_files
-from vitmed.imaging.decode import inspect, read_image
+from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import OOD_SCORE, Predictions
 from vitmed.models.inference import check_finite, predict_logits
@@ -93,7 +93,7 @@ def predict(
 def _is_flat(path: Path) -> bool:
     """Whether an image has 8 bits; what cannot be read is reported later."""
     try:
-        return not inspect(path).deep
+        return not read_header(path).needs_window
     except DataError:
         return False
 

@@ -31,7 +31,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pretraining import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
 from vitmed.training.loop import Epoch, Step
-from vitmed.training.plan_rules import SCRATCH, Situation, decide
+from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
 from vitmed.training.run import Run
@@ -136,9 +136,9 @@ def _default_sizes(config: PretrainConfig, splits: Splits, ui: Ui) -> PretrainCo
     """Image and patch size that were not set by hand, as `train` would plan them for random weights."""
     count, val = (len(splits.samples[name]) for name in ("train", "val"))
     device = pick_device(config.train.device).type
-    situation = Situation(SCRATCH, count, val, median_side(splits), device, width=0)
+    situation = PlanInputs(SCRATCH, count, val, median_side(splits), device, width=0)
     update = {}
-    for decision in decide(Config(model=config.model), situation):
+    for decision in plan_settings(Config(model=config.model), situation):
         if decision.field in ("model.image_size", "model.patch_size"):
             ui.say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
             update[decision.field.removeprefix("model.")] = decision.value

@@ -16,7 +16,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
-from vitmed.data.patient_notes import patient_notes, patients_fact, report_patients
+from vitmed.data.patient_notes import describe_patients, patient_notes, report_patients
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
@@ -26,7 +26,7 @@ from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import flow_of, judged, why_left_out
 from vitmed.report.write import BASELINES, write_report
-from vitmed.training.checkpoint import portable
+from vitmed.training.checkpoint import store_paths
 from vitmed.training.prepare import with_window
 from vitmed.training.run import check_images, images_of, splits_csv
 from vitmed.training.run_baselines import fit_colours
@@ -89,7 +89,7 @@ def _colours_alone(
     hashes, records = check_images(images, config.data, ui)
     notes, counts = check_before_training(splits, records, config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
-    write_text(folder.config, portable(config, folder.path).to_yaml())
+    write_text(folder.config, store_paths(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
     logits_of = fit_colours(splits, images, ui)
     flow = flow_of(splits, hashes, counts, why_left_out(config.data))
@@ -106,7 +106,7 @@ def _colours_alone(
             facts={
                 "Model": BASELINES["colour_and_size"],
                 "Images": f"{what}: {len(predictions):,} evaluated",
-                "Patients": patients_fact(splits),
+                "Patients": describe_patients(splits),
             },
             read=lambda path: thumbnail(splits.root / path, preprocessing),
             config=config.evaluate,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitmed.checks.evaluation_images import Asked, choose_samples
+from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
@@ -86,7 +86,7 @@ def stress(
             f"--images {images}, --resamples {resamples}, --seed {seed}", "one image or more, none below 0"
         )
     saved = load_checkpoint(checkpoint)
-    chosen = choose_samples(saved, Asked(data, split, group_regex, groups, labels), allow_leakage, ui)
+    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
         ui.warn(note)
     run = RunFolder(saved.path.parent)
@@ -183,7 +183,9 @@ def _decode(
     def one(sample: Sample) -> Image.Image | str:
         try:
             path = root / sample.path
-            return reduced(read_image(path, how.channels, frame=how.frame, window=how.window, least=how.least), how)
+            return reduced(
+                read_image(path, how.channels, frame=how.frame, window=how.window, min_size=how.min_size), how
+            )
         except DataError as error:
             return error.line
 

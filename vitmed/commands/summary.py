@@ -9,7 +9,7 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.hardware import seeded
 from vitmed.core.load_config import build_config, load_config, recipes
 from vitmed.core.ui import Ui
-from vitmed.models.pretrained import fitted, load_pretrained
+from vitmed.models.pretrained import config_for_weights, load_pretrained
 from vitmed.models.public_weights import open_weights
 from vitmed.models.summary import summarise
 from vitmed.models.vit import SIZES, ViT, build_vit
@@ -42,7 +42,7 @@ def build_model(
         return build_vit(config, num_classes or 1000)
     weights = open_weights(config.weights, ui or Ui(), offline)
     head = weights.state.get("head.bias")
-    network = build_vit(fitted(config, weights), num_classes or (1000 if head is None else len(head)))
+    network = build_vit(config_for_weights(config, weights), num_classes or (1000 if head is None else len(head)))
     load_pretrained(network, weights)
     return network
 

@@ -29,7 +29,7 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
-from vitmed.training.checkpoint import load_checkpoint, placed
+from vitmed.training.checkpoint import find_paths, load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
@@ -138,9 +138,9 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
     config, splits = prepared.config, prepared.splits
     asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
     run = TrainingRun(config, splits, prepared.device, ui, prepared.weights)  # raises for sizes that do not fit
-    if prepared.decisions:
-        ui.say(f"plan for {prepared.situation} (flags override it, --config replaces it):")
-        for line in describe(prepared.decisions):
+    if prepared.settings:
+        ui.say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
+        for line in describe(prepared.settings):
             ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
@@ -210,7 +210,7 @@ def folder_to_resume(path: Path, name: str | None, changes: Iterable[str], allow
 
 def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides: dict[str, Any]) -> dict[str, Any]:
     """The stored settings of a run with the data folder and the overrides of today."""
-    tree = placed(config, folder.path)
+    tree = find_paths(config, folder.path)
     for key, value in {**overrides, "data.root": str(root)}.items():
         section, _, field = key.partition(".")
         tree[section][field] = value

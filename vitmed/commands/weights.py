@@ -8,7 +8,7 @@ from typing import Any
 
 from vitmed.core.ui import Ui
 from vitmed.models.catalogue import CATALOGUE, entry_of
-from vitmed.models.public_weights import fetch, where
+from vitmed.models.public_weights import fetch, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:
@@ -18,8 +18,8 @@ def weights_table() -> list[dict[str, Any]]:
             "name": name,
             **entry._asdict(),
             "non_commercial": entry.non_commercial,
-            "here": where(name).is_file(),
-            "path": str(where(name)),
+            "here": weight_path(name).is_file(),
+            "path": str(weight_path(name)),
         }
         for name, entry in CATALOGUE.items()
     ]

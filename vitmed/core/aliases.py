@@ -1,4 +1,4 @@
-"""Names of version 0.1.0 that may stand in a user's files, and their names of today.
+"""Names of version 0.1.0 in a user's files, and their current names.
 
 An old name keeps working; vitmed reports it once, as an `OldNameWarning`.
 """
@@ -26,20 +26,17 @@ POLICY = {  # keys of the decision policy
 
 
 class OldNameWarning(FutureWarning):
-    """A file has a name of 0.1.0."""
+    """A file uses a name of 0.1.0."""
 
 
 def report_alias(old: str, new: str) -> None:
-    """Report that a file has a name of 0.1.0; Python shows each such warning once."""
+    """Warn that a file uses a name of 0.1.0; Python shows each warning once."""
     warnings.warn(f"the name '{old}' of vitmed 0.1.0 is read as '{new}'", OldNameWarning, stacklevel=2)
 
 
 def with_new_names(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The same content under the names of today; a name of today wins over its old one."""
-    found = {}
-    for key, part in content.items():
-        if key in names and names[key] not in content:
-            report_alias(key, names[key])
-            key = names[key]
-        found[key] = part
-    return found
+    """The same content under current names. If a file has both, the current name wins."""
+    old = [key for key in content if key in names and names[key] not in content]
+    for key in old:
+        report_alias(key, names[key])
+    return {names[key] if key in old else key: part for key, part in content.items()}

@@ -1,4 +1,4 @@
-"""Where vitmed keeps what it would otherwise fetch or compute again. You can delete everything in it at any time."""
+"""The folder for downloads and decoded images. You can delete its content at any time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from platformdirs import user_cache_path
 
 
 def cache_folder() -> Path:
-    """The folder that VITMED_CACHE names, or `vitmed` in the cache folder of the system."""
+    """The folder in VITMED_CACHE, or `vitmed` in the system's cache folder."""
     named = os.environ.get("VITMED_CACHE")
     return Path(named).expanduser() if named else user_cache_path("vitmed", appauthor=False)

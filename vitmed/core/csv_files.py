@@ -1,4 +1,4 @@
-"""CSV files as spreadsheets and people write them: their encoding and their separator."""
+"""Read CSV files with the encodings and separators of common spreadsheets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 def read_text(file: Path, what: str) -> str:
-    """The text of a table: UTF-8, or UTF-16 with its mark.
+    """The text of a table in UTF-8, or in UTF-16 with a byte order mark.
 
     Args:
-        what: what the file should be, for the message.
+        what: a name for the file that is expected, for the message.
 
     Raises:
-        DataError: missing, empty, or of another encoding.
+        DataError: missing, empty, or in another encoding.
     """
     try:
         data = file.read_bytes()
@@ -32,16 +32,12 @@ def read_text(file: Path, what: str) -> str:
     except ValueError:  # also a UnicodeDecodeError
         raise DataError(f"{file}: not UTF-8 text", "save it as CSV in UTF-8 (in Excel: CSV UTF-8)") from None
     if not text.strip(" \t\r\n,;"):
-        raise DataError(f"{file}: is empty", f"name {what}")
+        raise DataError(f"{file}: the file is empty", f"name {what}")
     return text
 
 
 def separator_of(text: str, known: Callable[[str], bool]) -> str:
-    """The separator that splits the first line into the most known names; the comma if none does.
-
-    Args:
-        known: whether a name, without spaces around it, is that of a column.
-    """
+    """The separator that splits the first line into most names of columns (for which `known` is true), else comma."""
 
     def count(separator: str) -> int:
         return sum(known(name.strip()) for name in next(rows_of(text, separator), []))
@@ -50,13 +46,13 @@ def separator_of(text: str, known: Callable[[str], bool]) -> str:
 
 
 def rows_of(text: str, separator: str) -> Iterator[list[str]]:
-    """The rows of a table; spaces after a separator are dropped if the header has them."""
+    """The rows of a table. Spaces after a separator are dropped if the header has them too."""
     first = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
     blanks = any(cell.startswith(" ") for cell in first[1:])
     return csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=blanks)
 
 
-def found_in(header: Sequence[str], separator: str) -> str:
-    """What the first line holds, for the message that a column is missing."""
+def describe_header(header: Sequence[str], separator: str) -> str:
+    """The first line in words, for the message that a column is missing."""
     names = ", ".join(repr(name) for name in header[:12]) + (", ..." if len(header) > 12 else "")
-    return f"its first line, cut at {SEPARATORS[separator]}, has {names}"
+    return f"its first line, split at {SEPARATORS[separator]}, has {names}"

@@ -1,4 +1,4 @@
-"""`environment.json`: what a run depended on, without host name, user or absolute path."""
+"""The content of `environment.json`."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def environment(
 
 
 def without_folders(argument: str) -> str:
-    """`/home/anna/cells` -> `cells`, also behind `--flag=`, where that file or folder exists."""
+    """`/home/anna/cells` -> `cells`, also after `--flag=`, if that file or folder exists."""
     behind_short_flag = [2] if re.match(r"-\w", argument) else []  # -o/home/anna/cells
     for start in (0, *behind_short_flag, *(sign.end() for sign in re.finditer("=", argument))):
         path = Path(argument[start:])
-        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False where access is denied
+        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False without access
             return argument[:start] + path.name
     return argument
 
 
 def git_commit() -> str | None:
-    """The commit of vitmed's own checkout, where it runs from one."""
+    """The commit of vitmed, if it runs from a git checkout."""
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None

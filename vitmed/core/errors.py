@@ -1,12 +1,12 @@
-"""The errors a user can cause, each with the exit code that the command line ends with."""
+"""The errors that a user can cause, each with the exit code of the command line."""
 
 
 class VitmedError(Exception):
-    """A problem told to the user in words: what was found and expected, and what fixes it.
+    """A problem that the user can solve.
 
     Args:
-        problem: what is wrong; names the file and what was found there.
-        fix: what to do about it, a command or a flag where there is one.
+        problem: the file, what was found, and what was expected.
+        fix: how to solve it, if possible with a command or a flag.
     """
 
     exit_code = 1
@@ -18,7 +18,7 @@ class VitmedError(Exception):
 
     @property
     def line(self) -> str:
-        """Problem and fix in one line, for a list of many."""
+        """Problem and fix in one line, for a list."""
         return self.problem if not self.fix else f"{self.problem}; {self.fix}"
 
 
@@ -47,7 +47,7 @@ class OutOfMemoryError(VitmedError):
 
 
 class GateError(VitmedError):
-    """The result is below what `--fail-under` asked for; `result` is what the command would have returned."""
+    """The result is below `--fail-under`; `result` is what the command would have returned."""
 
     exit_code = 6
 
@@ -63,10 +63,10 @@ class Interrupted(VitmedError):
 
 
 def unknown_key(what: str, found: str, known: object) -> UsageError:
-    """The error for a name that stands in none of our tables: says what exists and the nearest."""
+    """The error for an unknown name; lists the known names and suggests the nearest."""
     import difflib
 
     names = [str(k) for k in known]  # type: ignore[attr-defined]
     near = difflib.get_close_matches(found, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else "use one of those."
-    return UsageError(f"unknown {what} '{found}'; there are: {', '.join(names)}", hint)
+    hint = f"did you mean '{near[0]}'?" if near else "use one of these names"
+    return UsageError(f"unknown {what} '{found}', expected one of: {', '.join(names)}", hint)

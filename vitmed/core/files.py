@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that are never overwritten."""
+"""Write files completely or not at all, and never overwrite folders."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from vitmed.core.errors import UsageError
 
 @contextlib.contextmanager
 def whole_file(path: str | Path) -> Iterator[BinaryIO]:
-    """Write a file whole or not at all: a temporary beside it, fsync, rename, fsync of the folder.
+    """Write a file completely or not at all: temporary file, fsync, rename, fsync of the folder.
 
-    A crash, a full disk or an exception leaves the old file as it was, and no temporary behind where the
-    process lives to remove it.
+    After a crash, a full disk or an exception, the old file is unchanged.
 
     Raises:
         UsageError: the folder cannot be written, or the disk is full.
@@ -43,25 +42,25 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write bytes whole or not at all; see `whole_file`."""
+    """Write bytes; see `whole_file`."""
     with whole_file(path) as stream:
         stream.write(data)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write UTF-8 text whole or not at all; see `whole_file`. File names that are no Unicode get backslashes."""
+    """Write UTF-8 text; see `whole_file`. Characters that are not Unicode, as in file names, get backslashes."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write indented JSON (no NaN: they are an error) whole or not at all."""
+    """Write indented JSON; see `whole_file`. NaN is an error."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _open_temporary(path: Path) -> tuple[int, Path]:
-    """A new file beside `path`, opened for writing; with the permissions that `open` would give it.
+    """A new file next to `path`, opened for writing, with the permissions of `open`.
 
-    Not `mkstemp`: its files are private, and the umask that would mend this cannot be read without changing it.
+    `mkstemp` makes private files, and the umask that would correct this cannot be read without changing it.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
     while True:
@@ -80,7 +79,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: str | Path) -> None:
-    """Make a folder and those above it, where they are not there. Raises UsageError."""
+    """Make a folder and its parents if they are missing. Raises UsageError."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -88,9 +87,9 @@ def make_folder(path: str | Path) -> None:
 
 
 def check_writable(file: Path) -> None:
-    """Raise UsageError where a file cannot be written later: its folder is missing or closed."""
+    """Raise UsageError if a file cannot be written: its folder is missing or not writable."""
     if not file.parent.is_dir():
-        raise UsageError(f"{file}: its folder is not there", "make it first")
+        raise UsageError(f"{file}: its folder is missing", "make it first")
     if file.is_dir():
         raise UsageError(f"{file}: cannot be written (it is a folder)", "name a file")
     try:

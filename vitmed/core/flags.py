@@ -16,9 +16,9 @@ def flags_of(kind: type[RunConfig], *places: str, without: tuple[str, ...] = ())
     """Keyword of each flag -> its field: {"batch_size": "train.batch_size"}.
 
     Args:
-        kind: the configuration whose fields are read.
-        places: sections ("data") or fields ("train.device") to take, in this order; none: all.
-        without: fields to leave out.
+        kind: the configuration.
+        places: sections ("data") or fields ("train.device") to include, in this order; default all.
+        without: fields to omit.
     """
     return {
         flag.name or name: f"{section}.{name}"
@@ -38,14 +38,14 @@ def flag_of(field: FieldInfo) -> Flag | None:
 
 
 def spellings(keyword: str, field: FieldInfo) -> list[str]:
-    """What the command line takes: ["--batch-size", "-b"]; ["--ema/--no-ema"] where it is true or false."""
+    """The spellings of a flag: ["--batch-size", "-b"], or ["--ema/--no-ema"] for true and false."""
     name, flag = keyword.replace("_", "-"), flag_of(field)
     long = f"--{name}/--no-{name}" if field.annotation is bool else f"--{name}"
     return [long, *([flag.also] if flag and flag.also else [])]
 
 
 def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
-    """{"epochs": 5} -> {"train.epochs": 5}; None is a flag that was not given. Raises UsageError."""
+    """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
     unknown = set(flags) - set(known)
     if unknown:
         raise UsageError(
@@ -58,14 +58,10 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
 
 
 def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
-    """What an evaluation is asked for: the run's own settings, and over them the flags of `EVALUATE_FLAGS`.
-
-    Raises:
-        UsageError: a flag that is not known, or a value that is not valid.
-    """
+    """The settings of the run, overridden by the flags of `EVALUATE_FLAGS`. UsageError for a wrong flag or value."""
     given = {key.partition(".")[2]: value for key, value in read_overrides(flags, EVALUATE_FLAGS, "evaluate").items()}
     former = own.model_dump()
-    if POINTS & set(given):  # another operating point replaces that of the run
+    if POINTS & set(given):  # a new operating point replaces the one of the run
         former = {key: value for key, value in former.items() if key not in POINTS}
     try:
         return EvaluateConfig(**{**former, **given})
@@ -81,6 +77,6 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
         raise UsageError(problem, f"see evaluate.{name} in docs/configuration.md") from None
 
 
-POINTS = {"youden", "target_sensitivity", "target_specificity", "cost"}  # fields of which one decides
+POINTS = {"youden", "target_sensitivity", "target_specificity", "cost"}  # fields that choose the operating point
 FLAGS = flags_of(Config)  # of `vitmed train`; plan, lr-find and probe take the same keywords
 EVALUATE_FLAGS = flags_of(Config, "evaluate")

@@ -27,11 +27,7 @@ class Precision:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of that name; auto picks cuda, then mps, then the CPU.
-
-    Raises:
-        UsageError: this machine has no such device.
-    """
+    """The device of that name; auto picks cuda, then mps, then the CPU. UsageError: this machine has no such device."""
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in have.items() if there))
@@ -42,11 +38,11 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:
-    """The arithmetic of that name; auto picks 16-bit floats only where the hardware computes in them."""
+    """The arithmetic of that name; auto picks 16-bit floats only if the hardware computes in them."""
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     if name != "auto":
         if name == "fp16" and device.type == "cpu":
-            raise UsageError("train.precision=fp16 on the CPU", "use fp32 or bf16")
+            raise UsageError("train.precision=fp16 on the CPU, expected fp32 or bf16", "use fp32 or bf16")
         return Precision(name, dtypes[name], "as asked")
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
@@ -63,10 +59,10 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Draw what torch draws after `torch.manual_seed(seed)`; then put the caller's generators back as they were.
+    """Seed torch within the block as `torch.manual_seed` would, then restore the caller's generators.
 
     Args:
-        device: also where random numbers are drawn; default the CPU alone.
+        device: a second device to seed; default only the CPU.
     """
     backends = {"cuda": torch.cuda, "mps": torch.mps}
     backend = None if device is None else backends.get(device.type)

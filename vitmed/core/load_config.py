@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.places import find
+from vitmed.core.places import find_path
 from vitmed.core.pretrain_config import PretrainConfig
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
@@ -26,13 +26,13 @@ def load_config(
     """Build the configuration: defaults < YAML file < `sets` < `overrides`.
 
     Args:
-        file: a YAML file, or the name of a recipe that travels with vitmed (`malaria`).
-        overrides: {"section.field": value}; None values are skipped (a flag that was not given).
-        sets: "section.field=value" texts, the value parsed as YAML.
-        kind: what to build, `Config` or `PretrainConfig`.
+        file: a YAML file, or the name of a recipe in the package (`malaria`).
+        overrides: {"section.field": value}; None values (flags that were not given) are skipped.
+        sets: "section.field=value" texts; the value is parsed as YAML.
+        kind: `Config` or `PretrainConfig`.
 
     Raises:
-        UsageError: an unknown key, a wrong type or a value out of range; says what is accepted.
+        UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
     tree: dict[str, Any] = {}
     if file is not None:
@@ -40,10 +40,9 @@ def load_config(
         tree = _number(_read_yaml(path))
         for section, field in PATHS:
             fields = tree.get(section)
-            fields = fields if isinstance(fields, dict) else {}
-            value = fields.get(field)
-            if isinstance(value, str) and not is_word(field, value, path.parent):
-                fields[field] = str(find(value, path.parent))
+            value = fields.get(field) if isinstance(fields, dict) else None
+            if isinstance(value, str) and not is_keyword(field, value, path.parent):
+                fields[field] = str(find_path(value, path.parent))  # type: ignore[index]
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
@@ -58,15 +57,15 @@ def load_config(
     return build_config(tree, kind)
 
 
-def is_word(field: str, value: str, folder: str | Path = ".") -> bool:
-    """Whether a field of `PATHS` holds a word with a meaning of its own, and no path."""
-    if field == "weights":  # a name of public weights has neither folder nor suffix
+def is_keyword(field: str, value: str, folder: str | Path = ".") -> bool:
+    """Whether a field of `PATHS` holds a keyword or the name of public weights, not a path."""
+    if field == "weights":  # names of public weights have neither folder nor suffix
         return len(Path(value).parts) == 1 and not Path(value).suffix and not Path(folder, value).is_file()
     return field == "groups" and value in GROUP_WORDS
 
 
 def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyConfig:  # type: ignore[assignment]
-    """Check a plain tree of values. Raises UsageError that names the key and what is accepted."""
+    """Validate a plain tree of values. Raises UsageError, which names the key and what is accepted."""
     for section, fields in tree.items():
         if section not in kind.model_fields:
             raise unknown_key("config section", str(section), kind.model_fields)
@@ -81,15 +80,15 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "value_error":  # ours, of fields that do not go together
-            raise UsageError(str(first["ctx"]["error"]), "change or leave out one of them") from None
+        if first["type"] == "value_error":  # our own: fields that contradict each other
+            raise UsageError(str(first["ctx"]["error"]), "change or omit one of them") from None
         raise UsageError(
             f"config {key} = {first['input']!r}: {expected(first)}", f"see {key} in docs/configuration.md"
         ) from None
 
 
 def find_config(name: str | Path) -> Path:
-    """The YAML file of that path, or the recipe of that name that travels with vitmed."""
+    """The YAML file at that path, or the recipe of that name in the package."""
     path = Path(name)
     if path.is_file():
         return path
@@ -97,7 +96,7 @@ def find_config(name: str | Path) -> Path:
     if str(name) in bundled:
         return bundled[str(name)]
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        raise UsageError(f"{path}: no such config file", f"give a YAML file, or one of: {', '.join(bundled)}")
+        raise UsageError(f"{path}: no such config file", f"name a YAML file, or one of: {', '.join(bundled)}")
     raise unknown_key("config", str(name), bundled)
 
 
@@ -109,7 +108,7 @@ def recipes() -> dict[str, Path]:
 
 
 def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> None:
-    """Raises UsageError where a name stands in none of the tables, listing what exists."""
+    """Raise UsageError, which lists the known names, for a name that is not in its table."""
     for what, name, table in (
         ("model", config.model.name, models),
         ("policy", config.augment.policy, policies),
@@ -123,7 +122,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: not a readable YAML file ({error})", "mend the file") from None
+        raise UsageError(f"{path}: not a readable YAML file ({error})", "correct the file") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -143,7 +142,7 @@ def _put(tree: dict[str, Any], key: str, value: Any, kind: type[RunConfig]) -> N
 
 
 def _number(value: Any) -> Any:
-    """YAML reads `1e-4` as text; take it as the number everybody means."""
+    """Convert text such as `1e-4`, which YAML does not read as a number."""
     if isinstance(value, dict):
         return {key: _number(item) for key, item in value.items()}
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Where data and weights lie, stored in a run without the names of the folders above them.
+"""Paths of data and weights, stored in a run without the names of private folders.
 
-Inside a project the relative path is stored, so that run and data can move together. Of what lies elsewhere only the
-name is stored, with a random mark; a note in the cache folder of this machine, which is not shared, knows the path.
+Inside a project the relative path is stored, so run and data can move together. For anything elsewhere only the name
+and a random mark are stored; a note in this machine's cache folder, which is not shared, holds the path.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
 
 UP = 3  # folders from a run up to its project: project/runs/folds/fold-1
-PRIVATE = ("home", "users", "root")  # folders whose names are followed by that of a person
+PRIVATE = ("home", "users", "root")  # folders that hold folders named after a person
 _MARK = re.compile(r"elsewhere-([0-9a-f]{12})/.+")
-_NOTES: dict[str, str] = {}  # mark -> path; also where the cache folder cannot be written
+_NOTES: dict[str, str] = {}  # mark -> path, for a cache folder that cannot be written
 
 
-def store(path: str | Path, folder: str | Path) -> str:
+def store_path(path: str | Path, folder: str | Path) -> str:
     """How a file in `folder` names `path`: relative within a project, else `elsewhere-<mark>/<name>`."""
-    for way in (Path.absolute, Path.resolve):  # first as it was named: a link in the project belongs to the project
+    for way in (Path.absolute, Path.resolve):  # unresolved first: a link in the project belongs to the project
         whole = way(Path(path))
         near = project_path(os.path.normpath(whole), os.path.normpath(way(Path(folder))), _home())
         if near is not None:
@@ -39,10 +39,10 @@ def as_written(path: str | Path, folder: str | Path) -> str:
     return project_path(whole, os.path.normpath(Path(folder).absolute()), _home()) or whole
 
 
-def find(stored: str, folder: Path) -> Path:
-    """The path that `store` named, as seen from a file in `folder`; it may not exist.
+def find_path(stored: str, folder: Path) -> Path:
+    """The path that `store_path` named, from a file in `folder`; it may not exist.
 
-    Of a place elsewhere without a note on this machine, a path below `folder` that does not exist.
+    Without a note on this machine for a path elsewhere, a path below `folder` that does not exist.
     """
     if mark := _MARK.fullmatch(stored):
         return Path(_note(mark[1]) or folder / stored)
@@ -51,20 +51,20 @@ def find(stored: str, folder: Path) -> Path:
 
 
 def is_elsewhere(path: Path) -> bool:
-    """Whether `find` knew no place for what was stored."""
+    """Whether `find_path` found no note for a stored path."""
     return _MARK.fullmatch("/".join(path.parts[-2:])) is not None
 
 
 def project_path(path: str, folder: str, home: str, paths: ModuleType = os.path) -> str | None:
-    """`path` as seen from `folder`, with forward slashes, or None where that would name private folders.
+    """`path` relative to `folder`, with forward slashes, or None if that would name private folders.
 
-    A path whose only named part is its own name may be any number of folders up. A longer one must lie in the project:
-    at most `UP` folders up, not above or in the user's home itself, and without the user's name. From the root of the
+    A path with no named part but its own name may be any number of folders up. A longer path must lie in the project:
+    at most `UP` folders up, not in or above the user's home itself, and without the user's name. From the root of the
     file system, as in a container, it may be /data/name, but not /home/name.
 
     Args:
         path, folder, home: absolute and normalised; `home` may be empty.
-        paths: `os.path`, or `ntpath` and `posixpath` to work out the paths of another system.
+        paths: `os.path`, or `ntpath` or `posixpath` for paths of another system.
     """
     try:
         parts = paths.relpath(path, folder).split(paths.sep)
@@ -87,12 +87,12 @@ def project_path(path: str, folder: str, home: str, paths: ModuleType = os.path)
 def _home() -> str:
     try:
         return str(Path.home())
-    except RuntimeError:  # a user without an entry and without HOME
+    except RuntimeError:  # the system does not know the user, and HOME is not set
         return ""
 
 
 def _mark_of(path: str) -> str:
-    """The mark of a path: that of its note, else a new one."""
+    """The mark in the note of a path, or a new mark and note."""
     folder = cache_folder() / "places"
     with contextlib.suppress(OSError):
         _NOTES.update({file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()})

@@ -1,4 +1,4 @@
-"""The configuration of `vitmed pretrain`: what differs from that of training."""
+"""The configuration of `vitmed pretrain`: the fields that differ from training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitmed.core.flags import flags_of
 
 
 class PretrainDataConfig(DataConfig):
-    """Which images are learned from: the same as training would take, or all of them."""
+    """Which images to learn from: the ones that training would use, or all."""
 
     unlabelled: Annotated[bool, Flag()] = Field(
         False,
@@ -21,7 +21,7 @@ class PretrainDataConfig(DataConfig):
 
 
 class PretrainAugmentConfig(Section):
-    """Random changes of the images, before patches are hidden."""
+    """Random changes of the images before patches are hidden."""
 
     panel = "Training"
 
@@ -50,7 +50,7 @@ class MaeConfig(Section):
 
 
 class PretrainTrainConfig(LoopConfig):
-    """The optimisation of pretraining: other defaults than those of training."""
+    """The optimisation of pretraining; some defaults differ from training."""
 
     epochs: Annotated[int, Flag(first=True)] = Field(
         200, ge=1, description="Passes over the images; the paper has 800 and gains up to 1,600."

@@ -1,4 +1,4 @@
-"""Settings of this process: some to be made before torch is loaded, some to be restored afterwards."""
+"""Settings of this process: some must precede the import of torch, some are restored afterwards."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C li
 def tune_process() -> None:
     """Let waiting threads sleep, and let freed memory stay with the process.
 
-    Spinning threads make training ten times slower where another process (a loader worker among them) needs
-    the same core; and handing every large block back to the system costs up to a fifth of the time of a step
-    on a CPU. A variable that you have set stays as it is. Figures: docs/performance.md.
+    Spinning threads make training ten times slower if another process, such as a loader worker, needs the same core.
+    Returning every large block to the system costs up to a fifth of a training step on a CPU. Variables that you have
+    set are kept. Figures: docs/performance.md.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not sys.platform.startswith("linux"):
@@ -33,15 +33,15 @@ def tune_process() -> None:
 
 
 def cores() -> int:
-    """CPU cores that this process may use (a container may have fewer than the machine)."""
+    """CPU cores that this process may use; in a container perhaps fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Shared(contextlib.ContextDecorator):
-    """A change to the whole process, for several threads: the first to enter makes it, the last to leave undoes it.
+class SharedContext(contextlib.ContextDecorator):
+    """A context manager for a change to the whole process: the first thread to enter makes it, the last undoes it.
 
     Args:
-        change: makes the context manager that changes and undoes.
+        change: returns the context manager that makes and undoes the change.
     """
 
     def __init__(self, change: Callable[[], contextlib.AbstractContextManager[None]]):

@@ -1,4 +1,4 @@
-"""The run folder, and files that are written whole or not at all."""
+"""The run folder: the names of its files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from vitmed.core.errors import UsageError
 from vitmed.core.files import free_name, make_folder
 
-# The names in the folder of an evaluation.
+# File names in the folder of an evaluation.
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
 
 
 class RunFolder:
-    """The names in a run folder; the only place that spells them."""
+    """The files of a run; no other module spells their names."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -36,26 +36,22 @@ class RunFolder:
         self.reconstructions = self.path / "reconstructions.png"
 
     def epoch(self, number: int) -> Path:
-        """The checkpoint that `--save-every` keeps of an epoch (1-based)."""
+        """The checkpoint that `--save-every` keeps for an epoch (1-based)."""
         return self.path / f"epoch_{number:04d}.pt"
 
     def evaluations(self, split: str) -> list[Path]:
-        """The folders of evaluations of a split, in the order of their making: `test`, `test-2`, `test-3` ..."""
+        """The evaluation folders of a split, oldest first: `test`, `test-2`, `test-3` ..."""
         found = [(re.fullmatch(rf"{split}(?:-(\d+))?", path.name), path) for path in self.path.glob(f"{split}*")]
         return [path for _, path in sorted((int(match[1] or 1), path) for match, path in found if match)]
 
     @classmethod
     def create(cls, output: str | Path, name: str) -> RunFolder:
-        """Make `output/name`, or `name-2`, `-3`, ...: a run is never overwritten, also not by a parallel one.
-
-        Raises:
-            UsageError: the folder cannot be made.
-        """
+        """Make `output/name`, or `name-2`, `-3`, ...: no run overwrites another, not even a parallel one."""
         parent = Path(output)
         if cls(parent).config.exists() or cls(parent).last.exists():
             raise UsageError(
-                f"{parent}: holds a run, expected the folder that runs are made in",
-                f"--output {parent.parent}, or --resume {parent} to go on with it",
+                f"{parent}: holds a run, expected a folder for runs",
+                f"--output {parent.parent}, or --resume {parent} to continue it",
             )
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +67,7 @@ class RunFolder:
 
     @staticmethod
     def probe(output: str | Path) -> None:
-        """Find out before the long work whether run folders can be made. Raises UsageError."""
+        """Check, before the long work, that run folders can be made. Raises UsageError."""
         make_folder(output)
         try:
             with tempfile.TemporaryDirectory(dir=output):
@@ -81,15 +77,15 @@ class RunFolder:
 
     @classmethod
     def newest(cls, output: str | Path) -> RunFolder | None:
-        """The run whose best checkpoint was written last, or None."""
+        """The run with the most recent best.pt, or None."""
         best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
         return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent) if best else None
 
 
 def refuse_inside(data: Path, output: str | Path) -> None:
-    """Raise UsageError where an output folder lies in the data folder: its pictures would become a class there."""
+    """Raise UsageError if an output folder lies in the data folder, where its images would become a class."""
     if Path(output).resolve().is_relative_to(data.resolve()):
         raise UsageError(
-            f"{output}: lies in the data folder {data}, where its pictures would become a class",
-            "choose an --output outside of it",
+            f"{output}: lies in the data folder {data}, where its images would become a class",
+            "choose an --output outside it",
         )

@@ -1,10 +1,10 @@
-"""Counts and lists for sentences, written the same way everywhere."""
+"""Counts, lists and probabilities for messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-LISTED = 10  # names that a sentence lists
+LISTED = 10  # most names in a list
 
 
 def counted(n: int, noun: str) -> str:
@@ -19,15 +19,15 @@ def listed(names: Sequence[str], most: int = LISTED) -> str:
 
 
 def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Reason -> names, from name -> reason; the most frequent reason first."""
+    """Invert name -> reason to reason -> names; the most frequent reason first."""
     found: dict[str, list[str]] = {}
     for name, why in reasons.items():
         found.setdefault(why, []).append(name)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def chance(p: float) -> str:
-    """A probability in three digits, or in as many as keep it apart from 0 and 1: 0.99999, 1 - 2e-12."""
+def format_probability(p: float) -> str:
+    """A probability in three digits, or in as many as distinguish it from 1: 0.99999, 1 - 2e-12."""
     text = f"{p:.3g}"
     if p <= 0 or p > 1 or float(text) < 1:
         return text
@@ -37,5 +37,5 @@ def chance(p: float) -> str:
 
 
 def first_line(error: BaseException | str) -> str:
-    """The first line of an error's message, or the name of its class where it has none."""
+    """The first line of an error's message, or the name of its class if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]

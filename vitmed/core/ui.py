@@ -1,4 +1,4 @@
-"""How a command speaks while it works: plain lines by default; the command line gives a richer one."""
+"""Messages and progress of a command: plain lines by default; the command line has a richer `Ui`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ Advance = Callable[..., None]  # (done, total, text="")
 
 
 class Ui:
-    """Lines on stderr, no progress bars: what a notebook or a log file wants."""
+    """Lines on stderr without progress bars, for notebooks and log files."""
 
     def say(self, text: str) -> None:
         """A line of information."""
         print(text, file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
-        """Something that the user should act on."""
+        """A problem that the user should act on."""
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
-        """A progress bar; call what it gives with (done, total, text)."""
+        """A progress bar; call the function that it yields with (done, total, text)."""
         yield lambda done, total, text="": None
 
 
 class Silent(Ui):
-    """Says nothing but warnings."""
+    """Prints only warnings."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Print nothing."""

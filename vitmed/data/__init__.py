@@ -5,11 +5,11 @@ samples         `Sample` and `Splits`
 split_names     the names of the splits, and the folder names that mean them
 listing         the labelled images of a folder or a table
 folders         listing files and class folders
-npz_folders     a MedMNIST file as folders
+npz_folders     a MedMNIST file read like folders
 tables          CSV tables of labels and patients
-patients        who is on an image: expression, table, DICOM PatientID
-patient_names   whether file names tell the patient
-patient_notes   what must be said about patients and splits
+patients        the patient of each image: by expression, table, DICOM PatientID
+patient_names   a guess of patients from file names
+patient_notes   notes on patients and splits for the user
 copies          byte-identical images
 scan            every file hashed and decoded once: `Scan`
 scan_cache      what earlier scans found, by content and decoder versions
@@ -19,6 +19,6 @@ batches         work on many files in threads
 pixel_cache     decoded squares on disk
 cards           the cards of public data sets
 public_files    MedMNIST, CIFAR and MNIST files
-archives        unpacking downloads safely
+archives        unpack downloads safely
 synthetic       drawn blood cells for `vitmed demo`
 """

@@ -1,7 +1,7 @@
-"""Unpacking archives that others made: no file outside the folder, no links, no bombs, nothing half done.
+"""Unpack archives safely: no file outside the folder, no links, no bombs, and no partial result.
 
-The standard library reads the archives. Its filters are not enough here: `tarfile.data_filter` lets links within the
-folder pass and bounds no size, and `zipfile` has no filter (docs/libraries.md).
+The standard library reads the archives. Its filters are not enough: `tarfile.data_filter` allows links within the
+folder and limits no size, and `zipfile` has no filter (docs/libraries.md).
 """
 
 from __future__ import annotations
@@ -31,22 +31,19 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.ui import Ui
 
 BLOCK = 1 << 20  # bytes
-RATIO = 100  # unpacked bytes per packed byte, beyond which an archive is a bomb; images do not even reach 10
-LEAST = 1 << 24  # bytes that an archive may always unpack to
+RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10
+LEAST = 1 << 24  # bytes that every archive may unpack to
 MEMBERS = 5_000_000
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-HOSTILE = "do not use this archive; take it from its owner, and check its hash"
+HOSTILE = "do not use this archive; get it from its owner and check its hash"
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Fill a folder whole or not at all: the files are written beside it, and the folder gets its name at the end.
+    """Fill a folder completely or not at all: the files are written next to it, and it gets its name at the end.
 
-    What a process that died has left is removed. One process at a time.
-
-    Raises:
-        UsageError: something is there already, or nothing can be written.
+    Removes the remains of a dead process. One process at a time. UsageError: the folder exists, or is not writable.
     """
     folder = Path(os.path.abspath(folder))  # noqa: PTH100  (resolve would follow a link that is there)
     part = folder.with_name(f".{folder.name}.vitmed.part")
@@ -67,24 +64,24 @@ def new_folder(folder: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})", "name another place") from None
+        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})", "name another folder") from None
 
 
 def check_new(folder: Path) -> None:
-    """Raise UsageError where a folder is there and not empty, or something else is."""
+    """Raise UsageError if a folder exists and is not empty, or if the path is not a folder."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder}: is there already, and no folder", "name a new folder")
+        raise UsageError(f"{folder}: exists already and is not a folder", "name a new folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder}: is there already and not empty", "name a new folder, or remove it")
+        raise UsageError(f"{folder}: exists already and is not empty", "name a new folder, or remove it")
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the name is that of an archive which `unpack` takes."""
+    """Whether the name is that of an archive that `unpack` reads."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 class Member(NamedTuple):
-    """A file or folder of an archive: its name, its bytes, and what opens it; None for a folder."""
+    """A file or folder of an archive: name, size in bytes, and a function that opens it; None for a folder."""
 
     name: str
     size: int
@@ -92,26 +89,26 @@ class Member(NamedTuple):
 
 
 def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
-    """Unpack the files of a zip or tar archive into an existing, empty folder. Archives inside stay as they are.
+    """Unpack the files of a zip or tar archive into an existing, empty folder. Archives inside are not unpacked.
 
     Every member is checked before any is written: its name lies in the folder, it is a file or a folder, no two
-    folders differ in case alone, and all together fit on the disk and are at most `RATIO` times the archive.
+    folders differ only in case, and all together fit on the disk and are at most `RATIO` times the archive.
 
     Raises:
         DataError: a hostile or damaged archive; the caller removes what was written.
-        UsageError: no room.
+        UsageError: no disk space.
         OSError: the folder cannot be written.
     """
     try:
         stream = archive.open("rb")
     except OSError as error:
         raise DataError(f"{archive}: cannot be read ({error.strerror})", "name a zip or tar file") from None
-    with stream, _damage(archive), (ui or Ui()).bar(f"unpacking {archive.name}", unit="files") as advance:
+    with stream, _as_data_error(archive), (ui or Ui()).bar(f"unpacking {archive.name}", unit="files") as advance:
         members: list[Member] = []
         total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
         for member in (_zip_members if archive.name.lower().endswith(".zip") else _tar_members)(archive, stream):
             total += abs(member.size)
-            if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked, only to be read past
+            if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
                 raise _bomb(archive)
             _check_name(archive, member.name)
             members.append(member)
@@ -122,19 +119,19 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
                 path = folder / member.name
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    target = path.open("xb")  # with the rights that any new file has
+                    target = path.open("xb")  # with the usual permissions of a new file
                 except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                    raise DataError(f"{archive}: the member {member.name!r} has the name of another", HOSTILE) from None
+                    raise DataError(f"{archive}: two members have the name {member.name!r}", HOSTILE) from None
                 with target, member.open() as source:
                     shutil.copyfileobj(source, target, BLOCK)
             advance(done, len(members))
 
 
 def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
-    """The members of a zip. What they open to is no longer than their stated size."""
+    """The members of a zip. zipfile reads no more than their stated size."""
     file = zipfile.ZipFile(stream)
     for info in file.infolist():
-        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: the packer states none
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: not stated
             raise _no_file(archive, info.filename)
         yield Member(info.filename, info.file_size, None if info.is_dir() else partial(file.open, info))
 
@@ -144,7 +141,7 @@ def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
     magic = stream.read(6)
     stream.seek(0)
     opener = next((opener for start, opener in PACKERS.items() if magic.startswith(start)), None)
-    plain: Any = _Modest(archive, opener(stream) if opener else stream)
+    plain: Any = _LimitedReads(archive, opener(stream) if opener else stream)
     file = tarfile.TarFile(fileobj=plain)
     for info in file:
         if not (info.isreg() or info.isdir()):
@@ -152,8 +149,8 @@ def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
         yield Member(info.name, info.size, cast(Any, partial(file.extractfile, info)) if info.isreg() else None)
 
 
-class _Modest:
-    """A stream that refuses to read much at once: a tar may claim a name of gigabytes, which tarfile would hold."""
+class _LimitedReads:
+    """A stream that refuses large reads: a tar may claim a name of gigabytes, which tarfile would keep in memory."""
 
     def __init__(self, archive: Path, stream: IO[bytes]):
         self.archive, self.stream = archive, stream
@@ -166,18 +163,18 @@ class _Modest:
 
 
 def _check_name(archive: Path, name: str) -> None:
-    """Raise DataError for a name that leads out of the folder, on this system or on another."""
+    """Raise DataError for a name that leads out of the folder, on this system or another."""
     if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
-        raise DataError(f"{archive}: the member {name!r} would lie outside of its folder", HOSTILE)
+        raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
 
 
 def _check_folders(archive: Path, folders: set[str]) -> None:
-    """Raise DataError where two folders are one on macOS or Windows: their images would be mixed there."""
+    """Raise DataError if two folders are the same on macOS or Windows, which would mix their images."""
     seen: dict[str, str] = {}
     for name in folders:
         other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
         if other != name:
-            raise DataError(f"{archive}: {name!r} and {other!r} are one name on other systems", HOSTILE)
+            raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
 
 
 def _no_file(archive: Path, name: str) -> DataError:
@@ -185,20 +182,20 @@ def _no_file(archive: Path, name: str) -> DataError:
 
 
 def _bomb(archive: Path) -> DataError:
-    return DataError(f"{archive}: would unpack to over {RATIO} times its size, which no images do", HOSTILE)
+    return DataError(f"{archive}: would unpack to over {RATIO} times its size, unlike any images", HOSTILE)
 
 
 @contextlib.contextmanager
-def _damage(archive: Path) -> Iterator[None]:
-    """Turns whatever is wrong with the bytes of an archive into a DataError."""
+def _as_data_error(archive: Path) -> Iterator[None]:
+    """Turn errors in the bytes of an archive into a DataError."""
     fix = "fetch or copy it again"
     try:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError) as error:
-        raise DataError(f"{archive}: not a whole archive ({error})", fix) from None
-    except (NotImplementedError, RuntimeError) as error:  # a method that zipfile lacks, or a password
+        raise DataError(f"{archive}: not a complete archive ({error})", fix) from None
+    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
         raise DataError(f"{archive}: cannot be unpacked ({error})", fix) from None
     except OSError as error:
         if error.errno is not None:  # of the disk; gzip and bz2 have none
             raise
-        raise DataError(f"{archive}: not a whole archive ({error})", fix) from None
+        raise DataError(f"{archive}: not a complete archive ({error})", fix) from None

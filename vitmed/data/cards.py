@@ -30,12 +30,12 @@ class Download(_Strict):
     """How to download the files of a set.
 
     Attributes:
-        url: https, with {file} where the file's name goes.
-        layout: "folders" of classes are unpacked, the others are read by `public_files`.
-        each: every file is a set of its own, named as the file without its suffix; otherwise all files are one set.
-        files: those that are fetched; default all that have a checksum.
-        bytes: file -> size, where it is published.
-        folder: of "folders": where the class folders are in the archive.
+        url: https, with {file} in place of the file's name.
+        layout: "folders" of classes are unpacked; `public_files` reads the others.
+        each: every file is a separate set, named after the file without its suffix; otherwise all files are one set.
+        files: to fetch; default all with a checksum.
+        bytes: file -> size, if it is published.
+        folder: for "folders": the folder in the archive that holds the class folders.
         refused: sets that vitmed cannot use, and why.
     """
 
@@ -75,12 +75,12 @@ class Card(_Strict):
 
     @property
     def total(self) -> int:
-        """Images in all."""
+        """The number of images."""
         return self.images if isinstance(self.images, int) else sum(self.images.values())
 
     @property
     def sets(self) -> dict[str, list[str]]:
-        """Name that `vitmed data get` takes -> its files; empty where you must download it yourself."""
+        """Name for `vitmed data get` -> files; empty if you must download the set yourself."""
         if self.download is None:
             return {}
         files = self.download.files or list(self.checksum or {})
@@ -88,20 +88,20 @@ class Card(_Strict):
 
     @property
     def terms(self) -> str:
-        """The licence in one line; of a collection, those of its sets."""
+        """The licence in one line; for a collection, the licences of its sets."""
         if isinstance(self.licence, str):
             return self.licence
         return "; ".join(f"{name} {text}" for name, text in self.licence.items())
 
     def licence_of(self, name: str) -> str:
-        """The licence of a set: in a collection the one under its name, else that of the others."""
+        """The licence of a set; in a collection the entry under its name, or under "others"."""
         if isinstance(self.licence, str):
             return self.licence
         own = (text for key, text in self.licence.items() if name.startswith(key.lower()))
         return next(own, self.licence["others"])
 
     def sources(self, name: str) -> list[Source]:
-        """The files of a set, as something to fetch."""
+        """The files of a set, for `downloads.fetch_file`."""
         assert self.download is not None
         return [
             Source(
@@ -119,18 +119,14 @@ class Card(_Strict):
 
 @cache
 def cards() -> dict[str, Card]:
-    """Name -> card, in the order of the names (inside the wheel, else beside the package).
-
-    Raises:
-        DataError: an invalid card.
-    """
+    """Name -> card, sorted, from the wheel or the folder next to the package. Raises DataError for an invalid card."""
     here = Path(__file__).parents[1]
     folder = here / "datasets" if (here / "datasets").is_dir() else here.parent / "datasets"
     return {file.stem: read_card(file) for file in sorted(folder.glob("*.yaml"))}
 
 
 def read_card(file: Path) -> Card:
-    """A card, checked. Raises DataError that names the first wrong field."""
+    """A validated card. Raises DataError, which names the first wrong field."""
     try:
         return Card.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -142,10 +138,10 @@ def read_card(file: Path) -> Card:
 
 
 def find_set(name: str) -> Card:
-    """The card that a set belongs to, one that `vitmed data get` can fetch.
+    """The card of a set that `vitmed data get` can fetch.
 
     Raises:
-        UsageError: an unknown name, or a card of several sets; lists names.
+        UsageError: an unknown name, or a card with several sets; lists names.
         DataError: a set that you must download yourself, or that vitmed cannot use; says how, or why.
     """
     known = cards()
@@ -160,11 +156,11 @@ def find_set(name: str) -> Card:
         card = known[name]
         if card.sets:
             raise UsageError(f"{name} is a collection; fetch one of its sets", f"one of {', '.join(card.sets)}")
-        raise DataError(f"{name} cannot be fetched by a program: {card.source}", f"{card.by_hand} {advice(card)}")
+        raise DataError(f"{name} must be downloaded by hand: {card.source}", f"{card.by_hand} {advice(card)}")
     names = [name for card in known.values() for name in (card.name, *card.sets)]
     near = difflib.get_close_matches(name.lower(), names, n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UsageError(f"no public data set is known by the name '{name}'", f"{hint}All names: vitmed data list")
+    raise UsageError(f"no public data set is named '{name}'", f"{hint}All names: vitmed data list")
 
 
 def advice(card: Card, folder: str | Path = "DIR") -> str:
@@ -174,7 +170,7 @@ def advice(card: Card, folder: str | Path = "DIR") -> str:
 
 
 def class_names(file: str) -> list[str] | None:
-    """The classes of a MedMNIST file in the order of its numbers, by its name ("bloodmnist_224.npz"), or None."""
+    """The classes of a MedMNIST file in numeric order, looked up by its name ("bloodmnist_224.npz"); else None."""
     stem = file.lower().partition(".")[0].partition("_")[0]
     for card in cards().values():
         if card.download is not None and card.download.layout == "medmnist" and isinstance(card.classes, dict):

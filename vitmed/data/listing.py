@@ -1,4 +1,4 @@
-"""Which images are there and under which class: by folders, or by a table of labels."""
+"""List the images and their classes, from folders or from a table of labels."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from vitmed.core.errors import DataError
 from vitmed.data import npz_folders
 from vitmed.data.folders import class_names, data_folder, image_names, split_folders, subfolders
 from vitmed.data.patient_names import Guess, guess_patients
-from vitmed.data.patients import Progress, know_patients
+from vitmed.data.patients import Progress, find_patients
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.tables import labels_from_table
 from vitmed.imaging import npz
 
-ALL = "all"  # the part that nobody has split yet
+ALL = "all"  # the part that is not split yet
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All images that are there, before they are split; by class, and within a class in the order of their paths.
+    """All images before the split, ordered by class, then by path.
 
     Attributes:
         root: the data folder.
-        source: the folder or table that says the class.
+        source: the folder or table that states the class.
         classes: names, sorted.
         paths: of S images, relative to the root.
         labels: (S,) int64 indices into `classes`.
         parts: split name, or "all", -> indices of its images, ascending.
-        where: split name -> where it came from, in words; none for "all".
-        columns: names of further columns; rows: S times their cells, or none.
+        where: split name -> its origin in words; empty for "all".
+        columns: names of further columns; rows: their cells for S images, or empty.
         groups: S patients, or None; patients: how they are known, in words.
-        told: what the user should hear.
-        guess: what the file names look like where nothing was said of patients.
-        first: (S,) int64, for every image the first one of the same bytes; None: not known, or no copies.
+        notes: messages for the user.
+        guess: patients that the file names suggest, if you named none.
+        first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
     """
 
     root: Path
@@ -53,9 +53,9 @@ class Listing:
     rows: Sequence[tuple[str, ...]] = ()
     groups: list[str] | None = None
     patients: str = ""
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     guess: Guess | None = None
-    first: np.ndarray | None = None
+    first_copy: np.ndarray | None = None
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
         """These images as samples."""
@@ -65,8 +65,8 @@ class Listing:
         labels = self.labels[indices].tolist()
         return tuple(map(Sample, (self.paths[i] for i in chosen), labels, groups, rows))
 
-    def place(self, part: str, label: int) -> str:
-        """Where the images of a class are, or should be; for a message."""
+    def location(self, part: str, label: int) -> str:
+        """The folder or table that holds, or should hold, the images of a class; for a message."""
         if self.source.is_file():
             return str(self.source)
         folder = self.where.get(part, "").removeprefix("folder ").rstrip("/") if part in self.parts else ""
@@ -74,9 +74,9 @@ class Listing:
 
 
 def list_images(config: DataConfig, progress: Progress | None = None) -> Listing:
-    """The images, classes, patients and ready-made splits that a configuration means.
+    """The images, classes, patients and ready-made splits of a configuration.
 
-    Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; or any, with a table.
+    Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; any with a table.
 
     Raises:
         DataError, UsageError: as `make_splits`.
@@ -87,14 +87,14 @@ def list_images(config: DataConfig, progress: Progress | None = None) -> Listing
         listing = list_by_table(root, Path(config.labels), own_groups)
         if len(listing.classes) < 2:
             raise DataError(
-                f"{config.labels}: all rows are of one class, {listing.classes[0]!r}; a classifier needs two",
+                f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
                 "add rows of another class",
             )
     else:
         folders = split_folders(root)
         if folders and "train" not in folders:
             names = ", ".join(folder.name for folder in folders.values())
-            raise DataError(f"{root}: has {names} but no train folder", "add train/, or point at a folder of classes")
+            raise DataError(f"{root}: has {names} but no train folder", "add train/, or name a folder of classes")
         first = folders.get("train", root)
         classes = class_names(first)
         _need_two(first, classes)
@@ -103,14 +103,14 @@ def list_images(config: DataConfig, progress: Progress | None = None) -> Listing
 
 
 def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
-    """The same, with the patients that the configuration asks for; else, where its table has none, with a guess."""
+    """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
     if npz.is_npz(listing.root) and (config.group_regex is not None or config.groups in GROUP_WORDS):
-        raise DataError(f"{listing.root}: an .npz file tells no patients", "name them by --groups TABLE")
+        raise DataError(f"{listing.root}: an .npz file does not identify patients", "name them with --groups TABLE")
     by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
-    known = know_patients(config, listing.root, listing.paths, progress, by_folder)
+    known = find_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
-        told = (*listing.told, *known.told)
-        return replace(listing, groups=known.groups, patients=known.how, told=told)
+        notes = (*listing.notes, *known.notes)
+        return replace(listing, groups=known.groups, patients=known.source, notes=notes)
     if listing.groups is not None:
         return listing
     guess = guess_patients(listing.paths, by_folder)
@@ -135,18 +135,15 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
                 "rename or remove it; classes are matched by name",
             )
         above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
-        if npz.inside(folder):
-            for label, class_name in enumerate(classes):
-                found = [path for path, of_class in npz_folders.images_in(folder) if of_class == class_name]
-                paths += found
-                labels.append(np.full(len(found), label, dtype=np.int64))
-            parts[name] = np.arange(begin, len(paths))
-            continue
         for label, class_name in enumerate(classes):
-            if (folder / class_name).is_dir():
+            if npz.inside(folder):
+                found = [path for path, of_class in npz_folders.images_in(folder) if of_class == class_name]
+            elif (folder / class_name).is_dir():
                 found = image_names(folder / class_name, f"{above}{class_name}/")
-                paths += found
-                labels.append(np.full(len(found), label, dtype=np.int64))
+            else:
+                continue
+            paths += found
+            labels.append(np.full(len(found), label, dtype=np.int64))
         parts[name] = np.arange(begin, len(paths))
     where = {name: f"folder {folder.name}/" for name, folder in folders.items() if name != ALL}
     every = np.concatenate(labels) if labels else np.empty(0, np.int64)
@@ -154,18 +151,18 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
 
 
 def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[str] | None = None) -> Listing:
-    """The images that a table names, in any folders below the root, split as its column says or as the folders do.
+    """The images that a table names, in any folders below the root, split by its column or by the folders.
 
     Args:
-        own_groups: whether the table's column of patients counts.
-        classes: names in the order of the labels; default those of the table, sorted.
+        own_groups: whether to use the table's patient column.
+        classes: names in the order of the labels; default the names in the table, sorted.
 
     Raises:
         DataError: as `labels_from_table`; a class that is not in `classes`; splits without train.
     """
     every = image_names(root)
     if not every:
-        raise DataError(f"{root}: holds no image", "point at the folder that the table's paths begin in")
+        raise DataError(f"{root}: holds no image", "name the folder that the table's paths start from")
     table = labels_from_table(file, root, every, own_groups)
     names = sorted(set(table.labels))
     extra = sorted(set(names) - set(classes or names))
@@ -180,17 +177,17 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
     order = np.argsort(labels, kind="stable")
     paths = [every[table.images[i]] for i in order.tolist()]
     parts, where = {ALL: np.arange(len(paths))}, dict[str, str]()
-    splits, said = table.splits, f"table {file.name}"
+    splits, origin = table.splits, f"table {file.name}"
     if splits is not None:
         splits = [splits[i] for i in order.tolist()]
     elif (by_folder := [split_of(path.partition("/")[0]) for path in paths]) and None not in by_folder:
-        splits, said = [str(name) for name in by_folder], "folders"
+        splits, origin = [str(name) for name in by_folder], "folders"
         if set(splits) == {"train"}:
             splits = None
     if splits is not None:
         as_array = np.array(splits)
         parts = {name: np.flatnonzero(as_array == name) for name in SPLITS if name in set(splits)}
-        where = dict.fromkeys(parts, said)
+        where = dict.fromkeys(parts, origin)
     return Listing(
         root=root,
         source=file,
@@ -203,12 +200,12 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
         rows=[table.rows[i] for i in order.tolist()] if table.columns else (),
         groups=None if table.groups is None else [table.groups[i] for i in order.tolist()],
         patients="" if table.groups is None else "by table (--labels)",
-        told=table.told,
+        notes=table.notes,
     )
 
 
 def _need_two(folder: Path, classes: Sequence[str]) -> None:
     if len(classes) < 2:
         inner = class_names(folder / classes[0]) if any(subfolders(folder / classes[0])) else []
-        fix = f"point at {folder / classes[0]}" if len(inner) > 1 else "add a folder for each other class"
+        fix = f"name {folder / classes[0]}" if len(inner) > 1 else "add a folder for each other class"
         raise DataError(f"{folder}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)

@@ -1,4 +1,4 @@
-"""A MedMNIST file as folders: its splits, the classes in each, and the path of every image."""
+"""A MedMNIST file read like folders: its splits, their classes, and the path of every image."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from vitmed.imaging.npz import file_of, open_npz
 
 
 def folders(file: Path) -> dict[str, Path]:
-    """Split -> the path that stands for its folder. Raises DataError where the file is not of the kind."""
+    """Split -> the path of its virtual folder. Raises DataError if this is not a MedMNIST file."""
     return {name: file / name for name in open_npz(file)}
 
 
 def classes_in(folder: Path) -> list[str]:
-    """The names of the classes that a split has images of, sorted. Raises DataError."""
+    """The sorted names of the classes with images in a split. Raises DataError."""
     file, split = _located(folder)
     names = names_of(file)
     return sorted(names[k] for k in np.unique(open_npz(file)[split].labels).tolist())
 
 
 def images_in(folder: Path) -> Iterator[tuple[str, str]]:
-    """Path relative to the file, and class name, of every image of a split, in the order of the file."""
+    """Path relative to the file and class name of every image in a split, in the order of the file."""
     file, split = _located(folder)
     names, labels = names_of(file), open_npz(file)[split].labels.tolist()
     for index, label in enumerate(labels):
@@ -32,11 +32,8 @@ def images_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def names_of(file: Path) -> dict[int, str]:
-    """Number of a class -> its name: the card's where the file's name tells the set, else the number as text.
-
-    Raises:
-        DataError: the file is not of the kind.
-    """
+    """Class number -> name, from the card if the file's name matches a set, else the number as text. May raise
+    DataError."""
     numbers = sorted({k for part in open_npz(file).values() for k in np.unique(part.labels).tolist()})
     known = class_names(file.name)
     if known is not None and numbers[-1] < len(known):
@@ -45,7 +42,7 @@ def names_of(file: Path) -> dict[int, str]:
 
 
 def _located(folder: Path) -> tuple[Path, str]:
-    """The file, and the split that a path below it means."""
+    """The file and the split of a path below it."""
     file = file_of(folder)
     assert file is not None, folder
     return file, folder.relative_to(file).parts[0]

@@ -1,7 +1,7 @@
-"""Whether file names identify the patient: a guess that vitmed shows, and uses only when you confirm it.
+"""Guess from file names which patient an image shows. vitmed reports the guess, and uses it only if you confirm it.
 
-A wrong guess is worse than none. So each shape of name below must fit all images, some images must share an id (a
-number that no two images share counts images), and the ids must differ from the class folders.
+A wrong guess is worse than none. So a pattern must fit all images, some images must share an id (a number that no two
+images share counts images), and the ids must differ from the class folders.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from vitmed.data.split_names import SPLIT_NAMES
 
-SAMPLE = 500  # paths that are tried before all are
-FEW = 5  # fewer ids than this may be anything else, such as a magnification or a batch
-# Letters before a number that do not mean a person.
+SAMPLE = 500  # paths to try first
+FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
+# Letters before a number that do not indicate a person.
 NO_PERSON = {
     *("x", "y", "z", "t", "ch", "w", "im", "img", "pic", "dsc", "roi", "fov", "fig", "fr", "sl", "se", "ser", "scn"),
     *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
@@ -35,13 +35,13 @@ class Guess(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A shape of name.
+    """A form of file name.
 
     Attributes:
         expressions: from paths to the regular expressions that may fit.
-        least: the smallest number of ids.
-        shared: share of the images that must have an id in common with another image.
-        plain: whether the number may also be a date or a counter; then ids that look like one are refused.
+        least: smallest number of ids.
+        shared: smallest share of images that have an id in common with another image.
+        plain: whether the number may also be a date or a counter, so ids that look like one are refused.
     """
 
     expressions: Callable[[Sequence[str], bool], Iterator[str]]
@@ -51,11 +51,11 @@ class Shape(NamedTuple):
 
 
 def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess:
-    """The first shape of name that fits all paths, or none.
+    """The first shape that fits all paths, or none.
 
     Args:
         paths: relative to the data root, with forward slashes.
-        folders_are_classes: whether the first folder (behind train, val or test) is the class.
+        folders_are_classes: whether the first folder (after train, val or test) is the class.
     """
     if len(paths) < 2:
         return Guess()
@@ -65,14 +65,14 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
             if _ids(expression, some) is None:
                 continue
             ids = _ids(expression, paths)
-            if ids is not None and _sensible(shape, ids, paths, folders_are_classes):
+            if ids is not None and _plausible(shape, ids, paths, folders_are_classes):
                 names = sorted(set(ids))
                 return Guess(expression, len(names), tuple(names[:3]))
     return Guess()
 
 
 def _ids(expression: str, paths: Sequence[str]) -> list[str] | None:
-    """What the expression finds in every path; None where it finds nothing in one."""
+    """The match in every path; None if one path has no match."""
     search, found = re.compile(expression).search, []
     for path in paths:
         match = search(path)
@@ -82,22 +82,20 @@ def _ids(expression: str, paths: Sequence[str]) -> list[str] | None:
     return found
 
 
-def _sensible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
+def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
     count = Counter(ids)
     together = sum(n for n in count.values() if n > 1)
     if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
         return False
     if shape.plain and not _a_plain_id(count):
         return False
-    if folders_are_classes:  # one id for every class and one class for every id: the class under another name
-        pairs = {(id_, _class(path)) for id_, path in zip(ids, paths, strict=True)}
-        if len(pairs) == len(count) == len({name for _, name in pairs}):
-            return False
-    return True
+    pairs = {(id_, _class(path)) for id_, path in zip(ids, paths, strict=True)}
+    one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
+    return not (folders_are_classes and one_to_one)  # then the id is the class
 
 
 def _a_plain_id(ids: Counter[str]) -> bool:
-    """Letters and a number: the number is no date and, where it stands alone, always of one width."""
+    """Whether the numbers are not dates and, without letters, all have the same width."""
     numbers = [re.sub(r"\D", "", id_) for id_ in ids]
     alone = all(id_.isdigit() for id_ in ids)
     if alone and len({len(number) for number in numbers}) > 1:
@@ -120,7 +118,7 @@ def _class(path: str) -> str:
 
 
 def _before_class(parts: Sequence[str]) -> int:
-    """1 where the path begins with the folder of a split, else 0."""
+    """1 if the path begins with the folder of a split, else 0."""
     return int(len(parts) > 2 and parts[0].lower() in SPLIT_WORDS)
 
 
@@ -141,7 +139,7 @@ def _folders(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
 
 
 def _names(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
-    """The file's name begins with the patient, and something else follows that tells the image: P007_c012.png."""
+    """The file name begins with the patient, and the image follows: P007_c012.png."""
     names = [path.rpartition("/")[2] for path in paths]
     if (token := _token(names)) is None:
         return
@@ -152,7 +150,8 @@ def _names(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
 
 
 def _token(texts: Sequence[str]) -> str | None:
-    """The expression for an id at the start of all texts: the same one to three letters and a number, or a number."""
+    """The expression for an id at the start of all texts: one to three letters, the same in all, and a number; or a
+    number alone."""
     first = re.match(r"([A-Za-z]{1,3})([-_]?)\d", texts[0])
     if first is not None:
         letters = first.group(1) + first.group(2)

@@ -1,4 +1,4 @@
-"""What must be said about patients and splits before a number is believed."""
+"""Notes on patients and splits that a reader needs before believing a number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNKNOWN = "One patient may be in two splits, and the intervals take each image a
 
 
 def patient_notes(splits: Splits, split: str) -> list[str]:
-    """Notes on who is in this split and in another one too, or that nobody knows."""
+    """A note if patients are in this split and another, or if patients are unknown."""
     if not splits.grouped:
         return [f"Split by image: likely optimistic. Patients are unknown. {UNKNOWN}"]
     shared = [group for group, names in splits.shared().items() if split in names]
@@ -21,12 +21,12 @@ def patient_notes(splits: Splits, split: str) -> list[str]:
         return []
     return [
         f"Leakage: {counted(len(shared), 'patient')} of this split {'has' if len(shared) == 1 else 'have'} images in "
-        "another split too; the result is flattered."
+        "another split too; the result is optimistic."
     ]
 
 
-def patients_fact(splits: Splits) -> str:
-    """How many patients there are in each split, whether one is in two, and how they are known, in words."""
+def describe_patients(splits: Splits) -> str:
+    """Patients per split, how many are in two splits, and how they are known, in words."""
     if not splits.grouped:
         return "unknown, so the images were split one by one: a patient may be in two splits"
     counts = ", ".join(f"{len(groups):,} in {name}" for name, groups in splits.groups().items())
@@ -37,10 +37,10 @@ def patients_fact(splits: Splits) -> str:
 
 def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
     """Report the patients of each split or, if they are unknown, the risk and what the file names suggest."""
-    for text in splits.told:
+    for text in splits.notes:
         ui.warn(text)
     if splits.grouped:
-        ui.say(f"patients: {patients_fact(splits)}")
+        ui.say(f"patients: {describe_patients(splits)}")
         return
     guess = splits.guess
     if guess is None:
@@ -55,6 +55,5 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
 
 
 def seen_before(seen: Sequence[str], hashes: Sequence[str]) -> int:
-    """How many of the images (by sha256) the starting weights had been made with."""
-    known = set(seen)
-    return sum(digest in known for digest in hashes)
+    """How many of these images (by sha256) were used to make the starting weights."""
+    return sum(map(set(seen).__contains__, hashes))

@@ -1,4 +1,4 @@
-"""The patient of every image: by an expression, a table, DICOM's PatientID, or a confirmed guess from file names."""
+"""The patient of every image: from an expression, a table, DICOM's PatientID, or a confirmed guess by file name."""
 
 from __future__ import annotations
 
@@ -18,53 +18,52 @@ Progress = Callable[[int, int], None]
 NAMES, DICOM = GROUP_WORDS
 
 
-class Known(NamedTuple):
-    """The patient of every image, in the order of the paths; how they are known, in words; messages for the user."""
+class KnownPatients(NamedTuple):
+    """The patient of every image, in the order of the paths; how they are known, in words; notes for the user."""
 
     groups: list[str]
-    how: str
-    told: list[str]
+    source: str
+    notes: list[str]
 
 
-def know_patients(
+def find_patients(
     config: DataConfig,
     root: Path,
     paths: Sequence[str],
     progress: Progress | None = None,
     folders_are_classes: bool = True,
-) -> Known | None:
-    """The patients, as `config.group_regex` or `config.groups` ask; None where neither does.
+) -> KnownPatients | None:
+    """The patients by `config.group_regex` or `config.groups`; None if neither is set.
 
     Args:
         root: the data folder.
         paths: of the images, relative to it, with forward slashes.
-        progress: called while the heads of DICOM files are read.
+        progress: called while the headers of DICOM files are read.
 
     Raises:
         DataError: an image without a patient, or a table that cannot be used.
-        UsageError: no regular expression, or pydicom is missing.
+        UsageError: an invalid regular expression, or pydicom is missing.
     """
     if config.group_regex is not None:
-        return Known(_by_expression(config.group_regex, root, paths), "by expression (--group-regex)", [])
+        return KnownPatients(_by_expression(config.group_regex, root, paths), "by expression (--group-regex)", [])
     if config.groups is None:
         return None
     if config.groups == DICOM:
-        return Known(_by_dicom(root, paths, progress), "by PatientID (--groups dicom)", [])
+        return KnownPatients(_by_dicom(root, paths, progress), "by PatientID (--groups dicom)", [])
     if config.groups == NAMES:
         guess = guess_patients(paths, folders_are_classes)
         if guess.expression is None:
             raise DataError(
-                f"{root}: the file names do not tell patients in a way that vitmed knows (--groups names)",
+                f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
                 "--group-regex EXPRESSION, or --groups TABLE",
             )
-        how = "by file name (--groups names)"
-        return Known(_by_expression(guess.expression, root, paths), how, [])
-    groups, told = groups_from_table(config.groups, root, paths)
-    return Known(groups, "by table (--groups)", told)
+        return KnownPatients(_by_expression(guess.expression, root, paths), "by file name (--groups names)", [])
+    groups, notes = groups_from_table(config.groups, root, paths)
+    return KnownPatients(groups, "by table (--groups)", notes)
 
 
 def compile_group(expression: str | None) -> re.Pattern[str] | None:
-    """The group expression, compiled. Raises UsageError where it is not a regular expression."""
+    """The compiled expression. Raises UsageError if it is not a regular expression."""
     if expression is None:
         return None
     try:
@@ -72,12 +71,12 @@ def compile_group(expression: str | None) -> re.Pattern[str] | None:
     except re.error as error:
         raise UsageError(
             f"--group-regex {expression}: not a regular expression ({error})",
-            "close every bracket; one that stands in the names themselves is written with \\ before it",
+            "close every bracket, and write \\ before a bracket that is part of the names",
         ) from None
 
 
 def group_of(path: str, pattern: re.Pattern[str] | None) -> str | None:
-    """The patient in a relative path, or None where there is no expression or it finds none."""
+    """The patient in a relative path, or None if there is no expression or no match."""
     match = pattern.search(path) if pattern is not None else None
     if pattern is None or match is None:
         return None
@@ -99,7 +98,7 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
 
 @QUIET
 def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> list[str]:
-    """PatientID (0010,0020) of every file; nothing else of its head is kept, and no pixel is read."""
+    """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel."""
     try:
         from pydicom import dcmread
         from pydicom.errors import InvalidDicomError
@@ -113,8 +112,8 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
             problem = "PatientID is missing or empty"
         except InvalidDicomError:
             group, problem = "", "not a DICOM file"
-        except Exception as error:  # pydicom answers a damaged head with errors of many kinds
-            group, problem = "", f"the head cannot be read ({type(error).__name__})"
+        except Exception as error:  # pydicom raises many errors for damaged headers
+            group, problem = "", f"the header cannot be read ({type(error).__name__})"
         if not group:
             missing.append(f"{path}: {problem}")
         found.append(sys.intern(group))
@@ -123,6 +122,6 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
     if missing:
         raise DataError(
             f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + first_of(missing, len(missing)),
-            "name the patients by --groups TABLE, or move these files away",
+            "name the patients with --groups TABLE, or move these files away",
         )
     return found

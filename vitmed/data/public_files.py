@@ -1,9 +1,9 @@
-"""Public data sets in their publishers' files, written as folders: MedMNIST .npz, CIFAR batches, MNIST's IDX.
+"""Convert the files of public data sets to folders: MedMNIST .npz, CIFAR batches, MNIST's IDX.
 
 CIFAR: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte (CIFAR-100: a
-coarse, then a fine one) and 3 planes of 32 x 32, red, green, blue. The python version is pickles, in which only arrays
-of bytes and plain values are allowed. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each
-dimension as four bytes, the most significant first, and the values.
+coarse and a fine one) and 3 planes of 32 x 32, red, green, blue. The Python version consists of pickles; only arrays
+of bytes and plain values are allowed in them. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each
+dimension as four bytes, big-endian, and the values.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ CHUNK = 4096  # images
 AGAIN = "fetch or copy it again"
 
 
-class Part(NamedTuple):
-    """A split: images (N, H, W) or (N, H, W, 3) uint8, labels (N,) whole numbers into the classes."""
+class SplitArrays(NamedTuple):
+    """A split: images (N, H, W) or (N, H, W, 3) uint8, labels (N,) integers, keys of the classes."""
 
     images: np.ndarray
     labels: np.ndarray
 
 
-class Original(NamedTuple):
-    """A whole set: number -> class name, and its splits by name."""
+class PublicSet(NamedTuple):
+    """A complete data set: number -> class name, and split name -> arrays."""
 
     classes: dict[int, str]
-    parts: dict[str, Part]
+    parts: dict[str, SplitArrays]
 
 
-def read_original(path: Path) -> Original | None:
+def read_public_files(path: Path) -> PublicSet | None:
     """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None for any other path.
 
     Raises:
-        DataError: files that are damaged, incomplete or hostile.
+        DataError: damaged, incomplete or hostile files.
     """
     for reader in READERS.values():
         if (found := reader(path)) is not None:
@@ -60,12 +60,8 @@ def read_original(path: Path) -> Original | None:
     return None
 
 
-def write_folder(original: Original, folder: Path, ui: Ui) -> int:
-    """Write `folder/<split>/<class>/<index>.png`, without loss; the number of images.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
+    """Write lossless `folder/<split>/<class>/<index>.png`, and return the number of images. May raise OSError."""
     total = sum(len(part.labels) for part in original.parts.values())
     done = 0
     with ThreadPoolExecutor(cores()) as pool, ui.bar("writing", unit="images") as advance:
@@ -73,7 +69,7 @@ def write_folder(original: Original, folder: Path, ui: Ui) -> int:
             for label in np.unique(part.labels).tolist():
                 (folder / split / original.classes[label]).mkdir(parents=True)
 
-            def write(index: int, split: str = split, part: Part = part) -> None:
+            def write(index: int, split: str = split, part: SplitArrays = part) -> None:
                 name = original.classes[int(part.labels[index])]
                 image = Image.fromarray(np.ascontiguousarray(part.images[index]))
                 image.save(folder / split / name / f"{index:06d}.png", compress_level=4)
@@ -86,31 +82,35 @@ def write_folder(original: Original, folder: Path, ui: Ui) -> int:
     return total
 
 
-def _check(path: Path, original: Original) -> None:
+def _check(path: Path, original: PublicSet) -> None:
     for split, (images, labels) in original.parts.items():
         if len(images) != len(labels) or not len(labels):
             raise DataError(f"{path}: {len(images):,} images but {len(labels):,} labels in {split}", AGAIN)
         unknown = sorted(set(np.unique(labels).tolist()) - set(original.classes))
         if unknown:
-            raise DataError(f"{path}: label {unknown[0]} in {split} is none of {len(original.classes)} classes", AGAIN)
+            raise DataError(
+                f"{path}: label {unknown[0]} in {split} is not one of {len(original.classes)} classes", AGAIN
+            )
     names = list(original.classes.values())
     bad = [n for n in names if n != n.strip(" .") or not n or len(n) > 200 or any(c in n for c in '/\\:*?"<>|\0\n\r')]
     if bad or len({name.casefold() for name in names}) < len(names):
-        raise DataError(f"{path}: class names that cannot be folders: {bad or names}", AGAIN)
+        raise DataError(f"{path}: class names that cannot name folders: {bad or names}", AGAIN)
 
 
 # --- MedMNIST
 
 
-def _medmnist(path: Path) -> Original | None:
+def _medmnist(path: Path) -> PublicSet | None:
     if not npz.is_npz(path):
         return None
-    return Original(npz_folders.names_of(path), {name: Part(*part) for name, part in npz.open_npz(path).items()})
+    return PublicSet(
+        npz_folders.names_of(path), {name: SplitArrays(*part) for name, part in npz.open_npz(path).items()}
+    )
 
 
 # --- CIFAR
 
-# How many classes a version has, its files of each split, and the file that names the classes.
+# For each version: number of classes, files of each split, and the file with the class names.
 CIFAR = (
     (10, {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}, "batches.meta.txt"),
     (100, {"train": ["train.bin"], "test": ["test.bin"]}, "fine_label_names.txt"),
@@ -119,7 +119,7 @@ CIFAR = (
 )
 
 
-def _cifar(path: Path) -> Original | None:
+def _cifar(path: Path) -> PublicSet | None:
     for count, files, meta in CIFAR:
         names = [name for part in files.values() for name in part]
         there = [name for name in names if (path / name).is_file()]
@@ -128,31 +128,31 @@ def _cifar(path: Path) -> Original | None:
         if len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
             raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read: Callable[[Path, int], Part] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
+        read: Callable[[Path, int], SplitArrays] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
         parts = {}
         for split, batches in files.items():
             read_batches = [read(path / name, count) for name in batches]
-            parts[split] = Part(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
-        return Original(_cifar_names(path / meta, count), parts)
+            parts[split] = SplitArrays(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
+        return PublicSet(_cifar_names(path / meta, count), parts)
     return None
 
 
-def _binary_batch(file: Path, count: int) -> Part:
+def _binary_batch(file: Path, count: int) -> SplitArrays:
     before = 1 if count == 10 else 2  # label bytes of a record; the last is the one that counts
     data = np.frombuffer(_read(file), dtype=np.uint8)
     if not len(data) or len(data) % (before + PIXELS):
         raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {before + PIXELS}", AGAIN)
     records = data.reshape(-1, before + PIXELS)
-    return Part(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
+    return SplitArrays(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
 
 
-def _pickled_batch(file: Path, count: int) -> Part:
+def _pickled_batch(file: Path, count: int) -> SplitArrays:
     tree = _unpickle(file)
     data, labels = (_entry(tree, name) for name in ("data", "labels" if count == 10 else "fine_labels"))
     good = isinstance(labels, list) and all(isinstance(k, int) for k in labels)
     if not good or not isinstance(data, _Array) or data.values.ndim != 2 or data.values.shape[1:] != (PIXELS,):
         raise DataError(f"{file}: not a batch of CIFAR-{count}", AGAIN)
-    return Part(_interleaved(data.values), np.array(labels, dtype=np.int64))
+    return SplitArrays(_interleaved(data.values), np.array(labels, dtype=np.int64))
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
@@ -161,7 +161,7 @@ def _interleaved(planes: np.ndarray) -> np.ndarray:
 
 
 def _cifar_names(meta: Path, count: int) -> dict[int, str]:
-    """Class names, from the file beside the batches; else the card's of CIFAR-10, and numbers for CIFAR-100."""
+    """Class names from the file next to the batches; else from the card for CIFAR-10, and numbers for CIFAR-100."""
     names: Any = cards()["cifar10"].classes if count == 10 else [str(k) for k in range(count)]
     if meta.suffix == ".txt" and meta.is_file():
         names = [line.strip() for line in _read(meta).decode("utf-8", "replace").splitlines() if line.strip()]
@@ -173,7 +173,7 @@ def _cifar_names(meta: Path, count: int) -> dict[int, str]:
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads numbers, texts, lists, dicts and arrays of bytes. An unrestricted pickle can call any function."""
+    """Reads only numbers, texts, lists, dicts and arrays of bytes. An unrestricted pickle can call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -182,18 +182,18 @@ class _Arrays(pickle.Unpickler):
 
 
 class _Type:
-    """Stands for `numpy.dtype`, and can only be that of bytes."""
+    """Replaces `numpy.dtype`; allows only bytes."""
 
     def __init__(self, code: str, *_: Any):
         if code not in ("u1", "|u1"):
             raise pickle.UnpicklingError(f"it holds an array of {code}, expected bytes")
 
     def __setstate__(self, state: Any) -> None:
-        """Nothing: bytes have no order."""
+        """Ignore the state: bytes have no byte order."""
 
 
 class _Array:
-    """Stands for the array that NumPy makes empty and then fills from its state."""
+    """Replaces the array that NumPy creates empty and then fills from its state."""
 
     def __init__(self, *_: Any):
         self.values = np.empty(0, dtype=np.uint8)
@@ -201,13 +201,13 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, by_column, content = state
         if not isinstance(kind, _Type):
-            raise pickle.UnpicklingError("it holds an array of no type")
+            raise pickle.UnpicklingError("it holds an array without a type")
         content = content.encode("latin1") if isinstance(content, str) else content  # written by Python 2
         self.values = np.frombuffer(content, dtype=np.uint8).reshape(shape, order="F" if by_column else "C")
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """`codecs.encode` as NumPy's pickles use it, for their bytes."""
+    """`codecs.encode`, restricted to the encoding that NumPy's pickles use for bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding}, which no batch needs")
     return text.encode("latin1")
@@ -216,7 +216,7 @@ def _encode(text: str, encoding: str) -> bytes:
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy", "ndarray"): "ndarray",  # only handed to _reconstruct
+    ("numpy", "ndarray"): "ndarray",  # only an argument of _reconstruct
     ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _encode,
 }
@@ -227,9 +227,7 @@ def _unpickle(file: Path) -> dict[Any, Any]:
         try:
             tree = _Arrays(stream, encoding="latin1").load()
         except Exception as error:  # a hostile or damaged pickle can raise anything
-            raise DataError(
-                f"{file}: not a batch that can be read safely ({error})", "use the binary version"
-            ) from None
+            raise DataError(f"{file}: cannot be read safely ({error})", "use the binary version") from None
     if not isinstance(tree, dict):
         raise DataError(f"{file}: holds a {type(tree).__name__}, expected a dict", AGAIN)
     return tree
@@ -243,23 +241,25 @@ def _entry(tree: dict[Any, Any], name: str) -> Any:
 # --- MNIST
 
 
-def _mnist(path: Path) -> Original | None:
+def _mnist(path: Path) -> PublicSet | None:
     parts, missing = {}, []
     for split, prefix in (("train", "train"), ("test", "t10k")):
         files = [_idx_file(path, prefix, kind) for kind in ("images.idx3", "labels.idx1")]
         missing += [f"{prefix}-{kind}" for kind, file in zip(("images", "labels"), files, strict=True) if file is None]
         if None not in files:
-            parts[split] = Part(*(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None))
+            parts[split] = SplitArrays(
+                *(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None)
+            )
     if len(missing) == 4:
         return None
     if missing:
-        raise DataError(f"{path}: the file {', '.join(missing)} is missing, of MNIST's four", AGAIN)
+        raise DataError(f"{path}: {', '.join(missing)} is missing, expected MNIST's four files", AGAIN)
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
-    return Original({k: str(k) for k in numbers}, parts)
+    return PublicSet({k: str(k) for k in numbers}, parts)
 
 
 def _idx_file(path: Path, prefix: str, kind: str) -> Path | None:
-    """ "train-images-idx3-ubyte", with a dot in the middle as some unpackers have it, each also as .gz."""
+    """The file "train-images-idx3-ubyte", or "train-images.idx3-ubyte" as some programs unpack it; also as .gz."""
     names = [f"{prefix}-{text}-ubyte{gz}" for text in (kind.replace(".", "-"), kind) for gz in ("", ".gz")]
     return next((path / name for name in names if (path / name).is_file()), None)
 
@@ -268,13 +268,12 @@ def read_idx(file: Path, dimensions: int) -> np.ndarray:
     """The uint8 array of an IDX file, plain or gzipped.
 
     Raises:
-        DataError: another type or number of dimensions, or fewer or more values than it states.
+        DataError: another type or number of dimensions, or a number of values that contradicts its header.
     """
-    limit = max(LEAST, RATIO * file.stat().st_size)
-    data = _read(file, limit)
+    data = _read(file, max(LEAST, RATIO * file.stat().st_size))
     head = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < head:
-        raise DataError(f"{file}: not an IDX file of {dimensions} dimensions of bytes", AGAIN)
+        raise DataError(f"{file}: not an IDX file of bytes with {dimensions} dimensions", AGAIN)
     shape = tuple(int(n) for n in np.frombuffer(data, dtype=">u4", count=dimensions, offset=4))
     values = np.frombuffer(data, dtype=np.uint8, offset=head)
     if values.size != int(np.prod(shape, dtype=object)):
@@ -283,7 +282,7 @@ def read_idx(file: Path, dimensions: int) -> np.ndarray:
 
 
 def _read(file: Path, limit: int = 1 << 30) -> bytes:
-    """Content of a file, unpacked where it is gzipped. Raises DataError for more than `limit` bytes."""
+    """Content of a file, unpacked if it is gzipped. Raises DataError for more than `limit` bytes."""
     try:
         with file.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
@@ -292,8 +291,8 @@ def _read(file: Path, limit: int = 1 << 30) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file}: cannot be read ({error})", AGAIN) from None
     if len(data) > limit:
-        raise DataError(f"{file}: holds over {limit:,} bytes, which no such file does", AGAIN)
+        raise DataError(f"{file}: holds over {limit:,} bytes, too many for such a file", AGAIN)
     return data
 
 
-READERS: dict[str, Callable[[Path], Original | None]] = {"medmnist": _medmnist, "cifar": _cifar, "mnist": _mnist}
+READERS: dict[str, Callable[[Path], PublicSet | None]] = {"medmnist": _medmnist, "cifar": _cifar, "mnist": _mnist}

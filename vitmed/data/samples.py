@@ -1,4 +1,4 @@
-"""What a split is made of: one image, and the membership of all."""
+"""The samples of a data set, and the split of each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """One image: path relative to the data root (forward slashes), class index, group (patient) or None.
-
-    `columns` holds what else its table says of it, in the order of `Splits.columns`.
-    """
+    """One image: path relative to the data root (forward slashes), class index, group (patient) or None, and its cells
+    in the order of `Splits.columns`."""
 
     path: str
     label: int
@@ -30,17 +28,17 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Splits:
-    """The membership of every image.
+    """The split of every image.
 
     Attributes:
         root: the data folder.
-        classes: class names, sorted; the order of every logit ever after.
-        samples: split name -> its samples, by class and then in the order of their paths.
-        made: split name -> where it came from, in words ("folder val/", "15 % of train, by image, seed 0").
-        columns: names of the further columns of a table of labels.
-        patients: how patients are known, in words; "" where they are not.
-        told: what the user should hear of how this was made; not kept in a checkpoint.
-        guess: what the file names look like where nothing was said of patients; not kept either.
+        classes: class names, sorted; the order of all logits.
+        samples: split name -> its samples, ordered by class, then by path.
+        made: split name -> its origin in words ("folder val/", "15 % of train, by image, seed 0").
+        columns: names of further columns in a table of labels.
+        patients: how patients are known, in words; "" if they are unknown.
+        notes: messages for the user; not stored in a checkpoint.
+        guess: patients that the file names suggest, if you named none; not stored in a checkpoint.
     """
 
     root: Path
@@ -49,7 +47,7 @@ class Splits:
     made: dict[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     patients: str = ""
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     guess: Guess | None = None
 
     def counts(self, split: str) -> list[int]:
@@ -63,16 +61,16 @@ class Splits:
         return all(sample.group is not None for samples in self.samples.values() for sample in samples)
 
     def groups(self) -> dict[str, set[str]]:
-        """Split name -> its patients, as far as they are known."""
+        """Split name -> its known patients."""
         return {name: {s.group for s in part if s.group is not None} for name, part in self.samples.items()}
 
     def shared(self) -> dict[str, list[str]]:
-        """Patient -> the splits that hold images of it, where that is more than one; sorted by name."""
+        """Patient -> splits with images of the patient, for patients in more than one; sorted by name."""
         return shared_groups(self.groups())
 
 
 def shared_groups(groups: dict[str, set[str]]) -> dict[str, list[str]]:
-    """Of split name -> patients: patient -> splits, where these are more than one; sorted by name."""
+    """From split name -> patients to patient -> splits, for patients in more than one split; sorted by name."""
     count = Counter(group for part in groups.values() for group in part)
     both = sorted(group for group, splits in count.items() if splits > 1)
     return {group: [name for name, part in groups.items() if group in part] for group in both}
@@ -85,7 +83,7 @@ def labelled(
     positive: str | None = None,
     columns: Sequence[str] = (),
 ) -> Predictions:
-    """Logits (S, K) of the samples as predictions with labels; with patients only where every image has one."""
+    """Logits (S, K) of the samples as predictions with labels, and with patients if every image has one."""
     groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
     labels = np.array([s.label for s in samples], dtype=np.int64)
     further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}

@@ -1,4 +1,4 @@
-"""One scan of files: hash the content of each, decode each once, keep what was found."""
+"""One scan of files: hash the content of each, decode each once, keep the results."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from vitmed.core.ui import Ui
 from vitmed.data.batches import Progress, batched, in_threads
-from vitmed.data.scan_cache import BATCH, Index, digests_of, hash_files
-from vitmed.imaging.look import Look, Record, look
+from vitmed.data.scan_cache import BATCH, ScanCache, digests_of, hash_files
+from vitmed.imaging.file_record import Examined, FileRecord, examine
 
-if TYPE_CHECKING:  # it imports torch, which `vitmed check` does without
+if TYPE_CHECKING:  # it imports torch, which `vitmed check` does not need
     from vitmed.imaging.preprocessing import Preprocessing
 
 
@@ -21,71 +21,71 @@ class Scan:
     """Files, the hashes of their content, and their records.
 
     Args:
-        how: makes a square of each file that is decoded; None makes records alone.
-        records: whether records are wanted.
+        how: makes a square of each decoded file; None makes records alone.
+        records: whether records are needed.
 
     Attributes:
-        hashes: sha256 of each file; digests: (N, 32) uint8, as `digests_of` gives.
-        records: of each file, None where it is not known yet; an empty list where none are wanted.
+        hashes: sha256 of each file; digests: (N, 32) uint8, from `digests_of`.
+        records: of each file, None where it is not known yet; an empty list where none are needed.
     """
 
     def __init__(
         self,
         files: Sequence[Path],
-        index: Index,
+        cache: ScanCache,
         how: Preprocessing | None = None,
         records: bool = True,
         progress: Progress | None = None,
     ):
-        self.files, self.index, self.how = files, index, how
+        self.files, self.cache, self.how = files, cache, how
         paths = [os.path.abspath(path) for path in files]  # noqa: PTH100  (a million of them)
-        self.hashes = hash_files(paths, index, progress)
+        self.hashes = hash_files(paths, cache, progress)
         self.digests = digests_of(self.hashes, paths)
-        self.records = index.records(self.digests) if records else []
-        self.early: dict[int, Look] = {}
+        self.records = cache.records(self.digests) if records else []
+        self.early: dict[int, Examined] = {}
 
     @property
     def unknown(self) -> list[int]:
         """The files without a record."""
         return [i for i, record in enumerate(self.records) if record is None]
 
-    def look_early(self, i: int) -> Look:
-        """Decode a file before its turn."""
-        self.early[i] = found = self._look(i)
+    def decode_early(self, i: int) -> Examined:
+        """Decode a file now; `decode` uses the result."""
+        self.early[i] = found = self._examine(i)
         return found
 
-    def decode(self, rows: Sequence[int]) -> Iterator[tuple[int, Look]]:
-        """Decode these files in threads; gives them in order and keeps their records."""
-        found: dict[bytes, Record] = {}
+    def decode(self, rows: Sequence[int]) -> Iterator[tuple[int, Examined]]:
+        """Decode these files in threads, in order, and keep their records."""
+        found: dict[bytes, FileRecord] = {}
         try:
-            for i, seen in zip(rows, in_threads(self._look, rows), strict=True):
-                if self.records and seen.record is not None:
-                    self.records[i] = found[self.digests[i].tobytes()] = seen.record
-                yield i, seen
+            for i, examined in zip(rows, in_threads(self._examine, rows), strict=True):
+                if self.records and examined.record is not None:
+                    self.records[i] = found[self.digests[i].tobytes()] = examined.record
+                yield i, examined
                 if len(found) >= BATCH:
-                    self.index.keep(found)
+                    self.cache.keep(found)
                     found.clear()
         finally:
-            self.index.keep(found)
+            self.cache.keep(found)
 
-    def _look(self, i: int) -> Look:
+    def _examine(self, i: int) -> Examined:
         if i in self.early:
             return self.early.pop(i)
-        wanted = bool(self.records) and self.records[i] is None
-        return look(self.files[i], self.hashes[i], self.index.frame, self.how, wanted)
+        needed = bool(self.records) and self.records[i] is None
+        return examine(self.files[i], self.hashes[i], self.cache.frame, self.how, needed)
 
 
-def scan(root: Path, paths: Sequence[str], index: Index, ui: Ui) -> list[Record]:
-    """The record of every file, in order; those of a known content are not decoded again.
+def scan(root: Path, paths: Sequence[str], cache: ScanCache, ui: Ui) -> list[FileRecord]:
+    """The record of every file, in order; content with a known record is not decoded again.
 
     Args:
         paths: relative to the root.
     """
-    records: list[Record] = []
+    records: list[FileRecord] = []
     decoded, started = 0, time.monotonic()
     with ui.bar("checking") as advance:
-        for names in batched(paths, BATCH):  # what was read for its hash is soon decoded, out of the system's cache
-            part = Scan([root / name for name in names], index)
+        for names in batched(paths, BATCH):  # a file that was read for its hash is decoded while the system caches it
+            part = Scan([root / name for name in names], cache)
             rows = part.unknown
             for done, _ in enumerate(part.decode(rows), 1):
                 if done % 64 == 0:
@@ -94,7 +94,7 @@ def scan(root: Path, paths: Sequence[str], index: Index, ui: Ui) -> list[Record]
             records += [record for record in part.records if record is not None]
             advance(len(records), len(paths))
     if decoded:
-        known = f"{len(paths) - decoded:,} known from before"
+        known = f"{len(paths) - decoded:,} known from earlier scans"
         ui.say(f"checking: {decoded_text(decoded, time.monotonic() - started)}; {known}")
     return records
 

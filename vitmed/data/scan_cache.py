@@ -1,10 +1,10 @@
-"""What earlier scans found, so that no file is hashed or decoded twice.
+"""Results of earlier scans, so that no file is hashed or decoded twice.
 
-A SQLite file in the cache folder, which you can delete at any time. It holds small copies of the images, so the folder
-is closed to other users. Two tables: the hash of a file's content by the identity of the file (path, size, times,
-inode), and what was decoded by that content and the versions of every decoder. A copied, moved or renamed file is
-hashed again and not decoded again. Failures are not kept: what a file lacks today, such as permission to read it, may
-be there tomorrow without a change of the file.
+A SQLite file in the cache folder, which you can delete at any time. It contains thumbnails, so the folder is closed to
+other users. Two tables: the hash of a file's content by the identity of the file (path, size, times, inode), and the
+record by that content and the versions of every decoder. A copied, moved or renamed file is hashed again, but not
+decoded again. Failures are not kept, because their cause, such as a missing permission, may go away without a change of
+the file.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from vitmed.core.errors import DataError
 from vitmed.core.ui import Ui
 from vitmed.data.batches import Progress, batched, in_threads
 from vitmed.imaging import npz
-from vitmed.imaging.decoded import FileFacts
+from vitmed.imaging.decoded import ImageHeader
 from vitmed.imaging.decoder_versions import decoding_version
-from vitmed.imaging.look import NUMBERS, SIDE, Record
+from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
 
 VERSION = 2  # of the tables
-FRESH = 2.0  # seconds: a file changed so lately may change again within the same tick of its time stamp
+FRESH = 2.0  # seconds: a file that changed so recently may change again with the same time stamp
 MOST = 4 << 30  # bytes of the database: more than two million files
 CHUNK = 500  # rows of a query
 BATCH = 1024  # files between two writes: what a killed run loses
 
 
-class Index:
-    """The database. Every problem with it ends in "not known", never in an error.
+class ScanCache:
+    """The database. Any problem with it counts as "not known", never as an error.
 
     Args:
         file: of the database; None keeps nothing.
-        frame: which of several frames is decoded.
-        reduced: the size at which this run may decode a large JPEG; records made at that size count for such runs
-            alone. "" takes records of whole images only.
+        frame: which frame of several is decoded.
+        reduced: the size to which this run may reduce a large JPEG while decoding; records made at that size count
+            only for such runs. "" accepts records of whole images only.
     """
 
     def __init__(self, file: Path | None = None, frame: int | None = None, reduced: str = ""):
@@ -53,28 +53,28 @@ class Index:
         self.reduced_key = f"{self.key} {reduced}" if reduced else self.key
 
     @classmethod
-    def open(cls, frame: int | None = None, reduced: str = "", ui: Ui | None = None) -> Index:
-        """The index in the cache folder; where there can be none, one that keeps nothing, and `ui` warns."""
+    def open(cls, frame: int | None = None, reduced: str = "", ui: Ui | None = None) -> ScanCache:
+        """The database in the cache folder; if that fails, one that keeps nothing, and `ui` warns."""
         folder = cache_folder() / "index"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
-            index = cls(folder / f"images-{VERSION}.sqlite", frame, reduced)
+            cache = cls(folder / f"images-{VERSION}.sqlite", frame, reduced)
             for old in folder.glob("images-*.sqlite"):
-                if old != index.file or old.stat().st_size > MOST:  # what is still needed is soon found again
+                if old != cache.file or old.stat().st_size > MOST:  # what is still needed is soon found again
                     _remove(old)
             with contextlib.suppress(sqlite3.DatabaseError):
-                index._try()  # removes a damaged file
-            index._try()
-            return index
+                cache._try()  # removes a damaged file
+            cache._try()
+            return cache
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
             if ui is not None:
-                ui.warn(f"{folder}: cannot be used ({reason}); every file is decoded anew (VITMED_CACHE)")
+                ui.warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
             return cls(None, frame)
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
-        """Path -> sha256, of the files that have not changed since they were hashed."""
+        """Path -> sha256, for the files that have not changed since they were hashed."""
         now = dict(zip(map(os.fsencode, files), identities, strict=True))
         rows = self._query("SELECT * FROM files WHERE path IN", list(now))
         return {os.fsdecode(path): sha256 for path, identity, sha256 in rows if identity and now[path] == identity}
@@ -83,27 +83,29 @@ class Index:
         """Store (path, identity, sha256)."""
         self._store("files", [(os.fsencode(path), identity, sha256) for path, identity, sha256 in found])
 
-    def records(self, digests: np.ndarray) -> list[Record | None]:
-        """What is known of each content; None where it is not known.
+    def records(self, digests: np.ndarray) -> list[FileRecord | None]:
+        """The record of each content, or None where it is not known.
 
         Args:
-            digests: (N, 32) uint8, as `digests_of` gives.
+            digests: (N, 32) uint8, from `digests_of`.
         """
         keys = [row.tobytes() for row in digests]
-        known: dict[bytes, Record] = {}
+        known: dict[bytes, FileRecord] = {}
         for digest, key, *values in self._query("SELECT * FROM images WHERE digest IN", list(dict.fromkeys(keys))):
             if key in (self.key, self.reduced_key):
                 with contextlib.suppress(ValueError, TypeError, KeyError):
                     known[digest] = _record(key != self.key, *values)
         return [known.get(key) for key in keys]
 
-    def keep(self, found: Mapping[bytes, Record]) -> None:
-        """Store digest -> record, of the files that could be decoded."""
-        rows = [
-            (digest, self.reduced_key if record.reduced else self.key, *_values(record))
-            for digest, record in found.items()
-            if not record.kind and record.sha256
-        ]
+    def keep(self, found: Mapping[bytes, FileRecord]) -> None:
+        """Store digest -> record, for the files that could be decoded."""
+        rows = []
+        for digest, record in found.items():
+            if record.header is None or record.numbers is None or record.thumbnail is None or not record.sha256:
+                continue
+            facts = json.dumps([record.size, record.sha256, asdict(record.header), record.personal])
+            pixels = record.numbers.astype("<f4").tobytes() + record.thumbnail.tobytes()
+            rows.append((digest, self.reduced_key if record.reduced else self.key, facts, pixels))
         self._store("images", rows)
 
     def _try(self) -> None:
@@ -126,12 +128,12 @@ class Index:
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are kept together or not at all; a damaged file is removed."""
+        """A connection with one transaction; a damaged file is removed."""
         assert self.file is not None
         database = sqlite3.connect(self.file, timeout=30)
         try:
-            # Not WAL: that fails on network file systems, and two runs seldom write at once.
-            database.execute("PRAGMA synchronous = OFF")  # what a power cut damages is made anew
+            # Not WAL, which fails on network file systems; two runs seldom write at once.
+            database.execute("PRAGMA synchronous = OFF")  # a file damaged by a power cut is made again
             with database:
                 for table in _SCHEMA:
                     database.execute(table)
@@ -145,22 +147,22 @@ class Index:
             database.close()
 
 
-def hash_files(files: Sequence[str], index: Index | None = None, progress: Progress | None = None) -> list[str]:
+def hash_files(files: Sequence[str], cache: ScanCache | None = None, progress: Progress | None = None) -> list[str]:
     """The sha256 of the content of every file, in threads; "" where it cannot be read.
 
     Args:
-        files: absolute paths; below an .npz file they mean one of its images, and its pixels are hashed.
-        index: knows files that have not changed, which are not opened; None reads every file.
+        files: absolute paths; a path below an .npz file is one of its images, and the pixels are hashed.
+        cache: knows unchanged files, which are not opened; None reads every file.
     """
-    index = index or Index()
+    cache = cache or ScanCache()
     hashes: list[str] = []
     for part in batched(files, BATCH):
-        identities = list(in_threads(_identity, part, 64)) if index.file is not None else [""] * len(part)
-        known = index.hashes(part, identities)
+        identities = list(in_threads(_identity, part, 64)) if cache.file is not None else [""] * len(part)
+        known = cache.hashes(part, identities)
         new = [(path, identity) for path, identity in zip(part, identities, strict=True) if path not in known]
         read = in_threads(_sha256, [path for path, _ in new])
         found = [(*file, sha256) for file, sha256 in zip(new, read, strict=True)]
-        index.keep_hashes(row for row in found if row[1] and row[2])
+        cache.keep_hashes(row for row in found if row[1] and row[2])
         known |= {path: sha256 for path, _, sha256 in found}
         hashes += [known[path] for path in part]
         if progress is not None:
@@ -169,9 +171,9 @@ def hash_files(files: Sequence[str], index: Index | None = None, progress: Progr
 
 
 def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
-    """(M, 32) uint8: what decides the pixels of each file: its content (a sha256) and the suffix, which picks a reader.
+    """(M, 32) uint8: hashes of what determines the pixels: the content (a sha256) and the suffix, which picks a reader.
 
-    Rows of files without a hash are random: nothing is known of them.
+    Files without a hash have random rows: nothing is known about them.
     """
     rows = [
         hashlib.sha256(f"{digest}{os.path.splitext(path)[1].lower()}".encode()).digest() if digest else os.urandom(32)  # noqa: PTH122
@@ -181,7 +183,7 @@ def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
 
 
 def _identity(path: str) -> str:
-    """What changes when a file does; "" where there is no such file, or one that changed just now."""
+    """Changes when the file does; "" if there is no such file, or if it changed just now."""
     try:
         about = os.stat(npz.file_of(path) or path)  # noqa: PTH116  (a million of them)
     except OSError:
@@ -208,14 +210,8 @@ def _remove(file: Path) -> None:
         file.with_name(file.name + suffix).unlink(missing_ok=True)
 
 
-def _values(record: Record) -> tuple[str, bytes]:
-    assert record.facts is not None and record.numbers is not None and record.thumbnail is not None
-    facts = [record.size, record.sha256, asdict(record.facts), record.personal]
-    return json.dumps(facts), record.numbers.astype("<f4").tobytes() + record.thumbnail.tobytes()
-
-
-def _record(reduced: bool, facts: str, pixels: bytes) -> Record:
+def _record(reduced: bool, facts: str, pixels: bytes) -> FileRecord:
     size, sha256, head, personal = json.loads(facts)
     numbers = np.frombuffer(pixels, "<f4", count=len(NUMBERS))
     thumbnail = np.frombuffer(pixels, np.uint8, offset=numbers.nbytes).reshape(SIDE, SIDE)
-    return Record(size, sha256, FileFacts(**head), numbers, thumbnail, tuple(personal), reduced)
+    return FileRecord(size, sha256, ImageHeader(**head), numbers, thumbnail, tuple(personal), reduced)

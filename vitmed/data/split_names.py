@@ -1,10 +1,8 @@
-"""The names of the splits, and the folder names that mean them."""
+"""The splits, and the folder names that mean them."""
 
 from __future__ import annotations
 
 SPLITS = ("train", "val", "test")
-
-
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
@@ -13,5 +11,5 @@ SPLIT_NAMES = {
 
 
 def split_of(word: str) -> str | None:
-    """train, val or test, by the usual spellings of a folder or of a table; None for another word."""
+    """train, val or test for a usual spelling in a folder name or a table, else None."""
     return next((name for name, spellings in SPLIT_NAMES.items() if word.lower() in spellings), None)

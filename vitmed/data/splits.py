@@ -1,6 +1,6 @@
-"""Which images belong to train, validation and test: by name, by patient, by seed.
+"""Split the images into train, validation and test: by folder, table, patient or seed.
 
-No file is copied, moved or changed. One class order, sorted by name, serves every split.
+No file is copied, moved or changed. All splits share one class order, sorted by name.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ import numpy as np
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.pretrain_config import PretrainDataConfig
+from vitmed.core.text import counted
 from vitmed.data.copies import first_copies, together
 from vitmed.data.folders import data_folder, image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.patients import Progress, know_patients
+from vitmed.data.patients import Progress, find_patients
 from vitmed.data.samples import Splits, shared_groups
-from vitmed.data.scan_cache import Index
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.split_names import SPLITS
 
-MANY = 500  # patients; beyond, scikit-learn's StratifiedGroupKFold takes seconds to hours
-NAMED = 10  # patients in two splits that are named
+MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
+NAMED = 10  # most patients that a message names
 
 
 def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
-    """Find the images that a configuration means and split off what the folder or the table does not bring.
+    """Find the images of a configuration, and split off what the folder or the table does not define.
 
     Args:
-        progress: called with (done, total) while the heads of DICOM files are read.
+        progress: called with (done, total) while the headers of DICOM files are read.
 
     Raises:
         DataError: no folder, no classes, a class that is empty or missing from a split, a table that does not fit, an
             image without a patient, or a patient in two splits.
-        UsageError: a `group_regex` that is not one, or folds of a folder that brings its own test.
+        UsageError: an invalid `group_regex`, or folds of a folder that has its own test.
     """
     listing = list_images(config, progress)
     if "train" not in listing.parts and ALL not in listing.parts:
         raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
     for name, indices in listing.parts.items():
         _check_classes(listing, name, indices)
-    listing = _know_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
+    listing = _with_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
-    told = [*listing.told, *_check_disjoint(listing, parts, config.allow_leakage)]
+    notes = [*listing.notes, *_check_disjoint(listing, parts, config.allow_leakage)]
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] += f", a stratified sample of {len(parts['train']):,}"
@@ -57,33 +58,33 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         made={name: made[name] for name in SPLITS},
         columns=listing.columns,
         patients=listing.patients,
-        told=tuple(told),
+        notes=tuple(notes),
         guess=listing.guess,
     )
 
 
-def _know_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
-    """The same, with its copies where they matter: patients are unknown, and the splits are not all there."""
+def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
+    """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
     if ready or listing.groups is not None:
         return listing
-    first = first_copies(listing.root, listing.paths, Index.open() if cache else None)
+    first = first_copies(listing.root, listing.paths, ScanCache.open() if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
-    told = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
-    return replace(listing, first=first, told=(*listing.told, told))
+    notes = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
+    return replace(listing, first_copy=first, notes=(*listing.notes, notes))
 
 
 def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Split name -> indices, and where each came from, in words."""
+    """Split name -> indices, and split name -> origin in words."""
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
     how = f"{'by patient' if listing.groups is not None else 'by image'}, seed {config.split_seed}"
     if config.folds is not None:
         if "test" in parts:
             raise UsageError(
-                f"{listing.source}: brings its own test ({made['test']}), so it cannot be divided into folds",
-                "leave --folds out, or merge train and test",
+                f"{listing.source}: has its own test ({made['test']}), so it cannot be divided into folds",
+                "omit --folds, or merge train and test",
             )
         parts["test"], parts[rest] = take_fold(listing, parts[rest], config.folds, config.fold or 1, config.split_seed)
         made["test"] = f"fold {config.fold or 1} of {config.folds} {how}"
@@ -97,16 +98,16 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         made[name] = f"{len(parts[name]) / whole:.0%} split off {how}"
     if rest == ALL:
         parts["train"] = parts.pop(ALL)
-        made["train"] = "what the split left"
+        made["train"] = "the rest"
     return parts, made
 
 
 def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = None) -> tuple[Splits, int]:
-    """The images to pretrain on: never those of the test.
+    """The images to pretrain on, without the test images.
 
-    The training and validation part of `make_splits`, so that the test of the training to come is left out. With
-    `unlabelled` all images but those below a test folder; validation is the val folder, or `val_fraction` of the
-    images, by patient where they are known.
+    These are the training and validation images of `make_splits`, so a later training keeps its held-out test. With
+    `unlabelled`, all images except those in a test folder; validation is the val folder, or `val_fraction` of the
+    images, by patient if patients are known.
 
     Returns:
         splits `train` and `val`, and the number of test images left out.
@@ -118,13 +119,13 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
         try:
             splits = make_splits(config, progress)
         except DataError as error:
-            raise DataError(error.problem, f"{error.fix}; or, if the folders are no classes, --unlabelled") from None
+            raise DataError(error.problem, f"{error.fix}; or --unlabelled if the folders are not classes") from None
         kept = {name: splits.samples[name] for name in ("train", "val")}
         made = {name: splits.made[name] for name in kept}
         return replace(splits, samples=kept, made=made), len(splits.samples["test"])
     for flag, given in (("labels", config.labels), ("folds", config.folds)):
         if given is not None:
-            raise UsageError(f"--{flag} and --unlabelled do not go together", "leave one of them out")
+            raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
     root = data_folder(config.root)
     folders, paths = split_folders(root), image_names(root)
     split_of = {folders[name].name: name for name in ("val", "test") if name in folders}
@@ -132,13 +133,13 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     parts = {name: np.flatnonzero(names == name) for name in SPLITS}
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
-    known = know_patients(config, root, paths, progress, folders_are_classes=False)
+    known = find_patients(config, root, paths, progress, folders_are_classes=False)
     listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
     if known is not None:
-        listing = replace(listing, groups=known.groups, patients=known.how, told=tuple(known.told))
+        listing = replace(listing, groups=known.groups, patients=known.source, notes=tuple(known.notes))
     made = {"train": "all other images", "val": f"folder {folders['val'].name}/" if "val" in folders else ""}
     if "val" not in folders:
-        listing = _know_copies(listing, False, config.cache)
+        listing = _with_copies(listing, False, config.cache)
         share = config.val_fraction
         parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
         how = "by patient" if known is not None else "by image"
@@ -146,13 +147,13 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] = f"a sample of {len(parts['train']):,} of the others"
-    told = (*listing.told, *_check_disjoint(listing, parts, config.allow_leakage))
+    notes = (*listing.notes, *_check_disjoint(listing, parts, config.allow_leakage))
     samples = {name: listing.samples(parts[name]) for name in ("train", "val")}
-    return Splits(root, ("image",), samples, made, patients=listing.patients, told=told), len(parts["test"])
+    return Splits(root, ("image",), samples, made, patients=listing.patients, notes=notes), len(parts["test"])
 
 
 def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """One of K stratified folds, whole patients where they are known; every image is in exactly one of the K.
+    """One of K stratified folds, by patient if patients are known; every image is in exactly one of the K.
 
     Args:
         fold: 1 to `folds`.
@@ -161,30 +162,30 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         the fold and the rest, as indices; every class has an image in both.
 
     Raises:
-        DataError: fewer patients than folds, or a class that the fold, or the rest, would lack.
+        DataError: fewer patients than folds, or a class is missing from the fold or the rest.
     """
     labels = listing.labels[indices]
     if listing.groups is not None:
         codes = group_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
-            raise DataError(f"{listing.root}: {patients} patients make no {folds} folds", "fewer --folds")
+            raise DataError(f"{listing.root}: {patients} patients are too few for {folds} folds", "fewer --folds")
         number = _grouped_folds(labels, codes, folds, seed)
     else:
         number, begin = np.empty(len(indices), dtype=np.int64), 0
         rng = np.random.default_rng([seed, SPLITS.index("test")])
-        for k in range(len(listing.classes)):  # each class begins where the last one ended: folds of one size
+        for k in range(len(listing.classes)):  # each class begins where the last one ended, for folds of equal size
             of_class = rng.permutation(np.flatnonzero(labels == k))
             number[of_class] = (begin + np.arange(len(of_class))) % folds
             begin += len(of_class)
-        if listing.first is not None:
-            number = together(listing.first, indices, number)
+        if listing.first_copy is not None:
+            number = together(listing.first_copy, indices, number)
     taken = number == fold - 1
     for label, name in enumerate(listing.classes):
         if not (labels[taken] == label).any() or not (labels[~taken] == label).any():
             what = "patients" if listing.groups is not None else "images"
             raise DataError(
-                f"{listing.place(ALL, label)}: class {name!r} has too few {what} for fold {fold} of {folds}",
+                f"{listing.location(ALL, label)}: class {name!r} has too few {what} for fold {fold} of {folds}",
                 "fewer --folds, or add images",
             )
     return indices[taken], indices[~taken]
@@ -193,13 +194,13 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
 def split_off(
     listing: Listing, indices: np.ndarray, fraction: float, seed: int, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take a stratified share of the images, whole patients where they are known.
+    """Take a stratified share of the images, by patient if patients are known.
 
     Returns:
         the share and the rest, as indices; every class has an image in both.
 
     Raises:
-        DataError: a class has too few images, or too few patients, for that.
+        DataError: a class has too few images or patients.
     """
     labels = listing.labels[indices]
     taken = np.zeros(len(indices), dtype=bool)
@@ -208,42 +209,41 @@ def split_off(
         codes = group_codes(listing.groups, indices)
         if len(codes) and codes.max() == 0:
             raise DataError(f"{listing.root}: one patient cannot be split into train and {name}", "add patients")
-        taken[_patients(labels, codes, fraction, seed)] = True
+        taken[_patient_share(labels, codes, fraction, seed)] = True
     else:
         rng = np.random.default_rng([seed, SPLITS.index(name)])
         for k in classes:
             of_class = np.flatnonzero(labels == k)
             count = max(1, round(len(of_class) * fraction))
             taken[rng.permutation(of_class)[:count]] = True
-        if listing.first is not None:
-            taken = together(listing.first, indices, taken)
+        if listing.first_copy is not None:
+            taken = together(listing.first_copy, indices, taken)
     for k in classes:
         of_class = labels == k
         if not (of_class & taken).any() or not (of_class & ~taken).any():
-            count = int(of_class.sum())
+            has = counted(int(of_class.sum()), "image")
             few = " of too few patients" if listing.groups is not None else ""
-            few = " that are often copies of each other" if listing.first is not None else few
-            place = listing.place("train" if "train" in listing.parts else ALL, k)
+            few = " that are often copies of each other" if listing.first_copy is not None else few
+            place = listing.location("train" if "train" in listing.parts else ALL, k)
             raise DataError(
-                f"{place}: class {listing.classes[k]!r} has {count} image{'s' * (count != 1)}{few}, too few to split "
-                f"off {name}",
-                "add images, remove the class, or bring your own splits",
+                f"{place}: class {listing.classes[k]!r} has {has}{few}, too few to split off {name}",
+                "add images, remove the class, or make the splits yourself",
             )
     return indices[taken], indices[~taken]
 
 
 def group_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
-    """(S,) int64: the patients of some images as numbers from 0, in the order of their names."""
+    """(S,) int64: the patients of these images as numbers from 0, sorted by name."""
     chosen = [groups[i] for i in indices.tolist()]
     code = {group: number for number, group in enumerate(sorted(set(chosen)))}
     return np.fromiter((code[group] for group in chosen), dtype=np.int64, count=len(chosen))
 
 
-def _patients(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Positions of about `fraction` of the images, whole patients; none where no such share has every class.
+def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Positions of about `fraction` of the images, by patient; empty if no such share has every class.
 
-    The first fold of a stratified k-fold over patients that holds, and leaves, an image of every class; fewer
-    and so larger folds where a patient has one class only and there are few of them.
+    This is the first fold of a stratified k-fold over patients with every class in the fold and in the rest. If there
+    is none, as with few patients who have one class each, fewer and larger folds are tried.
     """
     classes = np.unique(labels)
     most = min(max(2, round(1 / fraction)), int(codes.max(initial=0)) + 1, int(np.bincount(labels).max(initial=0)))
@@ -257,24 +257,24 @@ def _patients(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int)
 
 
 def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """(S,) int64: the fold of every image, 0 to folds - 1; whole patients, classes in proportion."""
+    """(S,) int64: the fold of every image, 0 to folds - 1, by patient, with classes in proportion."""
     if int(codes.max()) + 1 > MANY:
-        return _levelled(labels, codes, folds, seed)
+        return _balanced_folds(labels, codes, folds, seed)
     from sklearn.model_selection import StratifiedGroupKFold
 
     number = np.empty(len(labels), dtype=np.int64)
     kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class with fewer images than folds; the caller looks
+        warnings.simplefilter("ignore", UserWarning)  # a class with fewer images than folds; the caller checks
         for fold, (_, part) in enumerate(kfold.split(labels, labels, codes)):
             number[part] = fold
     return number
 
 
-def _levelled(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """The same for many patients: each, from the largest down, goes where it adds least to the unevenness of the folds.
+def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """`_grouped_folds` for many patients: from the largest down, each goes to the fold where the imbalance grows least.
 
-    The unevenness is the sum over the classes of the squared shares that the folds have of a class; a patient with c_k
+    The imbalance is the sum, over folds and classes, of the squared share of a class in a fold. A patient with c_k
     images of class k adds 2 sum_k n_k c_k / N_k^2 and a constant to it in a fold that has n_k of N_k.
     """
     classes = int(labels.max()) + 1
@@ -289,7 +289,7 @@ def _levelled(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> n
     for patient in mixed[np.argsort(-size[mixed], kind="stable")].tolist():
         pairs = range(begin[patient], begin[patient + 1])
         added = [0.0] * folds
-        for i in pairs:  # plain lists: an array of a few numbers costs more to begin with than to add up
+        for i in pairs:  # plain lists are faster than arrays of a few numbers
             added = [sum_ + weight[i] * n for sum_, n in zip(added, held[class_of[i]], strict=True)]
         best = added.index(min(added))
         for i in pairs:
@@ -321,13 +321,13 @@ def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
         if label not in have:
             where = "" if part == ALL else f" in the {part} split"
             raise DataError(
-                f"{listing.place(part, label)}: class {name!r} has no image{where}",
+                f"{listing.location(part, label)}: class {name!r} has no image{where}",
                 "add images, or remove the class everywhere",
             )
 
 
 def _check_disjoint(listing: Listing, parts: dict[str, np.ndarray], allowed: bool) -> list[str]:
-    """What to tell of patients in two splits. Raises DataError that names them, unless that is allowed."""
+    """A note on patients in two splits. Raises DataError, which names them, unless leakage is allowed."""
     if (all_groups := listing.groups) is None:
         return []
     groups = {name: {all_groups[i] for i in parts[name].tolist()} for name in SPLITS}
@@ -336,10 +336,10 @@ def _check_disjoint(listing: Listing, parts: dict[str, np.ndarray], allowed: boo
         return []
     count = f"{len(shared):,} patient{'s are' if len(shared) > 1 else ' is'} in two splits"
     if allowed:
-        return [f"{count} (--allow-leakage): the result is flattered"]
+        return [f"{count} (--allow-leakage): the result is optimistic"]
     lines = [f"{group!r} in {' and '.join(splits)}" for group, splits in list(shared.items())[:NAMED]]
     more = f"\n... and {len(shared) - NAMED:,} more" if len(shared) > NAMED else ""
     raise DataError(
         f"{listing.source}: {count}:\n" + "\n".join(lines) + more,
-        "move all images of a patient to one split; or --allow-leakage, for a flattered result that says so",
+        "move all images of a patient to one split; or --allow-leakage: the result is then optimistic, and says so",
     )

@@ -1,10 +1,10 @@
-"""Draws the images of `vitmed demo`: stained blood cells on black, some with malaria parasites.
+"""Draw the images of `vitmed demo`: stained blood cells on black, some with malaria parasites.
 
-The picture is that of the NIH malaria cells: one red cell, cut out, the rest black. Light passes a stained
-cell and is absorbed by the law of Beer and Lambert, I = I0 exp(-sum of density x absorbance), so stain, light
-and thickness vary as on a slide. Each patient has their own stain, light, focus and cell size. The classes differ
-in the parasite alone: a ring with a dark dot, or a blob with a dark dot. Both classes have specks of stain,
-platelets and pale spots. No figure from these images says anything about malaria.
+Like the NIH malaria images, each shows one red cell, cut out, on black. A stained cell absorbs light by the law of
+Beer and Lambert, I = I0 exp(-sum of density x absorbance), so stain, light and thickness vary as on a slide. Each
+patient has their own stain, light, focus and cell size. The classes differ only in the parasite: a ring or a blob with
+a dark dot. Both classes have specks of stain, platelets and pale spots. Results on these images mean nothing for
+malaria.
 
 Lengths are in cell radii (about 0.4 of the image), absorbances in nepers for red, green and blue.
 """
@@ -24,12 +24,12 @@ from PIL import Image, ImageFilter
 from vitmed.core.errors import DataError, UsageError
 
 CLASSES = ("infected", "uninfected")
-DRAWING = 1  # raise it when the same arguments draw other images
+DRAWING = 1  # increase it when the same arguments draw different images
 
 
 @dataclass(frozen=True)
 class Patient:
-    """What the cells of one patient's slide have in common."""
+    """The common properties of the cells on one patient's slide."""
 
     light: np.ndarray  # (3,) intensity where nothing absorbs, 0..255
     red: np.ndarray  # (3,) absorbance of the cell itself
@@ -49,16 +49,16 @@ def draw_cells(
 ) -> None:
     """Draw `root/{train,val,test}/{infected,uninfected}/P007_c012.png`, split by patient.
 
-    A quarter of the patients is healthy; the others have cells of both classes, two infected in three. About
-    65 % of the patients go to train, 15 % to val, 20 % to test. The same arguments draw the same images. The
-    set appears under `root` only when it is complete; a complete set with the same arguments is left as it is.
+    A quarter of the patients is healthy; about two thirds of the cells of the others are infected. About 65 % of the
+    patients go to train, 15 % to val, 20 % to test. The same arguments draw the same images. The set appears at `root`
+    only when it is complete; a complete set with the same arguments is kept.
 
     Args:
         root: the folder to make; may exist if it is empty.
-        cells: images in all, shared evenly among the patients; at least 4 a patient.
+        cells: number of images, divided evenly among the patients; at least 4 per patient.
         patients: at least 4.
         size: side of the square images, px.
-        progress: called after each cell with the number drawn and the number in all.
+        progress: called after each cell with (done, total).
 
     Raises:
         UsageError: too few patients, cells or pixels.
@@ -66,7 +66,7 @@ def draw_cells(
     """
     if patients < 4 or cells < 4 * patients or size < 16:
         found = f"{cells} cells of {patients} patients at {size} px"
-        raise UsageError(f"cannot draw {found}", "ask for at least 4 patients, 4 cells a patient and 16 px")
+        raise UsageError(f"cannot draw {found}", "use at least 4 patients, 4 cells per patient and 16 px")
     arguments = {"drawing": DRAWING, "seed": seed, "cells": cells, "patients": patients, "size": size}
     if _is_drawn(root, arguments):
         return
@@ -74,7 +74,7 @@ def draw_cells(
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as folder:
-            drawn = Path(folder, "drawn")  # within the temporary folder, whose permissions are too narrow
+            drawn = Path(folder, "drawn")  # the temporary folder itself is private
             for split in ("train", "val", "test"):
                 for name in CLASSES:
                     (drawn / split / name).mkdir(parents=True)
@@ -82,7 +82,7 @@ def draw_cells(
             for done, (split, patient, cell, infected) in enumerate(plan, start=1):
                 if patient not in looks:
                     looks[patient] = _patient(np.random.default_rng((seed, patient, 0)))
-                rng = np.random.default_rng((seed, patient, cell))  # its own: no cell depends on another
+                rng = np.random.default_rng((seed, patient, cell))  # so no cell depends on another
                 image = Image.fromarray(_cell(rng, looks[patient], infected, size))
                 image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")
                 if progress is not None:
@@ -92,19 +92,17 @@ def draw_cells(
                 root.rmdir()
             drawn.rename(root)
     except OSError as error:
-        raise DataError(
-            f"{root}: cannot draw the demo images there ({error})", "name another folder: --output"
-        ) from None
+        raise DataError(f"{root}: cannot be written ({error})", "name another folder: --output") from None
 
 
 def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:
-    """Whether `root` holds this very set. Raises DataError if it holds something else."""
+    """Whether `root` holds this set. Raises DataError if it holds something else."""
     try:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return False
         found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise DataError(f"{root}: exists and is no drawn demo set", "name another folder: --output") from None
+        raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
     count = sum(1 for _ in root.glob("*/*/P*_c*.png"))
     if found != arguments or count != arguments["cells"]:
         raise DataError(
@@ -120,7 +118,7 @@ def _plan(seed: int, cells: int, patients: int) -> list[tuple[str, int, int, boo
     healthy = patients // 4
     plan = []
     for ill, group in ((False, numbers[:healthy]), (True, numbers[healthy:])):
-        # Every split needs an ill patient, for both classes; a few healthy ones may all be in train.
+        # Every split needs an ill patient to have both classes; a few healthy patients may all be in train.
         test, val = (max(int(ill), round(share * len(group))) for share in (0.2, 0.15))
         for i, patient in enumerate(group):
             split = "test" if i < test else "val" if i < test + val else "train"

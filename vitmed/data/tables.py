@@ -1,4 +1,4 @@
-"""CSV tables beside the images: patient, label, split and further columns of each."""
+"""CSV tables with patient, label, split and further columns for each image."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vitmed.core.errors import DataError
 from vitmed.data.split_names import SPLIT_NAMES, split_of
 from vitmed.metrics.predictions import FIXED_COLUMNS, OOD_SCORE
 
-# The first of these names that a table has is taken; case, spaces and hyphens do not matter.
+# The first of these names in a table is used; case, spaces and hyphens do not matter.
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
               "image_id", "image_index", "img")  # fmt: skip
 GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx")
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
-# Names that predictions.csv and splits.csv use themselves.
+# Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS, "error", "sha256", "class", "split")
-FIRST = 5  # how many of many are named
+FIRST = 5  # most items that a message lists
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Table:
     """A CSV file with a header.
 
     Attributes:
-        file: where it was read.
+        file: its path.
         header: column names, as written.
         lines: line number of each row in the file, 1-based.
-        rows: the cells, as many as the header has.
+        rows: their cells, one per column.
     """
 
     file: Path
@@ -47,12 +47,12 @@ class Table:
     rows: list[list[str]]
 
     def find(self, names: Sequence[str]) -> int | None:
-        """The column of the first of these names that is there, or None."""
+        """The index of the first of these columns that the table has, or None."""
         plain = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in self.header]
         return next((plain.index(name) for name in names if name in plain), None)
 
     def cells(self, column: int, what: str) -> list[str]:
-        """The text of a column without blanks around it. Raises DataError that names the rows where it is empty."""
+        """The stripped text of a column. Raises DataError, which names the rows with an empty cell."""
         found = [sys.intern(row[column].strip()) for row in self.rows]
         empty = [line for line, cell in zip(self.lines, found, strict=True) if not cell]
         if empty:
@@ -63,8 +63,8 @@ class Table:
             )
         return found
 
-    def lacks(self, what: str, names: Sequence[str]) -> DataError:
-        """The error for a column that is not there."""
+    def missing_column(self, what: str, names: Sequence[str]) -> DataError:
+        """The error for a missing column."""
         return DataError(
             f"{self.file}: no column for the {what}; it has {', '.join(map(repr, self.header))}",
             f"name it {names[0]} (or {', '.join(names[1:])}) in the first line",
@@ -72,7 +72,7 @@ class Table:
 
 
 def read_table(file: str | Path) -> Table:
-    """Read a CSV: comma, semicolon or tab, whichever the header has most of; UTF-8, or UTF-16 with its mark.
+    """Read a CSV file, with the separator (comma, semicolon or tab) that is most frequent in the header.
 
     Raises:
         DataError: missing, not text, no rows, a name twice in the header, or a row of another length (with its line).
@@ -100,15 +100,15 @@ def read_table(file: str | Path) -> Table:
         raise DataError(f"{file}: holds no rows below a header", "name a CSV table with a header")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
-        raise DataError(f"{file}: the column {', '.join(twice)} is there twice", "rename one of them")
+        raise DataError(f"{file}: the column {', '.join(twice)} appears twice", "rename one of them")
     return Table(file, header, lines, rows)
 
 
 class Matcher:
-    """Finds the image that a cell of a table means.
+    """Finds the image for a cell of a table.
 
-    As a path relative to the data root or to the table's folder, with / or \\; else by file name alone, with or without
-    its suffix, where only one image has that name.
+    The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
+    suffix, that only one image has.
 
     Args:
         root: the data folder; table: the file; paths: of all images, relative to the root.
@@ -141,40 +141,39 @@ class Matcher:
             for i, path in enumerate(self.paths):
                 last = _plain(path).rpartition("/")[2]
                 for key in {last, last.rpartition(".")[0]}:
-                    self.names[key] = -1 if key in self.names else i  # several: none
+                    self.names[key] = -1 if key in self.names else i  # -1: ambiguous
         found = self.names.get(name, -1)
         return None if found < 0 else found
 
 
 def _plain(path: str) -> str:
-    """One spelling of accents: macOS and spreadsheets use different ones."""
+    """Normalise accents, which macOS and spreadsheets encode differently."""
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
 def first_of(names: Iterable[str], count: int) -> str:
-    """The first few of so many, a line each."""
+    """The first few names, one per line, and how many more there are."""
     shown = [name for name, _ in zip(names, range(FIRST), strict=False)]
     return "\n".join(shown) + (f"\n... and {count - len(shown):,} more" if count > len(shown) else "")
 
 
 def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The patient of every image, by a table with a column for the path and one for the patient.
+    """The patient of every image, from a table with a column for the path and one for the patient.
 
     Returns:
-        patients in the order of `paths`, and messages for the user.
+        patients in the order of `paths`, and notes for the user.
 
     Raises:
-        DataError: a table that cannot be read, lacks a column or a value, has two patients for an image, or lacks an
-            image.
+        DataError: the table cannot be read, lacks a column, a value or an image, or has two patients for an image.
     """
     table = read_table(file)
     path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
     if len(table.header) == 2 and (path is None) != (group is None):  # the only other column
         path, group = (1 - group, group) if path is None and group is not None else (path, 1 - (path or 0))
     if path is None:
-        raise table.lacks("path of an image", PATH_NAMES)
+        raise table.missing_column("path of an image", PATH_NAMES)
     if group is None or group == path:
-        raise table.lacks("patient", GROUP_NAMES)
+        raise table.missing_column("patient", GROUP_NAMES)
     matcher = Matcher(root, table.file, paths)
     found: list[str | None] = [None] * len(paths)
     strange: list[str] = []
@@ -185,7 +184,7 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
             strange.append(f"line {line}: {cell}")
         elif found[image] not in (None, patient):
             raise DataError(
-                f"{file}: line {line}: {paths[image]} is of patient {patient!r} here and of {found[image]!r} above",
+                f"{file}: line {line}: {paths[image]} has patient {patient!r} here and {found[image]!r} above",
                 "keep one of the rows",
             )
         else:
@@ -195,23 +194,23 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
         rows = f"\n{len(strange):,} rows match no image:\n{first_of(strange, len(strange))}" if strange else ""
         raise DataError(
             f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{first_of(missing, len(missing))}{rows}",
-            f"give paths relative to {root} or to the table, or add the rows",
+            f"use paths relative to {root} or to the table, or add the rows",
         )
-    told = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
-    return [str(patient) for patient in found], told
+    notes = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
+    return [str(patient) for patient in found], notes
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What a table holds about the images that it names, in the order of their paths.
+    """The content of a table of labels, in the order of the images' paths.
 
     Attributes:
-        images: index of each into the paths that were given.
+        images: index of each image into the given paths.
         labels: class names.
         groups: patients, or None.
-        splits: train, val or test of each, or None.
+        splits: train, val or test for each image, or None.
         columns: names of the further columns; rows: their cells.
-        told: messages for the user.
+        notes: messages for the user.
     """
 
     images: list[int]
@@ -220,33 +219,33 @@ class Labels:
     splits: list[str] | None
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_groups: bool = True) -> Labels:
-    """The class of every image that a table names, with patient, split and further columns where it has them.
+    """The class of every image that a table names, with patient, split and further columns if it has them.
 
     Args:
-        own_groups: whether the table's patients count; else its column is one of the further ones.
+        own_groups: whether to use the table's patient column; otherwise it is a further column.
 
     Raises:
-        DataError: a table that cannot be read, lacks a column or a value, names a file that is not there or an image
-            twice, or has a further column with a name that vitmed uses.
+        DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, or has a
+            further column with a name that vitmed uses.
     """
     table = read_table(file)
     path, label, split = table.find(PATH_NAMES), table.find(LABEL_NAMES), table.find(SPLIT_COLUMN_NAMES)
     group = table.find(GROUP_NAMES) if own_groups else None
     if path is None:
-        raise table.lacks("path of an image", PATH_NAMES)
+        raise table.missing_column("path of an image", PATH_NAMES)
     if label is None:
-        raise table.lacks("label", LABEL_NAMES)
+        raise table.missing_column("label", LABEL_NAMES)
     further = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split)]
     columns = tuple(table.header[i] for i in further)
     taken = [name for name in columns if name in TAKEN or name.startswith(("prob_", "logit_"))]
     if taken:
         raise DataError(
-            f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv needs for itself",
-            f"rename or remove it (the label is taken from {table.header[label]!r})",
+            f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
+            f"rename or remove it (the label comes from {table.header[label]!r})",
         )
     matcher = Matcher(root, table.file, paths)
     row_of: dict[int, int] = {}
@@ -264,7 +263,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
     if missing:
         raise DataError(
             f"{table.file}: {len(missing):,} rows match no image below {root}:\n{first_of(missing, len(missing))}",
-            f"give paths relative to {root} or to the table, or remove the rows",
+            f"use paths relative to {root} or to the table, or remove the rows",
         )
     images = sorted(row_of)
     rows = [row_of[image] for image in images]
@@ -277,7 +276,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
 
     cells = [tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows]
     left = len(paths) - len(images)
-    told = (f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else ()
+    notes = (f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else ()
     return Labels(
         images=images,
         labels=column(label, "label") or [],
@@ -285,7 +284,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
         splits=_splits(table, split, rows),
         columns=columns,
         rows=cells,
-        told=told,
+        notes=notes,
     )
 
 
@@ -298,7 +297,7 @@ def _splits(table: Table, column: int | None, rows: Sequence[int]) -> list[str] 
     if unknown:
         known = ", ".join(word for words in SPLIT_NAMES.values() for word in words)
         raise DataError(
-            f"{table.file}: {', '.join(map(repr, unknown[:FIRST]))} in the column {table.header[column]!r} is no split",
-            f"write one of {known}; or rename the column",
+            f"{table.file}: {', '.join(map(repr, unknown[:FIRST]))} in column {table.header[column]!r} is not a split",
+            f"use one of {known}; or rename the column",
         )
     return [str(names[cells[row]]) for row in rows]

@@ -6,13 +6,13 @@ dicom           DICOM
 arrays          .npy files
 npz             MedMNIST's .npz files
 codestreams     size and depth from the head of a JPEG stream
-look            one decode: a record for the data check and a square for the network
+file_record     one decode: a record for the data check and a square for the network
 decoder_versions  the versions of everything that decodes, as one string
 personal_data   names and metadata that identify a person
-decoded         what the readers share: file facts, deep pixels, size limits
+decoded         what the readers share: headers, raw images, size limits
 colours         to grey or RGB: orientation, colour profile, transparency
-window          from deep values to 8 bits
-choose_window   the window of a run, chosen over its training images
+window          from raw values to 8 bits
+choose_window   the window of a run, chosen from its training images
 preprocessing   decode, window, resize, normalise: the deterministic path
 augmentation    random changes by modality, and `POLICIES` (albumentations)
 """

@@ -10,33 +10,33 @@ from PIL import Image
 from vitmed.core.errors import DataError
 from vitmed.imaging import npz
 from vitmed.imaging.colours import MODES
-from vitmed.imaging.decoded import Deep, FileFacts, Least, pick_frame, refuse_large
+from vitmed.imaging.decoded import ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
 MAGIC = b"\x93NUMPY"
 
 
-def facts(path: Path) -> FileFacts:
-    """As `inspect`. Raises DataError for an array that is no picture."""
+def read_header(path: Path) -> ImageHeader:
+    """The header of a .npy file. Raises DataError if the array is not an image."""
     array = _open(path)
     frames, height, width, channels = _shape(path, array)
     bits = 1 if array.dtype == bool else 8 * array.dtype.itemsize
-    return FileFacts("NPY", MODES[channels], bits, width, height, frames, 1, array.dtype not in (bool, np.uint8))
+    return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, array.dtype not in (bool, np.uint8))
 
 
-def member_facts(path: Path) -> FileFacts:
-    """As `inspect`, of an image in an .npz file."""
+def read_member_header(path: Path) -> ImageHeader:
+    """The header of an image in an .npz file."""
     pixels = npz.read(path)
-    return FileFacts("NPZ", "L" if pixels.ndim == 2 else "RGB", 8, pixels.shape[1], pixels.shape[0], 1, 1)
+    return ImageHeader("NPZ", "L" if pixels.ndim == 2 else "RGB", 8, pixels.shape[1], pixels.shape[0], 1, 1)
 
 
-def read_member(path: Path, frame: int | None, least: Least | None) -> Image.Image:
-    """An image in an .npz file, which has 8 bits. Raises DataError."""
+def read_member(path: Path, frame: int | None, min_size: MinSize | None) -> Image.Image:
+    """The 8-bit image in an .npz file. Raises DataError."""
     pick_frame(path, 1, frame)
     return Image.fromarray(npz.read(path))
 
 
-def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Image:
-    """(H, W) or (H, W, C): uint8 and bool as an 8-bit image, other numbers as deep values. Raises DataError."""
+def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
+    """(H, W) or (H, W, C): uint8 and bool as an 8-bit image, other types as a `RawImage`. Raises DataError."""
     array = _open(path)
     frames, height, width, channels = _shape(path, array)
     index = pick_frame(path, frames, frame)
@@ -49,23 +49,23 @@ def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Ima
         return Image.fromarray(shown)
     if channels in (2, 4):
         raise DataError(
-            f"{path}: {channels} channels of {shown.dtype}: which of them is opacity is not known",
+            f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: it is unknown which one is opacity",
             "save 1 or 3 channels, or uint8",
         )
-    return Deep(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
+    return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
 
 
 def _open(path: Path) -> np.ndarray:
-    """The array, its numbers still in the file."""
+    """The array, mapped from the file."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
-        kind = array.dtype if isinstance(array, np.ndarray) else "several arrays"
-        raise DataError(f"{path}: holds {kind}, expected whole or real numbers", "save a plain array of the pixels")
+        kind = getattr(array, "dtype", "several arrays")
+        raise DataError(f"{path}: holds {kind}, expected integers or real numbers", "save a plain array of the pixels")
     return array
 
 
 def _shape(path: Path, array: np.ndarray) -> tuple[int, int, int, int]:
-    """Frames, height, width, channels. Three axes are (H, W, C) where the last is at most 4, else (frames, H, W)."""
+    """Frames, height, width, channels. Three axes are (H, W, C) if the last is at most 4, else (frames, H, W)."""
     shape = array.shape
     if 0 not in shape:
         if len(shape) == 2:

@@ -1,9 +1,7 @@
-"""Random changes of training images, by modality. The only module that knows albumentations.
+"""Random changes of training images, by modality. The only module that uses albumentations.
 
-Geometry that is the same for every image (orientation, resize, padding) and normalisation are not here: an
-image comes in as (S, S, C) uint8 and leaves as (S, S, C) uint8.
-
-What each policy does and leaves out is in `POLICIES`, with its source. The names in brackets there:
+Images come in and leave as (S, S, C) uint8; orientation, resizing, padding and normalisation happen elsewhere.
+`POLICIES` states what each policy does and leaves out, with its source in brackets:
 Tellez 2019, arXiv 1902.06543 (stain in histology); Elgendi 2021, Front Med 8:629134 (chest X-ray);
 DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound); He 2021, arXiv 2111.06377 (MAE).
 """
@@ -28,9 +26,9 @@ class Policy:
     """A set of random changes.
 
     Attributes:
-        build: (size S in px, flips allowed, colour: three channels) -> list of albumentations transforms.
-        flips: whether it mirrors images when that is allowed.
-        text: what it does, what it must not do and why, in one line.
+        build: (size S in px, whether flips are allowed, whether images have colour) -> albumentations transforms.
+        flips: whether the policy mirrors images if flips are allowed.
+        text: one line: what the policy does, what it must not do, and why.
     """
 
     build: Callable[[int, bool, bool], list[Any]]
@@ -39,16 +37,15 @@ class Policy:
 
 
 class Augmenter:
-    """Applies one policy; the result depends on the image and the seed alone.
+    """Applies one policy; the result depends on nothing but the image and the seed.
 
-    What was drawn before, in which process and by how many workers makes no difference, so a resumed run
-    and a run with another number of workers see the same images. May be pickled.
+    So a resumed run, and a run with another number of workers, see the same images. Can be pickled.
 
     Args:
         policy: a key of `POLICIES`.
         size: side S of the images, px.
         channels: C, 1 to 4. Colour changes need exactly 3.
-        flips: False forbids mirror images; a policy that mirrors keeps its turns.
+        flips: False forbids mirroring; turns remain.
 
     Raises:
         UsageError: there is no such policy.
@@ -64,8 +61,8 @@ class Augmenter:
         """(S, S, C) uint8 -> (S, S, C) uint8, contiguous; policy `none` returns the same array.
 
         Args:
-            image: left as it is.
-            seed: non-negative numbers, always equally many; in training (run seed, epoch, image index).
+            image: not changed.
+            seed: non-negative numbers, always the same count; in training (run seed, epoch, image index).
         """
         shape = (self.size, self.size, self.channels)
         assert image.shape == shape and image.dtype == np.uint8, (image.shape, image.dtype, shape)
@@ -87,26 +84,20 @@ class Augmenter:
     def _build(self) -> None:
         A = _albumentations()
         transforms = POLICIES[self.policy].build(self.size, self.flips, self.channels == 3)
-        # albumentations draws from two generators that all transforms share, nested ones too. It seeds them once;
-        # we set their state on each call instead. Without a seed every worker would draw the same (its issue 266).
+        # albumentations draws from two generators that all transforms share, and seeds them once. We set their state
+        # on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
         self._compose = A.Compose(transforms, seed=0)
         self._numpy, self._python = np.random.Generator(np.random.PCG64(0)), random.Random(0)
         self._compose.set_random_state(self._numpy, self._python)
 
 
 def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
-    """Raise if mirroring would turn an image of one class into an image of another.
+    """Raise UsageError if the policy mirrors and two class names differ only by their side.
 
-    That is so where two class names differ only by their side: kidney-L and kidney-R, left lung and right
-    lung, OD and OS. A side is a word of its own (`kidney_l`, `kidneyL`), never a letter within one.
-
-    Raises:
-        UsageError: the policy mirrors, flips are allowed, and two such classes exist.
+    Examples are kidney-L and kidney-R, left lung and right lung, OD and OS. A side is a separate word (`kidney_l`,
+    `kidneyL`), never a letter within one.
     """
-    if not (flips and POLICIES[policy].flips):
-        return
-    pair = mirrored_pair(classes)
-    if pair is not None:
+    if flips and POLICIES[policy].flips and (pair := mirrored_pair(classes)) is not None:
         keep = ", ".join(key for key, value in POLICIES.items() if not value.flips)
         raise UsageError(
             f"classes '{pair[0]}' and '{pair[1]}' differ only by left and right, and policy '{policy}' "
@@ -116,7 +107,7 @@ def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
 
 
 def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
-    """Two class names that differ only by their side, the left one first; None where there are none."""
+    """Two class names that differ only by their side, the left one first; None if there are none."""
     seen: dict[tuple[str, ...], dict[str, str]] = {}  # words without the side -> {"left" or "right": class}
     for name in classes:
         words = _words(name)
@@ -132,7 +123,7 @@ def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a class name in lower case: split at signs, digits, capitals and around the long side words."""
+    """The lower-case words of a class name, split at punctuation, digits, capitals and the long words for sides."""
     words: list[str] = []
     for part in _LONG_SIDES.split(name):
         words += [part] if _LONG_SIDES.fullmatch(part) else re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+", part)
@@ -140,21 +131,20 @@ def _words(name: str) -> list[str]:
 
 
 def _albumentations() -> Any:
-    """The library, imported on demand: it takes a second, and without the variable it asks the network for updates."""
-    said = os.environ.get("NO_ALBUMENTATIONS_UPDATE")
-    os.environ["NO_ALBUMENTATIONS_UPDATE"] = said or "1"
+    """The library, imported on demand: it takes a second, and looks for updates online unless the variable is set."""
+    before = os.environ.get("NO_ALBUMENTATIONS_UPDATE")
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = before or "1"
     try:
         import albumentations
     finally:
-        if said is None:
+        if before is None:
             del os.environ["NO_ALBUMENTATIONS_UPDATE"]
     return albumentations
 
 
 @contextlib.contextmanager
 def without_opencv_threads() -> Iterator[None]:
-    """Meanwhile OpenCV computes in the calling thread: its own would compete with torch's and with loader processes,
-    and a process that is forked while they live may wait for them for ever."""
+    """Keep OpenCV to the calling thread: its own threads compete with torch and the loaders, and can hang a fork."""
     import cv2
 
     threads = cv2.getNumThreads()
@@ -166,7 +156,7 @@ def without_opencv_threads() -> Iterator[None]:
 
 
 def _symmetry(flips: bool) -> Any:
-    """Each of the 8 symmetries of the square alike, or of the 4 quarter turns where mirroring is forbidden."""
+    """One of the 8 symmetries of the square, or of the 4 quarter turns if flips are forbidden, equally likely."""
     A = _albumentations()
     return A.SquareSymmetry(p=1) if flips else A.RandomRotate90(p=1)
 
@@ -181,7 +171,7 @@ def _affine(rotate: float, shift: float, scale: float, p: float) -> Any:
         rotate=(-rotate, rotate),
         translate_percent=(-shift, shift),
         scale=(1 - scale, 1 + scale),
-        keep_ratio=True,  # else the axes scale apart, which changes the shape of cells and organs
+        keep_ratio=True,  # otherwise the axes scale separately, which changes the shape of cells and organs
         border_mode=0,
         fill=0,
         p=p,
@@ -219,7 +209,7 @@ def _none(size: int, flips: bool, colour: bool) -> list[Any]:
 def _light(size: int, flips: bool, colour: bool) -> list[Any]:
     A = _albumentations()
     margin = max(1, round(0.1 * size))
-    # A crop of a padded image shifts and scales as an affine does, at a quarter of its time.
+    # A crop of a padded image shifts and scales like an affine transform, in a quarter of the time.
     least, most = (((1 + change) * size / (size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
     crop = A.RandomResizedCrop((size, size), scale=(least, min(1.0, most)), ratio=(1.0, 1.0))
     return [*_mirror(flips), A.Pad(margin, border_mode=0, fill=0), crop]
@@ -243,7 +233,7 @@ def _blood_smear(size: int, flips: bool, colour: bool) -> list[Any]:
 
 def _histology(size: int, flips: bool, colour: bool) -> list[Any]:
     A = _albumentations()
-    # "random_preset" because "macenko" fails on a blank patch and "vahadane" turns a white one black.
+    # "macenko" fails on a blank patch, and "vahadane" turns a white patch black.
     stain = A.HEStain(
         method="random_preset", intensity_scale_range=(0.8, 1.2), intensity_shift_range=(-0.1, 0.1), p=0.5
     )

@@ -1,4 +1,4 @@
-"""Which window a run takes, found once over its training images and then fixed."""
+"""Choose the window of a run from its training images."""
 
 from __future__ import annotations
 
@@ -9,112 +9,112 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.imaging.decode import decode, inspect
-from vitmed.imaging.decoded import Deep, FileFacts
+from vitmed.imaging.decode import decode, read_header
+from vitmed.imaging.decoded import ImageHeader, RawImage
 from vitmed.imaging.rasters import PNG
-from vitmed.imaging.window import Linear, Window, is_own, own_index
+from vitmed.imaging.window import Linear, Window, file_window_index, is_file_window
 
-IMAGES = 256  # images that the percentiles are taken from, evenly spread over the training images
+IMAGES = 256  # images behind the percentiles, evenly spread over the training images
 VALUES = 2**16  # values of each of them, drawn with a fixed seed
-LOW, HIGH = 0.5, 99.5  # percentiles that become black and white, as nnU-Net has them (Isensee 2021)
-MUCH = 0.05  # a share of saturated pixels that is told
-EIGHT = (".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
+LOW, HIGH = 0.5, 99.5  # percentiles that become black and white, as in nnU-Net (Isensee 2021)
+MUCH = 0.05  # vitmed reports a larger share of saturated pixels
+EIGHT_BIT = (".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
 
 @dataclass(frozen=True)
-class Settled:
-    """The window of a run, and what is to be said of it."""
+class ChosenWindow:
+    """The window of a run, with notes and warnings for the user."""
 
     window: Window
-    told: list[str] = field(default_factory=list)
-    warned: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
-def settle(
+def choose_window(
     paths: Sequence[Path],
     asked: str | Sequence[float] | None = "auto",
     frame: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Settled:
-    """Make a window definite: `auto` and `percentiles` become what the training images need.
+) -> ChosenWindow:
+    """Resolve `auto` and `percentiles` to the window that the training images need.
 
-    `auto` is None where no image is deep, "dicom" where every image is a DICOM file with a window of its own, else
-    the percentiles. Files that cannot be read are passed over: they are told when all images are checked.
+    `auto` is None if no image needs a window, "dicom" if every image is a DICOM file that stores one, else the
+    percentiles. Unreadable files are skipped here; the data check reports them.
 
     Args:
         paths: the training images.
         asked: `data.window`.
         frame: `data.frame`.
-        progress: called with (done, total) while the heads are looked at.
+        progress: called with (done, total) while the headers are read.
 
     Raises:
         UsageError: a package that reads such files is not installed.
     """
     if asked is None:
-        return Settled(None)
-    deep, flat, several = dict[Path, FileFacts](), 0, 0
+        return ChosenWindow(None)
+    headers, eight_bit = dict[Path, ImageHeader](), 0
     for done, path in enumerate(paths, 1):
-        facts = _deep_facts(path)
-        if isinstance(facts, FileFacts):
-            deep[path] = facts
-            several += facts.windows > 1
+        header = _header_if_windowed(path)
+        if isinstance(header, ImageHeader):
+            headers[path] = header
         else:
-            flat += facts
+            eight_bit += header
         if progress is not None:
             progress(done, len(paths))
-    if not deep:
-        named = asked not in ("auto", "percentiles")
-        return Settled(None, warned=["no training image has more than 8 bits: --window has no effect"] if named else [])
-    kind, warned = _kinds(list(deep.values())), list[str]()
-    if flat:
-        warned.append(
-            f"{flat:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(deep):,} are windowed: "
-            "the two look different, and a model may learn that"
+    if not headers:
+        given = asked not in ("auto", "percentiles")
+        return ChosenWindow(None, [], ["no training image has more than 8 bits: --window has no effect"] * given)
+    kind, warnings = _describe(list(headers.values())), list[str]()
+    if eight_bit:
+        warnings.append(
+            f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} are "
+            "windowed: the two look different, and a model may learn the difference"
         )
-    if asked == "auto" and not flat and all(facts.windows for facts in deep.values()):
+    if asked == "auto" and not eight_bit and all(header.windows for header in headers.values()):
         asked = "dicom"
-    if isinstance(asked, str) and is_own(asked):
-        some = f"; {several:,} files have several, and the window number {own_index(asked)} is taken" if several else ""
-        told = f"{kind}: each by its own window{some} (--window dicom:1 takes the second of each)"
-        return Settled(asked, [told, *_saturated(_own_shares(list(deep), frame, own_index(asked)))], warned)
-    sample, used = _sample(list(deep), frame)
+    if isinstance(asked, str) and is_file_window(asked):
+        index, several = file_window_index(asked), sum(header.windows > 1 for header in headers.values())
+        some = f"; {several:,} files have several, and window number {index} is used" if several else ""
+        note = f"{kind}: each with its own window{some} (--window dicom:1 takes the second of each)"
+        return ChosenWindow(asked, [note, *_saturation(_file_window_shares(list(headers), frame, index))], warnings)
+    parts = [part[0] for path in _spread(list(headers)) if (part := _values(path, frame)) is not None]
+    sample = np.concatenate(parts) if parts else np.empty(0, np.float32)
     if isinstance(asked, str):
         if not len(sample):
-            return Settled(None, warned=warned)
+            return ChosenWindow(None, [], warnings)
         low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
-        if low >= high:  # nearly all values are one
+        if low >= high:  # nearly all values are equal
             low, high = float(sample.min()), float(sample.max())
         window = low, high if high > low else low + 1
-        told = f"{kind}: window {window[0]:g} .. {window[1]:g}, the {LOW} and {HIGH} percentile of {used:,} of "
-        return Settled(window, [f"{told}{len(paths):,} training images"], warned)
+        note = f"{kind}: window {window[0]:g} .. {window[1]:g}, the {LOW} and {HIGH} percentile of {len(parts):,} of "
+        return ChosenWindow(window, [f"{note}{len(paths):,} training images"], warnings)
     window = float(asked[0]), float(asked[1])
-    told = f"{kind}: window {window[0]:g} .. {window[1]:g}, as it was given"
-    return Settled(window, [told, *_saturated([_shares(sample, Linear(*window))])], warned)
+    note = f"{kind}: window {window[0]:g} .. {window[1]:g}, as given"
+    return ChosenWindow(window, [note, *_saturation([_shares(sample, Linear(*window))])], warnings)
 
 
-def _deep_facts(path: Path) -> FileFacts | bool:
-    """The facts of a deep file; else whether it is one of 8 bits (False: it cannot be read)."""
+def _header_if_windowed(path: Path) -> ImageHeader | bool:
+    """The header of an image that needs a window; else True for an 8-bit image, False for an unreadable file."""
     suffix = path.suffix.lower()
-    if suffix in EIGHT:
+    if suffix in EIGHT_BIT:
         return True
     try:
-        if suffix == ".png":  # a million of these are soon looked at
+        if suffix == ".png":  # the common case, made fast
             with path.open("rb") as stream:
                 head = stream.read(25)
             if head.startswith(PNG) and len(head) == 25 and head[24] <= 8:
                 return True
-        facts = inspect(path)
+        header = read_header(path)
     except (DataError, OSError):
         return False
-    return facts if facts.deep else True
+    return header if header.needs_window else True
 
 
-def _kinds(facts: Sequence[FileFacts]) -> str:
-    """What the deep images are, in words."""
-    dicom = sum(f.format == "DICOM" for f in facts)
-    bits = sorted({f.bits for f in facts})
+def _describe(headers: Sequence[ImageHeader]) -> str:
+    """Depth and format of the images, such as "12- to 16-bit DICOM images"."""
+    bits = sorted({header.bits for header in headers})
     depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
-    return f"{depth} {'DICOM ' if dicom == len(facts) else ''}images"
+    return f"{depth} {'DICOM ' if all(header.format == 'DICOM' for header in headers) else ''}images"
 
 
 def _spread(paths: Sequence[Path]) -> list[Path]:
@@ -122,13 +122,13 @@ def _spread(paths: Sequence[Path]) -> list[Path]:
     return [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, min(IMAGES, len(paths))).round().astype(int))]
 
 
-def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Deep] | None:
-    """Some values of the picture, without padding; the same ones every time."""
+def _values(path: Path, frame: int | None) -> tuple[np.ndarray, RawImage] | None:
+    """A reproducible sample of an image's values, without padding."""
     try:
         found = decode(path, frame)
     except DataError:
         return None
-    if not isinstance(found, Deep):
+    if not isinstance(found, RawImage):
         return None
     values = found.values[found.valid] if found.valid is not None and found.valid.any() else found.values.reshape(-1)
     if values.size > VALUES:
@@ -136,14 +136,8 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Deep] | None:
     return values.reshape(-1).astype(np.float64 if values.dtype.itemsize > 4 else np.float32), found
 
 
-def _sample(paths: Sequence[Path], frame: int | None) -> tuple[np.ndarray, int]:
-    """Values of the training images, and of how many images they are."""
-    parts = [part[0] for path in _spread(paths) if (part := _values(path, frame)) is not None]
-    return (np.concatenate(parts) if parts else np.empty(0, np.float32)), len(parts)
-
-
-def _own_shares(paths: Sequence[Path], frame: int | None, index: int) -> list[tuple[float, float]]:
-    """Of some images with a straight window of their own, the shares below and above it."""
+def _file_window_shares(paths: Sequence[Path], frame: int | None, index: int) -> list[tuple[float, float]]:
+    """Shares of values below and above the window that the file stores, for a sample of images with a linear one."""
     shares = []
     for path in _spread(paths):
         part = _values(path, frame)
@@ -153,15 +147,13 @@ def _own_shares(paths: Sequence[Path], frame: int | None, index: int) -> list[tu
 
 
 def _shares(values: np.ndarray, window: Linear) -> tuple[float, float]:
-    """Shares of values that lie below and above a window."""
+    """Shares of values below and above a window."""
     return (float(np.mean(values < window.low)), float(np.mean(values > window.high))) if len(values) else (0.0, 0.0)
 
 
-def _saturated(shares: Sequence[tuple[float, float]]) -> list[str]:
-    """A line where many pixels lie outside of the window."""
-    if not shares:
-        return []
-    black, white = np.mean(shares, axis=0)
+def _saturation(shares: Sequence[tuple[float, float]]) -> list[str]:
+    """A note if many pixels lie outside the window."""
+    black, white = np.mean(shares, axis=0) if shares else (0.0, 0.0)
     if black + white <= MUCH:
         return []
-    return [f"outside of the window lie {black + white:.0%} of the pixels: {black:.0%} become black, {white:.0%} white"]
+    return [f"{black + white:.0%} of the pixels lie outside the window: {black:.0%} become black, {white:.0%} white"]

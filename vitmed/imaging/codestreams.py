@@ -1,5 +1,4 @@
-"""Size and depth from the head of a JPEG, JPEG-LS or JPEG 2000 stream, so that no pixel is decoded before the size is
-known (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
+"""Size and depth from the header of a JPEG, JPEG-LS or JPEG 2000 stream (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 
 
 
 class Stream(NamedTuple):
-    """What a stream holds: pixels, components, bits of a component, and whether the values are signed."""
+    """What the header states: pixels, components, bits per component, and whether values are signed."""
 
     width: int
     height: int

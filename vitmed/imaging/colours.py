@@ -1,4 +1,4 @@
-"""From any 8-bit picture of Pillow's to grey or RGB: turned upright, in sRGB, transparency on black."""
+"""Convert any 8-bit Pillow image to grey or RGB: upright, in sRGB, transparency on black."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, ImageCms, ImageOps
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 STRIP = 2**22  # pixels that are composited at a time
-LEVELS = 2  # a profile that changes no colour by more than this is taken for sRGB
+LEVELS = 2  # a profile that changes no colour by more than this counts as sRGB
 
 
 def to_mode(image: Image.Image, channels: int) -> Image.Image:
@@ -19,8 +19,11 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
     profile = image.info.get("icc_profile")
     if image.mode == "P":
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
-    if profile and image.mode in ("RGB", "RGBA", "CMYK"):
-        image = _to_srgb(image, profile)
+    if profile and image.mode in ("RGB", "RGBA", "CMYK") and (change := _transform(profile, image.mode)) is not None:
+        if image.mode == "CMYK":
+            image = change.apply(image)
+        else:
+            change.apply_in_place(image)
     alpha = image.has_transparency_data
     if channels in (2, 4):
         return image.convert("RGBA").convert(MODES[channels])
@@ -32,7 +35,7 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
 
 
 def _on_black(image: Image.Image) -> Image.Image:
-    """RGBA -> RGB, in strips: a large picture is not held three times."""
+    """RGBA -> RGB, in strips, since the whole would need three copies of the image."""
     out = Image.new("RGB", image.size)
     rows = max(1, STRIP // image.width)
     for top in range(0, image.height, rows):
@@ -42,19 +45,9 @@ def _on_black(image: Image.Image) -> Image.Image:
     return out
 
 
-def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    change = _transform(profile, image.mode)
-    if change is None:
-        return image
-    if image.mode == "CMYK":
-        return change.apply(image)
-    change.apply_in_place(image)
-    return image
-
-
 @lru_cache(maxsize=16)
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """From a profile to sRGB; None where it is sRGB, damaged, or of other channels than the picture."""
+    """From a profile to sRGB; None if it is sRGB, damaged, or does not fit the mode."""
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         change = ImageCms.buildTransform(

@@ -1,4 +1,4 @@
-"""Which decoders made the pixels: one string that changes with every library and source file that decodes."""
+"""The versions of all decoders in one string, which changes with every library and source file that decodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from importlib import metadata
 from pathlib import Path
 
-# Distributions that decode a file, or compute with its pixels. Those that are not installed count as absent.
+# Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
 DECODERS = (
     "pillow", "numpy",
     "opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python",
@@ -15,9 +15,9 @@ DECODERS = (
 
 
 def decoding_version() -> str:
-    """16 hexadecimal digits: vitmed's own sources in `imaging/` and the versions of `DECODERS`; imports none of them.
+    """16 hexadecimal digits from vitmed's sources in `imaging/` and the versions of `DECODERS`, without an import.
 
-    Whatever is kept of decoded pixels carries this string, so an upgrade makes it anew.
+    Everything kept from decoded pixels carries this string, so an upgrade makes it again.
     """
     digest = hashlib.sha256()
     for name in DECODERS:

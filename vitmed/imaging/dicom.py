@@ -1,5 +1,5 @@
-"""DICOM: the modality LUT is applied, the windows of the file are passed on, colour becomes RGB (PS3.3, C.7.6.3
-and C.11). Read by pydicom and its decoders, the extra `dicom`."""
+"""DICOM: applies the modality LUT, passes the file's windows on, converts colour to RGB (PS3.3, C.7.6.3 and C.11).
+Needs pydicom and its decoders, the extra `dicom`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.process import Shared
+from vitmed.core.process import SharedContext
 from vitmed.imaging.codestreams import read_stream
-from vitmed.imaging.decoded import BYTES, Deep, FileFacts, Least, pick_frame, refuse_large
-from vitmed.imaging.window import Linear, Own, Sigmoid, Table
+from vitmed.imaging.decoded import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
 DEFLATED = "1.2.840.10008.1.2.1.99"
 RLE = "1.2.840.10008.1.2.5"
-# The decoders that are safe with damaged files: the first one installed is used, and no other is tried if it fails.
-# pyjpegls, for one, never ends on some truncated streams.
+# Decoders that are safe with damaged files (pyjpegls, for example, never ends on some truncated streams). vitmed uses
+# the first one installed, and tries no other if it fails.
 DECODERS = {
     "1.2.840.10008.1.2.4.50": ("pillow",),  # JPEG, 8 bits
     "1.2.840.10008.1.2.4.80": ("gdcm",),  # JPEG-LS
@@ -53,7 +53,7 @@ def _silence() -> Iterator[None]:
             logger.setLevel(level)
 
 
-QUIET = Shared(_silence)  # pydicom warns of every oddity that it reads nevertheless
+QUIET = SharedContext(_silence)  # pydicom warns about every oddity, even where it reads the file
 
 
 def has_magic(head: bytes) -> bool:
@@ -62,8 +62,8 @@ def has_magic(head: bytes) -> bool:
 
 
 @QUIET
-def facts(path: Path) -> FileFacts:
-    """As `inspect`. Raises DataError; UsageError without pydicom."""
+def read_header(path: Path) -> ImageHeader:
+    """The header of a DICOM file. Raises DataError; UsageError without pydicom."""
     pydicom = _pydicom(path)
     with _plain(path) as stream:
         head = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=list(HEAD))
@@ -71,15 +71,15 @@ def facts(path: Path) -> FileFacts:
     frames, deep = _frames(head), mode in GREY or (bits > 8 and mode != "PALETTE COLOR")
     windows = len(list(_windows(head, 0))) if mode in GREY else 0
     profile = "ICC profile" if "ICCProfile" in head else ""
-    return FileFacts("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows, profile)
+    return ImageHeader("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows, profile)
 
 
 @QUIET
-def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Image:
+def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
     """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB.
 
     Raises:
-        DataError: no picture in it, too large, several frames, or damaged. UsageError: a decoder is missing.
+        DataError: no image in it, too large, several frames, or damaged. UsageError: a decoder is missing.
     """
     pydicom = _pydicom(path)
     with _plain(path) as stream:
@@ -94,17 +94,17 @@ def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Ima
     if mode in GREY:
         inverted = mode == "MONOCHROME1" or str(head.get("PresentationLUTShape", "")).upper() == "INVERSE"
         values = _modality(array, head, index)
-        return Deep(values, bits, None, inverted, tuple(_windows(head, index)), _valid(array, head))
+        return RawImage(values, bits, None, inverted, tuple(_windows(head, index)), _valid(array, head))
     if mode == "PALETTE COLOR":
         from pydicom.pixels import apply_color_lut
 
         array = apply_color_lut(array, head)[..., :3]
-        if array.dtype == np.uint16:  # a palette is a display: its 16 bits are shades between black and white
+        if array.dtype == np.uint16:  # the full range of a palette is black to white
             array = (array >> 8).astype(np.uint8)
     if array.ndim != 3 or array.shape[2] != 3:
         raise DataError(f"{path}: {mode} pixels of shape {array.shape}", "export it as RGB")
     if array.dtype != np.uint8:
-        return Deep(array, bits)
+        return RawImage(array, bits)
     image = Image.fromarray(np.ascontiguousarray(array))
     if profile := head.get("ICCProfile"):
         image.info["icc_profile"] = bytes(profile)
@@ -120,25 +120,25 @@ def _pydicom(path: Path) -> Any:
 
 
 def _plain(path: Path) -> BinaryIO:
-    """The open file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
+    """Open the file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
     from pydicom.filereader import read_file_meta_info
 
     try:
         syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
-    except Exception:  # the reading that follows reports it
+    except Exception:  # the reader reports it later
         syntax = ""
     stream = path.open("rb")
     if syntax == DEFLATED:
         with stream:
             data = stream.read()
-        if len(data) > BYTES or _unfolded(data) > BYTES:
-            raise DataError(f"{path}: unfolds to more than {BYTES:,} bytes, refused", "export it without compression")
+        if len(data) > BYTES or _unpacked_size(data) > BYTES:
+            raise DataError(f"{path}: unpacks to more than {BYTES:,} bytes, refused", "export it without compression")
         return BytesIO(data)
     return stream
 
 
-def _unfolded(data: bytes) -> int:
-    """Bytes of a deflated data set, counted without keeping them; it begins behind the file meta information."""
+def _unpacked_size(data: bytes) -> int:
+    """Bytes of a deflated data set, counted without keeping them. It starts after the file meta information."""
     length = int.from_bytes(data[140:144], "little")  # of (0002,0000), which stands first
     press, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
     rest = data[144 + length :]
@@ -149,11 +149,11 @@ def _unfolded(data: bytes) -> int:
 
 
 def _kind(path: Path, head: Any) -> str:
-    """The photometric interpretation. Raises DataError where there is no picture, or one of an unknown kind."""
+    """The photometric interpretation. Raises DataError if there is no image, or an unknown interpretation."""
     if not head.get("Rows") or not head.get("Columns"):
         what = head.get("SOPClassUID")
         name = getattr(what, "name", None) or head.get("Modality") or "unknown"
-        raise DataError(f"{path}: a DICOM file without a picture ({name})", "remove it")
+        raise DataError(f"{path}: a DICOM file without an image ({name})", "remove it")
     mode = str(head.get("PhotometricInterpretation", "")).strip().upper()
     if mode not in (*GREY, "PALETTE COLOR", "RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"):
         raise DataError(f"{path}: photometric interpretation {mode!r}, which vitmed does not read", "export it as RGB")
@@ -170,6 +170,7 @@ def _frames(head: Any) -> int:
 
 def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
     """One frame as stored, (H, W) or (H, W, 3); YBR becomes RGB."""
+    from pydicom import dcmread
     from pydicom.pixels import get_decoder, pixel_array
     from pydicom.uid import UID
 
@@ -177,35 +178,28 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
     try:
         decoder = get_decoder(syntax)
     except NotImplementedError:
-        raise DataError(f"{path}: {syntax.name} is not a syntax that vitmed reads", "export single frames") from None
+        raise DataError(f"{path}: vitmed does not read the syntax {syntax.name}", "export single frames") from None
     plugins = DECODERS.get(syntax, decoder.available_plugins)
     plugin = next((name for name in plugins if name in decoder.available_plugins), "")
     if not plugin and (syntax.is_encapsulated or not decoder.is_available):
         raise UsageError(f"{path}: {syntax.name} needs one more package", "pip install 'vitmed[dicom]'")
-    start = stream.tell()  # pydicom has stopped before the pixel data
+    start = stream.tell()  # pydicom stopped before the pixel data
     explicit = stream.read(8)[4:6].isalpha()
     if syntax.is_encapsulated:
         stream.seek(start + (12 if explicit else 8))
         _check_stream(path, stream, head, index, syntax)
-    if syntax == DEFLATED or explicit == syntax.is_implicit_VR:  # pydicom reads these only as a whole file
-        import pydicom
-
-        if path.stat().st_size > BYTES:
-            raise DataError(f"{path}: too large a file to be read as a whole", "export single frames")
-        stream.seek(0)
-        return _frame(pixel_array(pydicom.dcmread(stream), index=index, decoding_plugin=plugin))
+    whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
+    if whole and path.stat().st_size > BYTES:
+        raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
     stream.seek(0)
-    return _frame(pixel_array(stream, index=index, decoding_plugin=plugin))
-
-
-def _frame(array: np.ndarray) -> np.ndarray:
+    array = pixel_array(dcmread(stream) if whole else stream, index=index, decoding_plugin=plugin)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _check_stream(path: Path, stream: BinaryIO, head: Any, index: int, syntax: str) -> None:
-    """Raise DataError where a compressed frame is larger than the head says: it would unfold without bounds.
+    """Raise DataError if a compressed frame is larger than the header states, so decoding has no bound.
 
-    The stream stands behind tag, VR and length of the pixel data.
+    The stream is positioned after tag, VR and length of the pixel data.
     """
     from pydicom.encaps import get_frame
 
@@ -217,16 +211,16 @@ def _check_stream(path: Path, stream: BinaryIO, head: Any, index: int, syntax: s
     if syntax == RLE:
         expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
         if len(data) > 2 * expected + 2**16:
-            raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it anew")
+            raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
         return
     found = read_stream(data)
     if found is None or (found.width, found.height) != (columns, rows):
-        holds = "no picture" if found is None else f"{found.width:,} x {found.height:,} px"
-        raise DataError(f"{path}: says {columns:,} x {rows:,} px and holds {holds}", "export it anew")
+        holds = "no image" if found is None else f"{found.width:,} x {found.height:,} px"
+        raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
 
 
 def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:
-    """Where a frame's settings stand: its own functional group, the shared one, the data set (PS3.3, C.7.6.16)."""
+    """Where a frame's settings may be: its own functional group, the shared one, the data set (PS3.3, C.7.6.16)."""
     frames = head.get("PerFrameFunctionalGroupsSequence") or []
     for item in (*frames[index : index + 1], *(head.get("SharedFunctionalGroupsSequence") or [])[:1]):
         yield from (item.get(sequence) or [])[:1]
@@ -252,8 +246,8 @@ def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:
     return np.add(values, intercept, out=values)
 
 
-def _windows(head: Any, index: int) -> Iterator[Own]:
-    """The windows of a frame: tables first, as pydicom prefers them, then centre and width (PS3.3, C.11.2)."""
+def _windows(head: Any, index: int) -> Iterator[FileWindow]:
+    """The windows of a frame: tables first, as in pydicom, then centre and width (PS3.3, C.11.2)."""
     from pydicom.pixels import apply_voi
 
     for at, item in enumerate(head.get("VOILUTSequence") or []):
@@ -279,7 +273,7 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _valid(array: np.ndarray, head: Any) -> np.ndarray | None:
-    """Where the picture is, without the padding around it (PS3.3, C.7.5.1.1.2)."""
+    """Mask of the image without the padding around it (PS3.3, C.7.5.1.1.2)."""
     padding = head.get("PixelPaddingValue")
     if padding is None or padding == "":
         return None

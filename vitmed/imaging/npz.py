@@ -1,8 +1,7 @@
-"""MedMNIST files as if they were folders: `bloodmnist_224.npz/train/7/000123` is an image.
+"""MedMNIST files read like folders: `bloodmnist_224.npz/train/7/000123` is an image (split/class number/index).
 
 A file holds `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`, (N, 1) or (N,)
-whole numbers. Its members are unpacked once into the cache and mapped into memory, so that no more of them is read
-than is looked at. Paths below such a file are split/number of the class/index in the split.
+integers. Its members are unpacked once into the cache and mapped into memory, so only what is used is read.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ import numpy as np
 from filelock import FileLock
 
 from vitmed.core.cache_folder import cache_folder
+from vitmed.core.downloads import ROOM, check_room
 from vitmed.core.errors import DataError, UsageError
 
 SPLITS = ("train", "val", "test")
 BLOCK = 1 << 20  # bytes
-CLASSES = 10_000  # a label beyond that is no class
+CLASSES = 10_000  # larger labels are not classes
 OTHER = "vitmed reads the files of MedMNIST: {train,val,test}_{images,labels}, images uint8"
 
 
@@ -40,26 +40,26 @@ class Split(NamedTuple):
 
 
 def is_npz(path: str | Path) -> bool:
-    """Whether the path is that of an .npz file that is there."""
+    """Whether the path is an existing .npz file."""
     return str(path).lower().endswith(".npz") and Path(path).is_file()
 
 
 def file_of(path: str | Path) -> Path | None:
-    """The .npz file that the path is or lies in; None for all other paths, also for a folder of such a name."""
-    if ".npz" not in str(path).lower():  # a million paths come here
+    """The .npz file at the path or above it; None for other paths, and for a folder with such a name."""
+    if ".npz" not in str(path).lower():  # fast: called for millions of paths
         return None
     path = Path(path)
     return next((p for p in (path, *path.parents) if p.suffix.lower() == ".npz" and p.is_file()), None)
 
 
 def inside(path: str | Path) -> bool:
-    """Whether the path is one below an .npz file, as an image of it has."""
+    """Whether the path lies below an .npz file, as its images do."""
     file = file_of(path)
     return file is not None and file != Path(path)
 
 
 def read(path: Path) -> np.ndarray:
-    """(H, W) or (H, W, 3) uint8: the image that a path below an .npz file means. Raises DataError."""
+    """(H, W) or (H, W, 3) uint8: the image at a path below an .npz file. Raises DataError."""
     file = file_of(path)
     assert file is not None, path
     parts = path.relative_to(file).parts
@@ -68,11 +68,11 @@ def read(path: Path) -> np.ndarray:
         part = open_npz(file)[split]
         if int(index) >= 0 and int(label) == part.labels[int(index)]:
             return np.ascontiguousarray(part.images[int(index)])
-    raise DataError(f"{path}: no such image in {file.name}", "the file has changed, or is another one")
+    raise DataError(f"{path}: no such image in {file.name}", "the file has changed: restore it, or name the right one")
 
 
 def content(path: Path) -> bytes:
-    """What the hash of an image is taken of: the bytes of a file, or the pixels of an image in an .npz file.
+    """The bytes that identify an image: those of its file, or its pixels in an .npz file.
 
     Raises:
         OSError: no such file. DataError: no such image in the .npz file.
@@ -84,7 +84,7 @@ def open_npz(file: Path) -> dict[str, Split]:
     """The splits of a file, in the order train, val, test.
 
     Raises:
-        DataError: not an .npz file of this kind, damaged, or changed under our hands.
+        DataError: not a MedMNIST file, damaged, or changed while it was read.
         UsageError: the cache cannot be written.
     """
     try:
@@ -102,15 +102,13 @@ def _open(file: Path, size: int, changed: int) -> dict[str, Split]:
         if not place.is_dir():
             for made in (folder.parent, folder):
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with FileLock(folder / "lock"):  # one process unpacks; the system frees the lock of one that dies
+            with FileLock(folder / "lock"):  # one process unpacks; the system releases the lock of a dead process
                 if not place.is_dir():
                     _unpack(file, folder, place)
         arrays = {member.stem: np.load(member, mmap_mode="r", allow_pickle=False) for member in place.glob("*.npy")}
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"{folder}: cannot be used ({reason})", "make room, or name another disk: VITMED_CACHE=FOLDER"
-        ) from None
+        raise UsageError(f"{folder}: cannot be used ({reason})", ROOM) from None
     splits = {}
     for name in SPLITS:
         if f"{name}_images" in arrays:
@@ -124,7 +122,7 @@ def _open(file: Path, size: int, changed: int) -> dict[str, Split]:
 
 
 def _unpack(file: Path, folder: Path, place: Path) -> None:
-    """Write the members that we use as .npy files, all or none; what an older version of the file left is removed."""
+    """Write the images and labels as .npy files, all or none; remove those of an older version of the file."""
     part = folder / "part"
     for old in folder.iterdir():
         if old.is_dir():
@@ -133,13 +131,7 @@ def _unpack(file: Path, folder: Path, place: Path) -> None:
     try:
         with _opened(file) as archive:
             members = _members(file, archive)
-            total = sum(info.file_size for info in members)
-            free = shutil.disk_usage(folder).free
-            if total > free:
-                raise UsageError(
-                    f"{folder}: {file.name} unpacked is {total / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free",
-                    "make room, or name another disk: VITMED_CACHE=FOLDER",
-                )
+            check_room(folder, sum(info.file_size for info in members))
             for info in members:
                 with archive.open(info) as source, (part / info.filename).open("wb") as target:
                     shutil.copyfileobj(source, target, BLOCK)  # stops at the stated size, and checks the CRC
@@ -151,7 +143,7 @@ def _unpack(file: Path, folder: Path, place: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive; whatever is wrong with its bytes becomes a DataError."""
+    """The archive; an error in its bytes becomes a DataError."""
     try:
         stream = file.open("rb")
     except OSError as error:
@@ -169,7 +161,7 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _members(file: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The members to unpack, each checked by its header alone: type, shape, and that its size is what they say."""
+    """The members to unpack, checked by their headers: type, shape, and a size that agrees with both."""
     names = archive.namelist()
     have = [name for name in SPLITS if f"{name}_images.npy" in names]
     if not have or any(f"{name}_labels.npy" not in names for name in have):
@@ -184,36 +176,36 @@ def _members(file: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
         if dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)) or 0 in shape:
             raise DataError(
                 f"{file}: {name}_images is {dtype} {shape}, expected uint8 (N, H, W) or (N, H, W, 3)",
-                "a volume (MedMNIST 3D) is no image; save its slices" if len(shape) == 4 else OTHER,
+                "vitmed reads no volumes (MedMNIST 3D); save the slices" if len(shape) == 4 else OTHER,
             )
         if len(rows) == 2 and rows[1] > 1:
             raise DataError(
-                f"{file}: {name}_labels is {rows}: {rows[1]} findings per image (multi-label); vitmed tells one class",
-                "choose one finding and save its column as labels of shape (N, 1)",
+                f"{file}: {name}_labels is {rows}: {rows[1]} labels per image (multi-label), expected one",
+                "choose one of them and save its column as labels of shape (N, 1)",
             )
         if kind.kind not in "iub" or len(rows) not in (1, 2) or rows[0] != shape[0]:
-            raise DataError(f"{file}: {name}_labels is {kind} {rows}, expected whole numbers ({shape[0]}, 1)", OTHER)
+            raise DataError(f"{file}: {name}_labels is {kind} {rows}, expected integers ({shape[0]}, 1)", OTHER)
         members += [images, labels]
     return members
 
 
 def _header(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type that a member states. Raises DataError where it has more or fewer bytes than that."""
+    """Shape and type that a member states. Raises DataError if its size disagrees."""
     with archive.open(info) as stream:
         try:
             version = np.lib.format.read_magic(stream)
-            if version != (1, 0):  # the later ones are for headers that no image has, of up to 4 GB
+            if version != (1, 0):  # later versions allow headers of up to 4 GB, which no image has
                 raise ValueError(f"version {version[0]}.{version[1]} of the format")
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=10_000)
         except (ValueError, TypeError, EOFError) as error:
-            raise DataError(f"{file}: {info.filename} is no array ({error})", OTHER) from None
+            raise DataError(f"{file}: {info.filename} is not an array ({error})", OTHER) from None
         begin = stream.tell()
     if dtype.hasobject:
         raise DataError(f"{file}: {info.filename} holds Python objects, which can run programs", "do not use this file")
     size = begin + math.prod(shape) * dtype.itemsize
     if size != info.file_size:
         raise DataError(
-            f"{file}: {info.filename} says {dtype} {shape}, {size:,} bytes, but has {info.file_size:,}",
+            f"{file}: {info.filename} states {dtype} {shape}, {size:,} bytes, but has {info.file_size:,}",
             "copy or fetch it again",
         )
     return shape, dtype

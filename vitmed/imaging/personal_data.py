@@ -1,4 +1,4 @@
-"""What looks like a person: in file names, and in the metadata that travel inside an image file."""
+"""Personal data in file names and in the metadata of image files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from vitmed.imaging.dicom import QUIET
 
-# Marks in the bytes of a file without which there is nothing to look for: most files end here.
+# A file without any of these bytes has no metadata to search; most files have none.
 MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
 EXIF_FIELDS = {
     0x013B: "Artist",
@@ -25,8 +25,6 @@ KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|
 NO_PERSON = re.compile(r"anonym|de-?ident|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case", re.I)
 DICOM_FIELDS = ("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames")
 BURNED = {"US": "ultrasound", "SC": "secondary capture", "XA": "angiography"}
-
-
 _YEAR = r"(?:19\d\d|20[0-2]\d)"
 _DATE = rf"{_YEAR}(?:[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01]))?(?!\d)"
 _NAME = r"(?:[A-Z]{2,}|[A-Z][a-z]+(?:-[A-Z][a-z]+)?)"
@@ -35,7 +33,7 @@ _NAMES = re.compile(
     rf"(?<![A-Za-z0-9])(?:({_NAME})[_ ,.-]+({_NAME})[_ ,.-]+{_DATE}|"
     rf"{_DATE}[_ ,.-]+({_NAME})[_ ,.-]+({_NAME})(?![A-Za-z]))"
 )
-# Words that stand where a name would: of cameras, slides, organs and views.
+# Words that look like names: cameras, slides, organs and views.
 _WORDS = (
     "img image scan slide slice cell cells thin thinf thick original copy frame crop patch tile stain series study "
     "view left right front side normal abnormal positive negative benign malignant infected uninfected parasitized "
@@ -58,9 +56,9 @@ PATTERNS = {
 
 
 def looks_like_a_person(text: str) -> str | None:
-    """What in a file name or a comment looks like a person: "a name", "a date of birth", "an e-mail address", ...
+    """What looks like a person in a file name or comment, such as "a name" or "an e-mail address"; None for nothing.
 
-    Patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` is called a name, `jdoe3` is not.
+    It matches patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` is called a name, `jdoe3` is not.
     """
     for what, expression in PATTERNS.items():
         if expression.search(text):
@@ -72,19 +70,19 @@ def looks_like_a_person(text: str) -> str | None:
 
 
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
-    """Fields of the metadata that look like a person or tell where the picture was taken: names, never values."""
+    """Names, never values, of metadata fields that look like a person or locate the picture."""
     if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
         return _dicom(data)
     head = data if data[:4] == b"\x89PNG" else data[: 1 << 18]
     if not any(mark in head for mark in MARKS):
         return ()
     found: set[str] = set()
-    # Pillow warns of, and raises for, much that a damaged file may hold; the decoder will tell of that.
+    # Pillow warns and raises for many kinds of damage, which the decoder reports.
     with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
         found |= _exif(image)
         texts = dict(image.info)
         if isinstance(image, ImageFile.ImageFile) and image.format == "PNG":
-            texts |= getattr(image, "text", {})  # also what stands behind the pixels
+            texts |= getattr(image, "text", {})  # also texts after the pixels
         for key, value in texts.items():
             text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
             if key in ("exif", "icc_profile", "photoshop") or not isinstance(text, str) or not text.strip():
@@ -98,14 +96,10 @@ def _exif(image: Image.Image) -> set[str]:
     found = set()
     exif = image.getexif()
     inner = exif.get_ifd(ExifTags.IFD.Exif)
-    for tag, name in EXIF_FIELDS.items():
-        value = exif.get(tag, inner.get(tag))
-        if value and str(value).strip(" \x00'b"):
-            found.add(f"EXIF {name}")
-    for tag, name in TEXT_FIELDS.items():
+    for tag, name in (EXIF_FIELDS | TEXT_FIELDS).items():
         value = exif.get(tag, inner.get(tag))
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
-        if looks_like_a_person(text[:2000]):
+        if text.strip(" \x00") if tag in EXIF_FIELDS else looks_like_a_person(text[:2000]):
             found.add(f"EXIF {name}")
     position = exif.get_ifd(ExifTags.IFD.GPSInfo)
     if 2 in position or 4 in position:  # latitude, longitude
@@ -115,13 +109,13 @@ def _exif(image: Image.Image) -> set[str]:
 
 @QUIET
 def _dicom(data: bytes) -> tuple[str, ...]:
-    """Of a DICOM file, where pydicom is installed: fields that are filled, and marks of text inside the picture."""
+    """Filled fields of a DICOM file, and signs of text in the picture; empty without pydicom."""
     try:
         import pydicom
     except ImportError:
         return ()
     found = []
-    with contextlib.suppress(Exception):  # a damaged file is the reader's to name
+    with contextlib.suppress(Exception):  # the decoder reports a damaged file
         tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
         head = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
         for name in DICOM_FIELDS:
@@ -131,5 +125,5 @@ def _dicom(data: bytes) -> tuple[str, ...]:
         if str(head.get("BurnedInAnnotation", "")).upper() == "YES":
             found.append("DICOM BurnedInAnnotation YES")
         elif (modality := str(head.get("Modality", ""))) in BURNED:
-            found.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the picture")
+            found.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The deterministic way from a file to the network's input: decode, window, make square, normalise."""
+"""From a file to the network's input, deterministically: decode, window, make square, normalise."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from PIL import Image, ImageOps
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.imaging.decode import decode, picture
-from vitmed.imaging.decoded import Deep
+from vitmed.imaging.decode import decode, to_8_bit
+from vitmed.imaging.decoded import RawImage
 from vitmed.imaging.window import Window
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The deterministic way from a decoded image to the network's input.
+    """How an image becomes the network's input.
 
     Attributes:
         image_size: side S of the square, px.
         channels: C.
         resize: "pad", "squash" or "crop"; antialiased by Pillow.
         normalize: "imagenet", "half", "image" or "given"; see `DataConfig.normalize`.
-        mean, std: of the channels, for "given": one number, one for each of R, G, B, or one a channel.
+        mean, std: for "given": one number, one each for R, G and B, or one per channel.
         interpolation: a key of `RESAMPLING`.
-        frame: which of several frames of a file; None refuses files that have several.
+        frame: the frame to read of a file with several; None refuses such files.
         window: how values of more than 8 bits become grey levels; None refuses such files.
     """
 
@@ -47,10 +47,10 @@ class Preprocessing:
 
     @classmethod
     def of(cls, config: Config | PretrainConfig) -> Preprocessing:
-        """What a configuration asks for."""
+        """The preprocessing that a configuration describes."""
         data, model = config.data, config.model
         mean, std = (None if values is None else tuple(values) for values in (data.mean, data.std))
-        window: Window = None  # also where it is not settled: then no deep image is read
+        window: Window = None  # also before it is chosen: until then vitmed reads 8-bit images only
         if isinstance(data.window, list):
             window = data.window[0], data.window[1]
         elif data.window not in ("auto", "percentiles"):
@@ -68,24 +68,24 @@ class Preprocessing:
         """Decode a file and make it square: (S, S, C) uint8.
 
         Raises:
-            DataError: as `read_image`; and where padding would leave less than a pixel of a long, thin image.
+            DataError: as `read_image`; also if padding would leave less than a pixel of a long, thin image.
         """
         path = Path(path)
-        return self.square(path, decode(path, self.frame, self.least))
+        return self.square(path, decode(path, self.frame, self.min_size))
 
-    def square(self, path: Path, found: Deep | Image.Image) -> np.ndarray:
-        """What `decode` returned for a file, made square: (S, S, C) uint8. Raises as `read`."""
-        image = picture(path, found, self.channels, self.window)
+    def square(self, path: Path, found: RawImage | Image.Image) -> np.ndarray:
+        """Make square what `decode` returned for a file: (S, S, C) uint8. Raises as `read`."""
+        image = to_8_bit(path, found, self.channels, self.window)
         if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
             width, height = image.size
             raise DataError(
-                f"{path}: {width} x {height} px is too thin to be padded to {self.image_size} px",
+                f"{path}: {width} x {height} px is too thin to pad to {self.image_size} px",
                 "--resize squash or crop",
             )
         return self.fit(image)
 
-    def least(self, size: tuple[int, int]) -> tuple[int, int]:
-        """How small an image of so many px may be decoded: twice the size that it is then resized to."""
+    def min_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The smallest (width, height) at which a file of this size may be decoded: twice its size after resizing."""
         side, (width, height) = 2 * self.image_size, size
         if self.resize == "squash":
             return side, side
@@ -102,7 +102,7 @@ class Preprocessing:
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
         """(B, S, S, C) uint8 -> (B, C, S, S) float32 of about mean 0 and standard deviation 1, on the same device."""
         B, S, _, C = images.shape
-        # Whole rows, channels interleaved: four times as fast on a CPU as arithmetic along an axis of C numbers.
+        # On whole rows, channels interleaved: on a CPU four times as fast as along an axis of length C.
         x = images.reshape(B, S, S * C).float().div_(255)
         if self.normalize == "image":
             x.sub_(_channel_mean(x, C).repeat(1, 1, S))
@@ -113,7 +113,7 @@ class Preprocessing:
         return x.view(B, S, S, C).permute(0, 3, 1, 2)
 
     def display(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, C, S, S) normalised float -> (B, S, S, C) uint8 for the eye; "image" is shown as 0.5 + x / 5."""
+        """Undo `normalise` for display: (B, C, S, S) float -> (B, S, S, C) uint8; "image" is shown as 0.5 + x / 5."""
         if self.normalize == "image":
             x = 0.5 + x / 5
         else:
@@ -122,7 +122,7 @@ class Preprocessing:
         return x.mul(255).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
     def constants(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each of so many channels; 0 and 1 where each image has its own."""
+        """Mean and standard deviation for a number of channels; 0 and 1 if `normalize` is "image"."""
         if self.normalize == "given":
             assert self.mean is not None and self.std is not None
             mean, std = self.mean, self.std
@@ -132,7 +132,7 @@ class Preprocessing:
 
 
 def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """One number a channel: grey takes the mean of the three, alpha a half."""
+    """One number per channel: grey takes the mean of the three, alpha a half."""
     if len(values) == channels:
         return values
     colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
@@ -144,25 +144,10 @@ def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
     return x.mean(dim=1).view(len(x), -1, channels).mean(dim=1, keepdim=True)
 
 
-Side = tuple[int, int]
-
-
-def _pad(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
-    return ImageOps.pad(image, side, method)
-
-
-def _squash(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
-    return image.resize(side, method)
-
-
-def _crop(image: Image.Image, side: Side, method: Image.Resampling) -> Image.Image:
-    return ImageOps.fit(image, side, method)
-
-
-RESIZES: dict[str, Callable[[Image.Image, Side, Image.Resampling], Image.Image]] = {
-    "pad": _pad,
-    "squash": _squash,
-    "crop": _crop,
+RESIZES: dict[str, Callable[[Image.Image, tuple[int, int], Image.Resampling], Image.Image]] = {
+    "pad": ImageOps.pad,
+    "squash": Image.Image.resize,
+    "crop": ImageOps.fit,
 }
 RESAMPLING = {
     "bilinear": Image.Resampling.BILINEAR,

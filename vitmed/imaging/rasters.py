@@ -1,4 +1,4 @@
-"""PNG, JPEG, TIFF, BMP, WebP, GIF and JPEG 2000: 8 bits by Pillow, more than that by Pillow or OpenCV, unchanged."""
+"""PNG, JPEG, TIFF, BMP, WebP, GIF and JPEG 2000: Pillow reads 8 bits, Pillow or OpenCV more, without loss."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import numpy as np
 from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
-from vitmed.core.process import Shared
+from vitmed.core.process import SharedContext
 from vitmed.imaging.codestreams import Stream, read_stream
-from vitmed.imaging.decoded import FRAMES, Deep, FileFacts, Least, pick_frame, refuse_large
+from vitmed.imaging.decoded import FRAMES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
-# No other: Pillow would hand a PostScript file, whatever its suffix, to a program outside.
+# Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
 PNG = b"\x89PNG\r\n\x1a\n"
 TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00")
-HEAD = 2**16  # bytes in which the codestream of a JPEG 2000 file begins
-SCANS = 200  # most scans of a JPEG: each passes over the whole picture
+HEAD = 2**16  # bytes within which the codestream of a JPEG 2000 file begins
+SCANS = 200  # most scans of a JPEG; each decodes the whole image
 ORIENTATION = 0x0112
 Tags = TiffImagePlugin.ImageFileDirectory_v2
 
 
-def facts(path: Path) -> FileFacts:
-    """As `inspect`. Raises DataError, and what Pillow raises."""
+def read_header(path: Path) -> ImageHeader:
+    """The header of a raster file. Raises DataError, and errors of Pillow."""
     with path.open("rb") as stream:
         head = stream.read(26)
         if head.startswith(TIFF):
@@ -42,18 +42,18 @@ def facts(path: Path) -> FileFacts:
                 mode, profile = f"{first.get(277, 1)} x {bits} bits", ""
             size = int(first.get(256, 0)), int(first.get(257, 0))
             turned = _orientation(first.get(ORIENTATION, 1))
-            return FileFacts("TIFF", mode, bits, *size, frames, turned, bits > 8 or kind > 1, profile=profile)
+            return ImageHeader("TIFF", mode, bits, *size, frames, turned, bits > 8 or kind > 1, profile=profile)
         with Image.open(stream, formats=FORMATS) as image:
             bits = _bits(image, stream, head)
             turned = _orientation(image.getexif().get(ORIENTATION, 1))
-            return FileFacts(
+            return ImageHeader(
                 str(image.format), image.mode, bits, *image.size, _frames(image), turned, bits > 8,
                 profile=_profile(image),
             )  # fmt: skip
 
 
-def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Image:
-    """Decode. `least` tells how small a JPEG may be decoded. Raises DataError, and what Pillow raises."""
+def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
+    """Decode; a JPEG perhaps at a smaller size, not below `min_size`. Raises DataError, and errors of Pillow."""
     with path.open("rb") as stream:
         head = stream.read(26)
         if head.startswith(TIFF):
@@ -65,19 +65,19 @@ def read(path: Path, frame: int | None, least: Least | None) -> Deep | Image.Ima
                 return _read_deep(path, stream, image, head, index)
             if image.format in ("JPEG", "MPO"):
                 _refuse_many_scans(path, stream)
-                if least is not None:
-                    image.draft(None, least(image.size))
+                if min_size is not None:
+                    image.draft(None, min_size(image.size))
             elif index:
                 _seek(path, image, index)
             image.load()
             if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
-                # ITU-T T.872, 6.1: 0 is no ink, but behind Adobe's marker, which Pillow takes for granted.
+                # ITU-T T.872, 6.1: 0 is no ink, except after Adobe's marker, which Pillow assumes.
                 return ImageChops.invert(image)
             return image
 
 
 def _frames(image: Image.Image) -> int:
-    """A camera's MPO is a JPEG with previews behind the picture; elsewhere no frame is the picture."""
+    """Number of frames; an MPO of a camera counts as one: its further frames are previews."""
     return 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
 
 
@@ -97,7 +97,7 @@ def _profile(image: Image.Image) -> str:
 
 
 def _bits(image: Image.Image, stream: IO[bytes], head: bytes) -> int:
-    """Bits of a channel. Pillow's mode does not tell: it cuts 16-bit colour to 8 bits in silence."""
+    """Bits per channel. Pillow's mode is no guide: Pillow silently cuts 16-bit colour to 8 bits."""
     if head.startswith(PNG) and head[24] == 16:
         return 16
     if image.format == "JPEG2000":
@@ -115,7 +115,7 @@ def _codestream(stream: IO[bytes]) -> Stream | None:
 
 
 def _seek(path: Path, image: Image.Image, index: int) -> None:
-    """Go to a frame, through those before it."""
+    """Go to a frame; Pillow decodes all frames before it."""
     refuse_large(path, image.width, image.height, (index + 1) // 10)
     image.seek(index)
 
@@ -126,10 +126,10 @@ def _refuse_many_scans(path: Path, stream: IO[bytes]) -> None:
     scans = sum(block.count(b"\xff\xda") for block in iter(lambda: stream.read(2**20), b""))
     stream.seek(at)
     if scans > SCANS:
-        raise DataError(f"{path}: a JPEG of {scans:,} scans, refused", "save it anew")
+        raise DataError(f"{path}: a JPEG of {scans:,} scans, more than {SCANS}, refused", "save it again")
 
 
-def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> Deep:
+def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> RawImage:
     """PNG of 16 bits, JPEG 2000 of more than 8."""
     turned = _orientation(image.getexif().get(ORIENTATION, 1))
     if image.format == "PNG":
@@ -139,22 +139,21 @@ def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, i
             values = np.asarray(image).astype(np.uint16)
             clear = image.info.get("transparency")
             alpha = np.where(values == clear, 0, 255).astype(np.uint8) if isinstance(clear, int) else None
-            return Deep(values, 16, alpha, orientation=turned)
+            return RawImage(values, 16, alpha, orientation=turned)
         values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size, animated=index > 0)
         grey = head[25] == 4
-        return Deep(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
+        return RawImage(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
     found = _codestream(stream)
     assert found is not None
     if found.components == 1:
-        # Pillow stretches to 16 bits, and lifts signed values by half of the range.
-        lifted = 1 << (found.bits - 1) if found.signed else 0
-        return Deep(
-            (np.asarray(image).astype(np.int32) >> max(0, 16 - found.bits)) - lifted, found.bits, orientation=turned
-        )
+        # Pillow stretches to 16 bits, and adds half of the range to signed values.
+        signed = np.asarray(image).astype(np.int32) >> max(0, 16 - found.bits)
+        signed -= 1 << (found.bits - 1) if found.signed else 0
+        return RawImage(signed, found.bits, orientation=turned)
     if found.signed:
-        raise DataError(f"{path}: JPEG 2000 of signed colours", "convert it to unsigned")
+        raise DataError(f"{path}: JPEG 2000 with signed colours, expected unsigned", "convert it to unsigned")
     values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size)
-    return Deep(values, found.bits, alpha, orientation=turned)
+    return RawImage(values, found.bits, alpha, orientation=turned)
 
 
 @contextlib.contextmanager
@@ -168,14 +167,14 @@ def _silence() -> Iterator[None]:
         cv2.utils.logging.setLogLevel(level)
 
 
-OPENCV_QUIET = Shared(_silence)  # vitmed's own error names the file
+OPENCV_QUIET = SharedContext(_silence)  # vitmed's own error names the file
 
 
 def _opencv(
     path: Path, stream: IO[bytes], index: int, dtype: np.dtype, size: tuple[int, int], animated: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Values unchanged, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8. Raises DataError."""
-    import cv2  # only who has such images waits for it
+    """Unchanged values, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8. Raises DataError."""
+    import cv2  # slow to import, and few images need it
 
     refuse_large(path, *size, pixel_bytes=4 * dtype.itemsize)
     stream.seek(0)
@@ -187,7 +186,7 @@ def _opencv(
             pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED, range=(index, index + 1))[1]
             array = pages[0] if pages else None
     if array is None or array.dtype != dtype or array.shape[1::-1] != size or array.shape[2:] not in ((), (3,), (4,)):
-        raise DataError(f"{path}: of a kind of {dtype} pixels that vitmed does not read", "save it as grey or RGB")
+        raise DataError(f"{path}: a kind of {dtype} image that vitmed does not read", "save it as grey or RGB")
     alpha = None
     if array.shape[2:] == (4,):
         most = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
@@ -195,7 +194,7 @@ def _opencv(
     return (array if array.ndim == 2 else array[..., 2::-1]), alpha
 
 
-def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> Deep | Image.Image:
+def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | Image.Image:
     frames, pages = _tiff_pages(path, stream)
     index = pick_frame(path, frames, frame)
     tags = next(page for at, page in enumerate(pages) if at == index)
@@ -209,9 +208,8 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> Deep | Image
                 if index:
                     image.seek(index)
                 if image.size not in (size, size[::-1]):
-                    raise DataError(
-                        f"{path}: is {size[0]} x {size[1]} px and {image.width} x {image.height}", "save it anew"
-                    )
+                    both = f"{size[0]} x {size[1]} px in its tags and {image.width} x {image.height} px in Pillow"
+                    raise DataError(f"{path}: {both}", "save it again")
                 image.load()
                 if not deep:
                     return image
@@ -222,22 +220,22 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> Deep | Image
                 raise
     if not deep or int(tags.get(262, 1)) > 2 or (int(tags.get(284, 1)) == 2 and samples > 1) or tags.get(338) == (1,):
         raise DataError(
-            f"{path}: a TIFF of {samples} x {bits} bits, of a kind that vitmed does not read",
+            f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read",
             "save it as grey or RGB, channels side by side, without premultiplied alpha",
         )
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
     values, alpha = _opencv(path, stream, index, dtype, size)
-    return Deep(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags.get(ORIENTATION, 1)))
+    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags.get(ORIENTATION, 1)))
 
 
-def _deep_tiff(image: Image.Image, tags: Tags, bits: int, kind: int) -> Deep:
-    """What Pillow decoded, and turned, of one channel; unsigned 32 bits it holds as signed, the bytes are the same."""
+def _deep_tiff(image: Image.Image, tags: Tags, bits: int, kind: int) -> RawImage:
+    """One channel that Pillow decoded and turned. Pillow labels unsigned 32 bits as signed; the bytes are right."""
     values = np.asarray(image)
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if kind == 1 and bits == 32 and values.dtype == np.int32:
         values = values.view(np.uint32)
     turned = _orientation(image.getexif().get(ORIENTATION, 1))  # 1, as it is turned already
-    return Deep(values, bits, None, int(tags.get(262, 1)) == 0, orientation=turned)
+    return RawImage(values, bits, None, int(tags.get(262, 1)) == 0, orientation=turned)
 
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:
@@ -251,7 +249,7 @@ def _tiff_depth(tags: Tags) -> tuple[int, int]:
 
 
 def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Iterator[Tags]]:
-    """How many pages there are, and the tags of each (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
+    """The number of pages, and the tags of each (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
     stream.seek(0)
     head = stream.read(8)
     big = head[2:4] == b"+\x00"

@@ -1,6 +1,6 @@
-"""Windows: which value of a deep image becomes black, which white, and what happens in between.
+"""Windows map the values of a raw image to grey levels: which become black, which white, and what lies in between.
 
-`Window` is the window of a run, `Own` one that is stored in a DICOM file.
+`Window` is the setting of a run, `FileWindow` a window that a DICOM file stores.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 # None: 8-bit images only. "dicom", "dicom:1": the first, the second window of each file. (low, high): for all files.
 Window = str | tuple[float, float] | None
 
-ROWS = 2**20  # values that are mapped at a time, so that a large image is never whole in float
+ROWS = 2**20  # values that are mapped at a time, to save memory
 
 
 class Linear(NamedTuple):
-    """A straight line: `low` and below are black, `high` and above white. If both are equal, it is a threshold."""
+    """A straight line: `low` and below are black, `high` and above white. If both are equal, a threshold."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ class Sigmoid(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A VOI LUT (DICOM PS3.3, C.11.2): `first` and below take the first entry, the last entry goes for all above."""
+    """A VOI LUT (DICOM PS3.3, C.11.2). Values below `first` take the first entry, values above the end the last."""
 
     first: int
     entries: np.ndarray  # (N,) float32 grey levels, 0..255
@@ -65,10 +65,10 @@ class Table(NamedTuple):
         return self.entries[x.astype(np.int64)]
 
 
-Own = Linear | Sigmoid | Table
+FileWindow = Linear | Sigmoid | Table
 
 
-def to_grey(values: np.ndarray, window: Own) -> np.ndarray:
+def to_grey(values: np.ndarray, window: FileWindow) -> np.ndarray:
     """Real values of any shape -> uint8 grey levels, rounded to the nearest."""
     wide = values.dtype.itemsize > 4 or (values.dtype.kind in "iu" and values.dtype.itemsize == 4)
     flat, out = values.reshape(-1), np.empty(values.size, np.uint8)
@@ -80,11 +80,11 @@ def to_grey(values: np.ndarray, window: Own) -> np.ndarray:
     return out.reshape(values.shape)
 
 
-def is_own(window: Window) -> TypeGuard[str]:
-    """Whether each DICOM file is shown with its own window."""
+def is_file_window(window: Window) -> TypeGuard[str]:
+    """Whether the run uses the window that each DICOM file stores."""
     return isinstance(window, str) and (window == "dicom" or window.startswith("dicom:"))
 
 
-def own_index(window: str) -> int:
-    """Which of a file's windows: "dicom" is 0, "dicom:1" is 1."""
+def file_window_index(window: str) -> int:
+    """The index into a file's windows: 0 for "dicom", 1 for "dicom:1"."""
     return int(window.partition(":")[2] or 0)

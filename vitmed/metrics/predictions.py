@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.aliases import COLUMNS, report_alias
-from vitmed.core.csv_files import found_in, read_text, rows_of, separator_of
+from vitmed.core.csv_files import describe_header, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
@@ -310,7 +310,7 @@ def _read(file: Path) -> _Table:
             rows.append(row)
     if separator != ",":
         _take_decimal_commas(header, rows)
-    return _Table(file, found_in(lines[0], separator), header, numbers, rows, tuple(errors))
+    return _Table(file, describe_header(lines[0], separator), header, numbers, rows, tuple(errors))
 
 
 def _is_ours(name: str) -> bool:

@@ -1,8 +1,7 @@
-"""Public weights by name: the address of each file, its hash, its licence, and the images it expects.
+"""Public weights by name: for each file its address, hash and licence, and the preprocessing that it expects.
 
-Nothing here opens a connection: `downloads` fetches, `pretrained` reads. Addresses, licences, mean, std and
-interpolation come from timm 1.0.31 and torchvision 0.29.2, or from the publisher's model card. Where the publisher
-states no size, it was computed from the parameters and is right to a few percent.
+Addresses, licences, mean, std and interpolation come from timm 1.0.31 and torchvision 0.29.2, or from the publisher's
+model card. Sizes that no publisher states are computed from the parameters, to within a few percent.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ class Entry(NamedTuple):
         size: bytes, to within 10 %.
         model: width, depth and patch in the usual short form, such as ViT-B/16.
         kind: how the weights were made: "supervised", "masked image" (MAE) or "self-distilled" (DINO, DINOv2, iBOT).
-        note: what it was trained on; and the source of the hash.
-        sha256: of the file, whole or its first digits; None where none is published, so that only the size is checked.
-        licence: SPDX identifier; LicenseRef-... where SPDX knows none.
+        note: what it was trained on, and the source of the hash.
+        sha256: of the file, whole or its first digits; None if none is published: vitmed then checks only the size.
+        licence: SPDX identifier, or LicenseRef-... if there is none.
         mean, std: per channel (R, G, B), of values in 0..1.
         interpolation: how images were resized.
         image_size: side of the square image, px.
         layout: a key of `weight_layouts.LAYOUTS`.
         hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
-        gated: the hub asks you to accept the licence and to send a token.
+        gated: the hub asks you to accept the licence and send a token.
     """
 
     url: str
@@ -55,7 +54,7 @@ class Entry(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Its name, as the publisher gives it."""
+        """The publisher's file name."""
         return self.url.rpartition("/")[2]
 
     @property
@@ -65,30 +64,30 @@ class Entry(NamedTuple):
 
 
 def is_name(text: str, folder: str | Path = ".") -> bool:
-    """Whether `text` means an entry of the catalogue. A file of that name in `folder` comes first."""
+    """Whether `text` names an entry of the catalogue and no file in `folder`, which would take precedence."""
     return text in CATALOGUE and not Path(folder, text).is_file()
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` can only mean a file: it has a folder or a suffix, which no name has."""
+    """Whether `text` can only mean a file: unlike a name it has a folder or a suffix, or it exists."""
     try:
         return len(Path(text).parts) > 1 or Path(text).suffix != "" or Path(text).exists()
-    except OSError:  # longer than a file's name can be
+    except OSError:  # longer than a file name may be
         return False
 
 
 def entry_of(name: str) -> Entry:
-    """The entry. Raises UsageError, which lists similar names."""
+    """The entry of that name. Raises UsageError, which lists similar names."""
     if name not in CATALOGUE:
-        raise unknown(name)
+        raise unknown_name(name)
     return CATALOGUE[name]
 
 
-def unknown(name: str) -> UsageError:
+def unknown_name(name: str) -> UsageError:
     """The error for text that is neither a name nor a file; lists similar names."""
     near = difflib.get_close_matches(name.lower(), CATALOGUE, n=4, cutoff=0.5)
     return UsageError(
-        f"no public weights are known by the name '{name}', and no such file is there",
+        f"no public weights are named '{name}', and there is no such file",
         (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list",
     )
 
@@ -104,7 +103,7 @@ _HUB = "https://huggingface.co/"
 _IN_NAME = "sha256: its first digits, in the file's name"
 _AGREED = "sha256: not the publisher's, but the same in several public projects"
 _NO_HASH = "no sha256 is published"
-_AT_HUB = "sha256: asked of the hub when fetching"
+_AT_HUB = "sha256: from the hub when fetching"
 _AUGREG = "AugReg (arXiv 2106.10270), ImageNet-21k; " + _NO_HASH
 _AUGREG_1K = "AugReg (arXiv 2106.10270), ImageNet-21k, then ImageNet-1k; " + _NO_HASH
 _DEIT = "DeiT (arXiv 2012.12877), ImageNet-1k; " + _IN_NAME

@@ -1,4 +1,4 @@
-"""Running the network over images: the one path that validation, evaluation and prediction share."""
+"""Run the network over images. Validation, evaluation and prediction all do it here."""
 
 from __future__ import annotations
 
@@ -30,17 +30,15 @@ def predict_logits(
 
     Args:
         read: index -> (S, S, C) uint8; may raise DataError.
-        forward: what to run instead of the whole model, such as its `features`.
+        forward: runs instead of the whole model, such as its `features`.
 
     Returns:
-        the indices that were read, their logits (S, K) float32, and index -> problem of the unreadable.
+        the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
     """
     model.eval()
     indices: list[int] = []
     logits: list[np.ndarray] = []
     problems: dict[int, str] = {}
-    if count == 0:
-        return indices, np.empty((0, 0), np.float32), problems
     for good, images, bad in read_batches(read, count):
         problems.update(bad)
         indices += good
@@ -58,9 +56,9 @@ def check_readable(problems: dict[int, str]) -> None:
 
 
 def check_finite(logits: np.ndarray, source: object) -> None:
-    """Raises CheckpointError, naming `source`, where a logit is NaN or infinite: no class must be read from it."""
+    """Raise CheckpointError, which names `source`, if a logit is NaN or infinite."""
     if not np.isfinite(logits).all():
-        raise CheckpointError(f"{source}: gives numbers that are not finite", "use another checkpoint of the run")
+        raise CheckpointError(f"{source}: its logits are not finite", "use another checkpoint of the run")
 
 
 @torch.inference_mode()

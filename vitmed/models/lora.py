@@ -1,8 +1,7 @@
-"""Low-rank adaptation: the pretrained matrices stay, each gets a small learned addition (Hu et al. 2021,
-arXiv 2106.09685).
+"""Low-rank adaptation, LoRA (Hu et al. 2021, arXiv 2106.09685): a small learned addition to each pretrained matrix.
 
-While training, a linear layer's weight is W + B A with A (r, in) and B (out, r); only A and B learn. `merged` adds them
-up, so that a checkpoint holds a plain ViT.
+In training a linear layer has the weight W + B A with A (r, in) and B (out, r); only A and B learn. `merged` adds them
+up, so a checkpoint holds a plain ViT.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ADAPTED = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")  # every matrix of a b
 
 
 class LowRank(nn.Module):
-    """(out, in) -> W + B A. B starts at zero, so that nothing changes before the first step."""
+    """(out, in) -> W + B A. B starts at zero, so nothing changes before the first step."""
 
     def __init__(self, out: int, inside: int, rank: int):
         super().__init__()
@@ -33,15 +32,11 @@ class LowRank(nn.Module):
 
 
 def add_low_rank(model: ViT, rank: int) -> None:
-    """Freeze all but the head and give every matrix of the blocks an addition of that rank.
-
-    Raises:
-        UsageError: a rank that saves nothing.
-    """
+    """Freeze all but the head, and add `LowRank` to every matrix of the blocks. UsageError if the rank is too large."""
     width = model.head.in_features
     if rank >= width:
         raise UsageError(
-            f"--lora {rank}: the network is only {width} wide", f"a rank well below it, such as {width // 16 or 1}"
+            f"--lora {rank}: the network is only {width} wide", f"use a much lower rank, such as {width // 16 or 1}"
         )
     model.freeze(0)
     for parameter in (*model.blocks.parameters(), *model.norm.parameters(), *model.fc_norm.parameters()):
@@ -55,7 +50,7 @@ def add_low_rank(model: ViT, rank: int) -> None:
 
 
 def merged(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict in plain names, every addition added up; of a network without any, its own state dict."""
+    """The state dict of the plain ViT, with all additions merged into its matrices."""
     state = {name: value for name, value in model.state_dict().items() if ".parametrizations." not in name}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):

@@ -1,7 +1,7 @@
-"""The masked autoencoder around our ViT (He et al. 2021, arXiv 2111.06377): three quarters of the patches are hidden,
-and a small decoder guesses their pixels from what the encoder makes of the others. No label is needed.
+"""The masked autoencoder (He et al. 2021, arXiv 2111.06377): learns from images without labels. Three quarters of the
+patches are hidden; the ViT encodes the others, and a small decoder predicts the pixels of the hidden ones.
 
-Letters of the shapes, beside those of `vit.py`:
+Letters of the shapes, in addition to those of `vit.py`:
     V visible patches   E width of the decoder   Q numbers of a patch, P x P x C
 """
 
@@ -18,8 +18,8 @@ from vitmed.models.vit import Block, PatchEmbed, ViT, sincos_2d
 EPS = 1e-6  # of the decoder's layer norms
 
 
-class Masked(NamedTuple):
-    """What the network made of a batch.
+class Reconstruction(NamedTuple):
+    """The output for a batch.
 
     Attributes:
         predicted: (B, L, Q) float32, in the units of `MAE.target`.
@@ -34,14 +34,13 @@ class MAE(nn.Module):
     """(B, C, H, W) normalised float -> the mean squared error of the hidden patches, ().
 
     Args:
-        encoder: with one convolution as its stem. Its parameters keep their names below `encoder.`, so that its state
-            dict is a weight file; its head takes no part and is not trained.
-        mask_ratio: share of patches that is hidden, in (0, 1).
-        decoder_width, decoder_depth, decoder_heads: of the decoder; the width is a multiple of 4 and of the heads.
-        normalise_patches: guess each patch brought to mean 0 and standard deviation 1, not its plain pixels.
+        encoder: a ViT with the plain stem. Its state dict is a weight file; its head is not used or trained.
+        mask_ratio: share of hidden patches, in (0, 1).
+        decoder_width, decoder_depth, decoder_heads: the width is a multiple of 4 and of the number of heads.
+        normalise_patches: predict each patch at mean 0 and standard deviation 1, instead of its pixels.
 
     Raises:
-        UsageError: another stem, or sizes that leave no patch visible or none hidden.
+        UsageError: another stem, or sizes that leave no patch visible or no patch hidden.
     """
 
     decoder_places: Tensor
@@ -58,7 +57,7 @@ class MAE(nn.Module):
         super().__init__()
         if not isinstance(encoder.patch_embed, PatchEmbed):
             raise UsageError(
-                "a masked autoencoder needs the plain stem: patches of a convolutional one overlap",
+                "a masked autoencoder needs the plain stem: the patches of a convolutional stem overlap",
                 "--set model.stem=patch",
             )
         kernel = encoder.patch_embed.proj.weight  # (D, C, P, P)
@@ -72,7 +71,7 @@ class MAE(nn.Module):
             )
         if decoder_width % decoder_heads or decoder_width % 4:
             raise UsageError(
-                f"a decoder of width {decoder_width} with {decoder_heads} heads: both the heads and 4 divide the width",
+                f"decoder width {decoder_width} with {decoder_heads} heads, expected a multiple of the heads and of 4",
                 "change mae.decoder_width",
             )
         self.encoder, self.normalise_patches = encoder, normalise_patches
@@ -91,22 +90,21 @@ class MAE(nn.Module):
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         return self.loss(x, self.reconstruct(x, noise))
 
-    def reconstruct(self, x: Tensor, noise: Tensor | None = None) -> Masked:
-        """Hide patches of (B, C, H, W) and guess all of them.
+    def reconstruct(self, x: Tensor, noise: Tensor | None = None) -> Reconstruction:
+        """Hide patches of (B, C, H, W) and predict all patches.
 
         Args:
-            noise: (B, L), the V patches with the lowest numbers stay visible; drawn at random where it is None.
+            noise: (B, L), the V patches with the lowest numbers stay visible; None draws it at random.
         """
         if noise is None:
             noise = torch.rand(len(x), self.patches, device=x.device)
         visible = noise.argsort(dim=1)[:, : self.visible].sort(dim=1).values  # (B, V), in reading order
         hidden = torch.ones_like(noise, dtype=torch.bool).scatter_(1, visible, False)  # (B, L)
-        return Masked(self.decode(self.encode(x, visible), visible).float(), hidden)
+        return Reconstruction(self.decode(self.encode(x, visible), visible).float(), hidden)
 
     def encode(self, x: Tensor, visible: Tensor) -> Tensor:
-        """(B, C, H, W) and indices of patches (B, V) -> tokens (B, 1 + registers + V, D): the class token's, the
-        registers', and those of the visible patches in that order. No block sees any other patch.
-        """
+        """(B, C, H, W) and indices of visible patches (B, V) -> tokens (B, 1 + registers + V, D): class, registers,
+        visible patches. No block sees a hidden patch."""
         encoder = self.encoder
         x = encoder.patch_embed(x) + encoder.pos_embed[:, 1:]  # (B, L, D)
         B, _, D = x.shape
@@ -120,7 +118,7 @@ class MAE(nn.Module):
         return encoder.norm(x)
 
     def decode(self, x: Tensor, visible: Tensor) -> Tensor:
-        """What `encode` gave -> (B, L, Q), a guess for every patch."""
+        """The tokens of `encode` -> (B, L, Q), a prediction for every patch."""
         x = self.decoder_embed(x)  # (B, 1 + registers + V, E)
         B, _, E = x.shape
         patches = self.mask_token.to(x.dtype).repeat(B, self.patches, 1)  # (B, L, E)
@@ -131,41 +129,41 @@ class MAE(nn.Module):
         return self.decoder_pred(self.decoder_norm(x))[:, 1:]  # (B, L, Q)
 
     def target(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> what is to be guessed, (B, L, Q) float32."""
+        """(B, C, H, W) -> what the decoder should predict, (B, L, Q) float32."""
         patches = patchify(x.float(), self.patch)
         if not self.normalise_patches:
             return patches
         mean, deviation = patch_statistics(patches)
         return (patches - mean) / deviation
 
-    def loss(self, x: Tensor, made: Masked) -> Tensor:
-        """Mean squared error over the hidden patches alone, ()."""
-        error = (made.predicted - self.target(x)).square().mean(dim=-1)  # (B, L)
-        return (error * made.hidden).sum() / made.hidden.sum()
+    def loss(self, x: Tensor, result: Reconstruction) -> Tensor:
+        """Mean squared error over the hidden patches, ()."""
+        error = (result.predicted - self.target(x)).square().mean(dim=-1)  # (B, L)
+        return (error * result.hidden).sum() / result.hidden.sum()
 
-    def picture(self, x: Tensor, made: Masked) -> Tensor:
-        """(B, C, H, W): the image with its hidden patches as guessed.
+    def reconstructed_image(self, x: Tensor, result: Reconstruction) -> Tensor:
+        """(B, C, H, W): the image with its hidden patches as predicted.
 
-        A normalised guess has no brightness and contrast of its own: it gets those of the true patch.
+        A normalised prediction lacks brightness and contrast, so it takes those of the true patch.
         """
         patches = patchify(x.float(), self.patch)
-        guess = made.predicted
+        predicted = result.predicted
         if self.normalise_patches:
             mean, deviation = patch_statistics(patches)
-            guess = guess * deviation + mean
-        return unpatchify(torch.where(made.hidden[:, :, None], guess, patches), self.patch, x.shape[1])
+            predicted = predicted * deviation + mean
+        return unpatchify(torch.where(result.hidden[:, :, None], predicted, patches), self.patch, x.shape[1])
 
     def _initialise(self) -> None:
         for module in (self.decoder_embed, self.decoder_pred, *self.decoder_blocks.modules()):
             if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)  # as the paper's code has it
+                nn.init.xavier_uniform_(module.weight)  # as in the paper's code
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.mask_token, std=0.02)
         self.encoder.head.requires_grad_(False)
 
 
 def patchify(x: Tensor, patch: int) -> Tensor:
-    """(B, C, H, W) -> (B, L, P x P x C): patches in reading order; in each the rows, their pixels, the channels."""
+    """(B, C, H, W) -> (B, L, P x P x C): patches in reading order; within each rows, then pixels, then channels."""
     B, C, H, W = x.shape
     x = x.reshape(B, C, H // patch, patch, W // patch, patch)  # (B, C, h, P, w, P)
     return x.permute(0, 2, 4, 3, 5, 1).reshape(B, -1, patch * patch * C)  # (B, L, Q)
@@ -180,8 +178,7 @@ def unpatchify(patches: Tensor, patch: int, channels: int) -> Tensor:
 
 
 def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each patch over its Q numbers, 2 x (B, L, 1); the variance is the unbiased one
-    plus 1e-6, as in the paper's code."""
+    """Mean and standard deviation of each patch, 2 x (B, L, 1), from the unbiased variance + 1e-6 as in the paper."""
     variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
     return mean, (variance + 1e-6).sqrt()
 
@@ -189,8 +186,8 @@ def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
 def decoder_size(width: int) -> tuple[int, int, int]:
     """Width, depth and heads of the decoder for an encoder of that width.
 
-    The paper's (512 wide, 8 deep, heads 32 wide) belongs to encoders of 768 and more. A smaller one gets half its own
-    width and 4 blocks: the decoder sees four times as many tokens, and must not cost more than the encoder.
+    The paper's decoder (512 wide, 8 deep, heads 32 wide) suits encoders of width 768 and more. For a smaller encoder
+    it has half the width and 4 blocks, since it sees four times as many tokens and must not cost more.
     """
     half = max(32, round(width / 64) * 32)
     return (512, 8, 16) if width >= 768 else (half, 4, half // 32)

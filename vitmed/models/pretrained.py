@@ -1,8 +1,8 @@
-"""Starting from weights that somebody trained: which layout, what it says about the network, exact accounting.
+"""Start from pretrained weights: recognise their layout, derive the network, and account for every tensor.
 
-A file goes through four steps: read it safely (`safe_load`), unwrap it (`_unwrap`), give its tensors timm's
-names (`weight_layouts.LAYOUTS`), and tell the network from their shapes (`_describe`). `fitted` then completes a
-configuration by it, and `load_pretrained` copies the tensors, resampling positions, patch kernels and channels.
+A file is read safely (`safe_load`), unwrapped (`_unwrap`), renamed to timm's names (`weight_layouts.LAYOUTS`), and the
+network is derived from the shapes (`_describe`). `config_for_weights` then completes a configuration, and
+`load_pretrained` copies the tensors; it resamples positions, patch kernels and channels.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from vitmed.models.weight_layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a weight file gave, by parameter name.
+    """Which tensors came from a weight file, by parameter name.
 
     Attributes:
         file: its name, without folders.
-        layout: whose parameter names it has (`weight_layouts.LAYOUTS`).
-        loaded: taken over as they are.
-        resized: taken over after resampling (positions, patch kernels) or folding (input channels).
-        fresh: of the network, not in the file; nothing but the head.
-        unused: in the file, not of the network.
+        layout: a key of `weight_layouts.LAYOUTS`, or "vitmed".
+        loaded: copied unchanged.
+        resized: copied after resampling (positions, patch kernels) or folding (input channels).
+        fresh: in the network, not in the file; only the head may be.
+        unused: in the file, not in the network.
     """
 
     file: str
@@ -66,16 +66,16 @@ class Weights:
 
     Attributes:
         path: of the file.
-        layout: a key of `weight_layouts.LAYOUTS`.
+        layout: a key of `weight_layouts.LAYOUTS`, or "vitmed".
         state: name -> tensor, float32; `pos_embed` is (1, 1 + L, D), class token first.
         model: the fields of `ModelConfig` that the tensors decide.
-        normalize: how the weights want images, a value of `DataConfig.normalize`; and where that is known from.
+        normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`, and its source.
         unused: names in the file that no plain ViT has.
-        mean, std: per channel, of values in 0..1, as whoever made the weights told it; None where nobody did.
-        interpolation: "bilinear", "bicubic", ...: how images were resized; None where nobody told.
-        licence: SPDX identifier, or the publisher's word for it; None where nobody told.
-        made: how, where that is told: see `kind`.
-        seen: sha256 of the images that they were made with, where the file tells.
+        mean, std: per channel, for values in 0..1, as the publisher states them; None if unknown.
+        interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
+        licence: SPDX identifier, or the publisher's name for it; None if unknown.
+        stated_kind: how the weights were made, if that is stated: see `kind`.
+        seen: sha256 of the images that the weights were made with, if the file states them.
     """
 
     path: Path
@@ -88,16 +88,18 @@ class Weights:
     std: tuple[float, ...] | None = None
     interpolation: str | None = None
     licence: str | None = None
-    made: str | None = None
+    stated_kind: str | None = None
     seen: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
-        """How they were made: "vitmed", "masked image", "self-distilled" or "supervised"; as told, else as the tensors
-        tell: what has no head was trained without labels, and of that only masked autoencoders leave a decoder behind.
+        """How they were made: "vitmed", "masked image", "self-distilled" or "supervised".
+
+        If no source states it, the tensors do: without a head, the weights were trained without labels, and only a
+        masked autoencoder has a decoder.
         """
-        if self.made is not None:
-            return self.made
+        if self.stated_kind is not None:
+            return self.stated_kind
         if self.layout == "vitmed":
             return "vitmed"
         if any("decoder" in name for name in self.unused):
@@ -109,16 +111,15 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     """Read a weight file of any layout in `LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
 
     Args:
-        file: its path.
-        entry: what the catalogue knows of it; else the files of a model hub that lie beside it are asked.
+        entry: of the catalogue; without one, vitmed reads the files of a model hub in the same folder.
 
     Raises:
-        CheckpointError: missing, damaged, with code in it, or not a plain ViT (says what it is).
+        CheckpointError: missing, damaged, with code in it, or not a plain ViT (names what it is).
     """
     path = Path(file)
     if magic(path).startswith(b"version https://git-lfs"):
         raise CheckpointError(
-            f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "fetch them: git lfs pull"
+            f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "run: git lfs pull"
         )
     if path.suffix == ".npz":
         found = read_npz(path)
@@ -127,18 +128,18 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     else:
         found = safe_load(path, foreign=True)
     if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
-        return _own(found, path)
+        return _vitmed_weights(found, path)
     state, left_out = _unwrap(found, path)
     _refuse_others(state, path)
     found_layout = next(((name, new) for name, convert in LAYOUTS.items() if (new := convert(state)) is not None), None)
     if found_layout is None:
         names = ", ".join(sorted(state)[:5])
         raise CheckpointError(
-            f"{path}: not a ViT that vitmed knows; its tensors are named {names}, ...",
+            f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ...",
             f"use weights with the names of {', '.join(LAYOUTS)}",
         )
-    layout = found_layout[0]
-    converted = {name: value.float() for name, value in found_layout[1].items()}
+    layout, state = found_layout
+    converted = {name: value.float() for name, value in state.items()}
     plain = {name: value for name, value in converted.items() if PLAIN.fullmatch(name)}
     broken = next((name for name, value in plain.items() if not bool(value.isfinite().all())), None)
     if broken is not None:
@@ -146,18 +147,22 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     unused = (*left_out, *(name for name in converted if name not in plain))
     _refuse_incomplete(plain, unused, path)
     _join_positions(plain, path)
-    told, source = (_of_entry(entry), "the catalogue") if entry is not None else _beside(path)
-    normalize = _normalisation(told.get("mean"), told.get("std"), source, layout)
-    return Weights(path, layout, plain, _describe(plain, layout), normalize, unused, **told)
+    if entry is None:
+        about, source = _from_hub_files(path)
+    else:
+        about = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}
+        about, source = about | {"stated_kind": entry.kind}, "the catalogue"
+    normalize = _normalisation(about.get("mean"), about.get("std"), source, layout)
+    return Weights(path, layout, plain, _describe(plain, layout), normalize, unused, **about)
 
 
-def fitted(config: ModelConfig, weights: Weights) -> ModelConfig:
-    """The configuration completed by what the weights decide; what was set by hand is kept, and must agree with them.
+def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
+    """Complete a configuration from the weights. Values that you set are kept, and must agree with the weights.
 
-    Image size, patch size and channels need not agree: `load_pretrained` resamples.
+    Image size, patch size and channels may differ: `load_pretrained` resamples.
 
     Raises:
-        UsageError: a number that was set is not the weights', or the number of heads cannot be known.
+        UsageError: a value that you set contradicts the weights, or the number of heads is unknown.
     """
     file, decided = weights.path.name, dict(weights.model)
     given = {name for name in config.model_fields_set if getattr(config, name) not in (None, "auto")}
@@ -167,37 +172,36 @@ def fitted(config: ModelConfig, weights: Weights) -> ModelConfig:
             raise UsageError(
                 f"--model {config.name} has width {size.width} and depth {size.depth}; {file} has width "
                 f"{decided['width']} and depth {decided['depth']}",
-                "leave --model out: the weights decide",
+                "omit --model: the weights decide",
             )
     free = {"name", "image_size", "patch_size", "channels", "pool", "heads", "norm_eps"}
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
             raise UsageError(
-                f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}", f"leave model.{name} out"
+                f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}", f"omit model.{name}"
             )
     patch = config.patch_size if "patch_size" in given else decided["patch_size"]
     if "image_size" not in given and weights.layout != "vitmed":
         decided["image_size"] = _size_for(decided["image_size"], patch)
     if "heads" not in given and decided["heads"] is None:
         raise UsageError(
-            f"{file}: {decided['width']} wide, for which no number of attention heads is usual, and a weight file does "
-            "not tell it",
+            f"{file}: the number of attention heads is not in the file, and width {decided['width']} has no usual one",
             "--set model.heads=N",
         )
     return config.model_copy(update={name: value for name, value in decided.items() if name not in given})
 
 
 def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing | None = None) -> LoadReport:
-    """Copy the weights into the network; positions, patch kernels and input channels are resampled to fit.
+    """Copy the weights into the network, with positions, patch kernels and input channels resampled to fit.
 
-    The head is copied where it has as many classes, else it stays fresh. Nothing is copied on an error.
+    The head is copied if it has the same number of classes, else it stays fresh. On an error nothing is copied.
 
     Args:
-        preprocessing: how images will be normalised, so that a grey one gives the features of its copy in three
-            channels; None as the weights want it.
+        preprocessing: normalisation of the run, by which a grey image gives the features of its copy in three
+            channels; None for that of the weights.
 
     Raises:
-        CheckpointError: something beyond the head would stay fresh; names the first tensors that do not fit.
+        CheckpointError: a tensor other than the head would stay fresh; names the first tensors that do not fit.
     """
     own = model.state_dict()
     state, resized = dict(weights.state), []
@@ -206,30 +210,27 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
         if kernel == "patch_embed.proj.weight":
             state[kernel] = resample_patches(state[kernel], own[kernel].shape[-1])
         how = preprocessing or Preprocessing(0, 3, "pad", weights.normalize[0], weights.mean, weights.std)
-        had, has = (how.constants(part[kernel].shape[1]) for part in (state, own))
-        state[kernel], shift = fold_channels(state[kernel], own[kernel].shape[1], had, has)
-        if kernel == "patch_embed.proj.weight":  # a stem's first convolution has no bias to take it
+        old, new = (how.constants(part[kernel].shape[1]) for part in (state, own))
+        state[kernel], shift = fold_channels(state[kernel], own[kernel].shape[1], old, new)
+        if kernel == "patch_embed.proj.weight":  # the first convolution of a stem has no bias to correct
             state["patch_embed.proj.bias"] = state["patch_embed.proj.bias"] + shift
         resized.append(kernel)
     if "pos_embed" in own and "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
         state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
         resized.append("pos_embed")
-    if model.pool == "mean" and "fc_norm.weight" not in state:  # as MAE does, the norm moves behind the mean
-        state = {
-            name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: v for name, v in state.items()
-        }
+    if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
+        state = {re.sub(r"^norm\.", "fc_norm.", name): value for name, value in state.items()}
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
     fresh = tuple(name for name in own if name not in fits and not name.endswith("num_batches_tracked"))
     wrong = [name for name in fresh if name not in HEAD]
     if wrong:
         shapes = [
-            f"{name}: model {tuple(own[name].shape)}, file "
-            + (str(tuple(state[name].shape)) if name in state else "lacks it")
+            f"{name}: model {tuple(own[name].shape)}, file {tuple(state[name].shape) if name in state else 'lacks it'}"
             for name in wrong[:5]
         ]
         raise CheckpointError(
-            f"{weights.path}: {len(wrong)} tensors beyond the head do not fit:\n  " + "\n  ".join(shapes),
-            "leave the model's numbers out: the weights decide them; or use another file, if this one is incomplete",
+            f"{weights.path}: {len(wrong)} tensors other than the head do not fit:\n  " + "\n  ".join(shapes),
+            "omit the sizes of the model: the weights decide them; or use another file, if this one is incomplete",
         )
     model.load_state_dict({**own, **fits})
     unused = (*(name for name in state if name not in fits), *weights.unused)
@@ -240,8 +241,8 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
 FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
 
 
-def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
-    """A checkpoint or encoder of vitmed tells its network itself, and which images it was made with."""
+def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
+    """The weights of a checkpoint or encoder of vitmed, which states its network and the images it was made with."""
     try:
         config, state = checkpoint["config"], checkpoint["weights"]
         model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
@@ -249,7 +250,7 @@ def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
             raise TypeError("weights")
         size, licence, data = SIZES[model.name], config["model"].get("licence"), config["data"]
         mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
-        told = {"mean": mean, "std": std, "interpolation": data.get("interpolation"), "licence": licence}
+        about = {"mean": mean, "std": std, "interpolation": data.get("interpolation"), "licence": licence}
         normalize = str(data["normalize"])
         if checkpoint["format"] == ENCODER:
             seen = list(checkpoint["seen"])
@@ -260,9 +261,8 @@ def _own(checkpoint: dict[str, Any], path: Path) -> Weights:
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
     decided = {name: getattr(model, name) for name in ARCHITECTURE}
     decided |= {name: decided[name] or getattr(size, name) for name in ("width", "depth", "heads")}
-    made = "masked image" if checkpoint["format"] == ENCODER else None
-    known = (normalize, "the checkpoint")
-    return Weights(path, "vitmed", state, decided, known, (), made=made, seen=tuple(seen), **told)
+    about["stated_kind"] = "masked image" if checkpoint["format"] == ENCODER else None
+    return Weights(path, "vitmed", state, decided, (normalize, "the checkpoint"), (), seen=tuple(seen), **about)
 
 
 ARCHITECTURE = (
@@ -271,50 +271,44 @@ ARCHITECTURE = (
 )  # fmt: skip
 
 
-def _of_entry(entry: Entry) -> dict[str, Any]:
-    """What the catalogue tells, as fields of `Weights`."""
-    return {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")} | {"made": entry.kind}
-
-
-def _beside(path: Path) -> tuple[dict[str, Any], str]:
-    """Mean, std, interpolation and licence, as far as a file of a model hub beside the weights tells them; its name."""
-    for name, inside, mean, std, resized in (
-        ("preprocessor_config.json", (), "image_mean", "image_std", "resample"),  # transformers
-        ("config.json", ("pretrained_cfg",), "mean", "std", "interpolation"),  # timm
+def _from_hub_files(path: Path) -> tuple[dict[str, Any], str]:
+    """Mean, std, interpolation and licence from a model hub's file in the same folder, and the name of that file."""
+    for name, section, mean, std, resized in (
+        ("preprocessor_config.json", None, "image_mean", "image_std", "resample"),  # transformers
+        ("config.json", "pretrained_cfg", "mean", "std", "interpolation"),  # timm
     ):
         try:
-            told = json.loads((path.parent / name).read_text(encoding="utf-8"))
-            for key in inside:
-                told = told[key]
-            how, licence = told.get(resized), told.get("license")
+            found = json.loads((path.parent / name).read_text(encoding="utf-8"))
+            found = found[section] if section else found
+            how, licence = found.get(resized), found.get("license")
             return {
-                "mean": tuple(float(value) for value in told[mean]),
-                "std": tuple(float(value) for value in told[std]) if told.get(std) else None,
+                "mean": tuple(float(value) for value in found[mean]),
+                "std": tuple(float(value) for value in found[std]) if found.get(std) else None,
                 "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
                 "licence": licence if isinstance(licence, str) else None,
             }, name
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # not there, or not of the hub
+            continue  # absent, or not of the hub
     return {}, ""
 
 
 def _normalisation(
     mean: Sequence[float] | None, std: Sequence[float] | None, source: str, layout: str
 ) -> tuple[str, str]:
-    """How images are normalised, and how that is known: as was told, or by habit."""
+    """How images are normalised, and the source: what the publisher states, else the custom for the layout."""
     if mean:
         for how, (usual_mean, usual_std) in CONSTANTS.items():
             if np.allclose(mean, usual_mean, atol=1e-3) and (not std or np.allclose(std, usual_std, atol=1e-3)):
                 return how, source
         if std:
             return "given", source
-    return ("half" if layout == "Google npz" else "imagenet"), "the habit for such files; the file does not tell"
+    return ("half" if layout == "Google npz" else "imagenet"), "the custom for such files; this one does not state it"
 
 
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
-INNER = (  # the better one first
+INNER = (  # in order of preference
     "weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student",
 )  # fmt: skip
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
@@ -322,13 +316,13 @@ BACKBONE = "backbone."
 
 
 def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
-    """The state dict inside what a training script saved, without its prefixes; and what lay beside the backbone."""
+    """The state dict in a training script's file, without prefixes, and the names of tensors outside the backbone."""
     while isinstance(found, dict) and (inner := next((k for k in INNER if isinstance(found.get(k), dict)), None)):
         found = found[inner]
     state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
     if not state:
-        raise CheckpointError(f"{path}: holds no state dict", "give a file of named tensors")
-    if any(name.startswith("teacher.") for name in state):  # beside the student: the average is the better one
+        raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors")
+    if any(name.startswith("teacher.") for name in state):  # an average of the student, and better
         state = {name: value for name, value in state.items() if name.startswith("teacher.")}
     while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
@@ -339,27 +333,25 @@ def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
 
 
 def _refuse_others(state: State, path: Path) -> None:
-    """Raise, with its name, where the file is of another kind of network."""
+    """Raise CheckpointError for other kinds of networks, and name the kind."""
     for pattern, what in OTHERS:
         name = next((name for name in state if re.fullmatch(pattern, name)), None)
         if name is not None:
-            raise CheckpointError(
-                f"{path}: not a plain ViT: {name} belongs to {what}", "use the weights of a plain ViT"
-            )
+            raise CheckpointError(f"{path}: not a plain ViT: {name} belongs to {what}", PLAIN_ONLY)
     integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
     if integers is not None:
         raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
     kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
     if len(kernels) > 8:
         raise CheckpointError(
-            f"{path}: not a plain ViT: {len(kernels)} convolutions, such as {kernels[0]}: a CNN", "use weights of a ViT"
+            f"{path}: not a plain ViT: {len(kernels)} convolutions, such as {kernels[0]}: a CNN", PLAIN_ONLY
         )
 
 
 def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
     strange = next((name for name in unused if name.startswith("blocks.")), None)
     if strange is not None:
-        raise CheckpointError(f"{path}: not a plain ViT: its blocks hold {strange}", "use the weights of a plain ViT")
+        raise CheckpointError(f"{path}: not a plain ViT: its blocks hold {strange}", PLAIN_ONLY)
     for name, what in (
         ("cls_token", "no class token (SigLIP and other gap models)"),
         ("pos_embed", "no learned positions (DINOv3 and other rotary models)"),
@@ -367,34 +359,33 @@ def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
         ("blocks.0.mlp.fc1.weight", "no blocks"),
     ):
         if name not in state:
-            raise CheckpointError(f"{path}: not a plain ViT: it has {what}", "use the weights of a plain ViT")
+            raise CheckpointError(f"{path}: not a plain ViT: it has {what}", PLAIN_ONLY)
     if state["blocks.0.mlp.fc1.weight"].shape[0] != state["blocks.0.mlp.fc2.weight"].shape[1]:
-        raise CheckpointError(f"{path}: not a plain ViT: a SwiGLU MLP", "use the weights of a plain ViT")
+        raise CheckpointError(f"{path}: not a plain ViT: a SwiGLU MLP", PLAIN_ONLY)
 
 
 def _join_positions(state: State, path: Path) -> None:
-    """Make `pos_embed` (1, 1 + L, D): places of registers go into these, a class token without one gets zeros."""
-    places, registers = state["pos_embed"], state["reg_token"].shape[1] if "reg_token" in state else 0
-    D = places.shape[-1]
-    for before in dict.fromkeys((1, 0, 1 + registers)):  # DINOv2; timm's no_embed_class; timm's registers with places
-        if math.isqrt(places.shape[1] - before) ** 2 == places.shape[1] - before:
+    """Make `pos_embed` (1, 1 + L, D): add positions of registers to their tokens; a missing class position is zero."""
+    positions, registers = state["pos_embed"], state["reg_token"].shape[1] if "reg_token" in state else 0
+    count, D = positions.shape[1:]
+    for before in dict.fromkeys((1, 0, 1 + registers)):  # DINOv2; timm's no_embed_class; timm's positioned registers
+        if math.isqrt(count - before) ** 2 == count - before:
             break
     else:
-        raise CheckpointError(
-            f"{path}: {places.shape[1]} positions are no square grid of patches", "use weights for square images"
-        )
+        raise CheckpointError(f"{path}: {count} positions are not a square grid", "use weights for square images")
     if before == 0:
-        state["pos_embed"] = torch.cat([places.new_zeros(1, 1, D), places], dim=1)
+        state["pos_embed"] = torch.cat([positions.new_zeros(1, 1, D), positions], dim=1)
     elif before > 1:
-        state["reg_token"] = state["reg_token"] + places[:, 1:before]
-        state["pos_embed"] = torch.cat([places[:, :1], places[:, before:]], dim=1)
+        state["reg_token"] = state["reg_token"] + positions[:, 1:before]
+        state["pos_embed"] = torch.cat([positions[:, :1], positions[:, before:]], dim=1)
 
 
-HEADS = {1152: 16, 1280: 16, 1408: 16}  # published widths whose heads are not 64 wide
+PLAIN_ONLY = "use the weights of a plain ViT"
+HEADS = {1152: 16, 1280: 16, 1408: 16}  # published widths with heads that are not 64 wide
 
 
 def _describe(state: State, layout: str) -> dict[str, Any]:
-    """The fields of `ModelConfig` that the shapes tell."""
+    """The fields of `ModelConfig` that follow from the shapes."""
     width = state["cls_token"].shape[-1]
     depth = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks."))
     patch = state["patch_embed.proj.weight"].shape
@@ -419,5 +410,5 @@ def _describe(state: State, layout: str) -> dict[str, Any]:
 
 
 def _size_for(image_size: int, patch: int) -> int:
-    """The weights' own image size up to 384 px, else 224 (DINOv2 trained its last steps at 518); whole patches."""
+    """The image size of the weights up to 384 px, else 224 (DINOv2 ended training at 518), in whole patches."""
     return max(1, round((image_size if image_size <= 384 else 224) / patch)) * patch

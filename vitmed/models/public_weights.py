@@ -1,4 +1,4 @@
-"""`vitmed weights`, and `--weights NAME`: public weights by name."""
+"""Fetch and open public weights by name, for `--weights NAME` and `vitmed weights`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.core.downloads import Source, bring
+from vitmed.core.downloads import Source, fetch_file
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.ui import Ui
-from vitmed.models.catalogue import entry_of, is_name, is_path, unknown
+from vitmed.models.catalogue import entry_of, is_name, is_path, unknown_name
 
 if TYPE_CHECKING:
     from vitmed.models.pretrained import Weights
 
 
 def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
-    """The weights that `--weights` names: a file, or an entry of the catalogue, which is downloaded if it is missing.
+    """The weights that `--weights` names: a file, or an entry of the catalogue, which vitmed downloads if necessary.
 
     Raises:
-        CheckpointError: no such file, or one that cannot be used or fetched.
+        CheckpointError: no such file, or it cannot be used or fetched.
         UsageError: neither a file nor a name; lists similar names.
     """
     from vitmed.models.pretrained import read_weights
@@ -29,37 +29,31 @@ def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
     if not is_name(value):
         if not is_path(value):
-            raise unknown(value)
+            raise unknown_name(value)
         return read_weights(value)
     entry, path = entry_of(value), fetch(value, ui, offline)
     ui.say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
     return read_weights(path, entry)
 
 
-def where(name: str, folder: str | Path | None = None) -> Path:
-    """The path that the file of an entry of the catalogue has, or will have, in `folder` (default the cache).
-
-    Raises:
-        UsageError: no such entry.
-    """
+def weight_path(name: str, folder: str | Path | None = None) -> Path:
+    """The path of an entry's file, present or not, in `folder` (default the cache). UsageError: no such entry."""
     return Path(folder or cache_folder()).absolute() / "weights" / name / entry_of(name).file
 
 
 def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | Path | None = None) -> Path:
-    """The checked file of an entry of the catalogue: from the cache, else downloaded.
+    """The checked file of an entry of the catalogue, downloaded if necessary.
 
     Args:
-        name: of an entry of the catalogue.
-        ui: where messages and progress go.
         offline: open no connection; see also `downloads.is_offline`.
-        folder: instead of the cache.
+        folder: default the cache.
 
     Raises:
         CheckpointError: it cannot be fetched, or its size or hash is wrong.
-        UsageError: no such entry, no room or no right to write, or a package is missing.
+        UsageError: no such entry, no disk space, no permission to write, or a package is missing.
     """
     entry = entry_of(name)
     checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
     again = f"vitmed weights fetch {name}"
     source = Source(name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub)
-    return bring(source, where(name, folder), ui, offline, warn=entry.non_commercial)
+    return fetch_file(source, weight_path(name, folder), ui, offline, warn=entry.non_commercial)

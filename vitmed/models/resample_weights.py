@@ -1,4 +1,4 @@
-"""Fitting trained tensors to another grid of patches, another patch size, other input channels."""
+"""Resample trained tensors to another grid of patches, another patch size or other input channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def resample_positions(positions: Tensor, shape: torch.Size) -> Tensor:
-    """(1, 1 + L, D) -> (1, 1 + L', D): bicubic with antialiasing over the grid; the class token's row stays."""
+    """(1, 1 + L, D) -> (1, 1 + L', D): bicubic with antialiasing over the grid; the class token's row is kept."""
     token, patches = positions[:, :1], positions[:, 1:]
     old, new = math.isqrt(patches.shape[1]), math.isqrt(shape[1] - 1)
     grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)  # (1, D, old, old)
@@ -20,9 +20,8 @@ def resample_positions(positions: Tensor, shape: torch.Size) -> Tensor:
 
 
 def resample_patches(kernel: Tensor, patch: int) -> Tensor:
-    """(D, C, P, P) -> (D, C, patch, patch): the kernel that gives an enlarged image the products which the old one
-    gave the original (pseudo-inverse of the enlargement; FlexiViT, Beyer et al. 2023, arXiv 2212.08013, section 3.4).
-    """
+    """(D, C, P, P) -> (D, C, patch, patch): on an enlarged image, the new kernel gives the products that the old one
+    gave on the original (pseudo-inverse of the enlargement; FlexiViT, Beyer et al. 2023, arXiv 2212.08013, 3.4)."""
     old = kernel.shape[-1]
     if old == patch:
         return kernel
@@ -35,25 +34,25 @@ def resample_patches(kernel: Tensor, patch: int) -> Tensor:
 def fold_channels(
     kernel: Tensor,
     channels: int,
-    had: tuple[Sequence[float], Sequence[float]],
-    has: tuple[Sequence[float], Sequence[float]],
+    old: tuple[Sequence[float], Sequence[float]],
+    new: tuple[Sequence[float], Sequence[float]],
 ) -> tuple[Tensor, Tensor]:
-    """(D, C, P, P) -> (D, channels, P, P), and what is to be added to the bias, (D,).
+    """(D, C, P, P) -> (D, channels, P, P), and a correction to add to the bias, (D,).
 
-    Three to one: a grey image gives the same products as its copy in three channels did. One to three: an image gives
-    the same products as the mean of its channels did. An additional alpha channel starts at zero.
+    Three to one: a grey image gives the products of its copy in three channels. One to three: an image gives the
+    products of the mean of its channels. An additional alpha channel starts at zero.
 
     Args:
-        had, has: mean and standard deviation of each channel in the normalisation before, and from now on.
+        old, new: mean and standard deviation of each channel in the normalisation of the weights, and of the run.
     """
     D, C, P, _ = kernel.shape
     colours = {2: 1, 4: 3}  # with alpha -> without
     base, wanted = colours.get(C, C), colours.get(channels, channels)
     colour, shift = kernel[:, :base], kernel.new_zeros(D)
     if base != wanted:
-        # The old input of a pixel is (g - old mean) / old std, the new one (g - new mean) / new std, g the same grey.
-        old_mean, old_std = (kernel.new_tensor(values[:base]) for values in had)
-        new_mean, new_std = (kernel.new_tensor(values[:wanted]) for values in has)
+        # For grey value g, the old input is (g - old mean) / old std, the new one (g - new mean) / new std.
+        old_mean, old_std = (kernel.new_tensor(values[:base]) for values in old)
+        new_mean, new_std = (kernel.new_tensor(values[:wanted]) for values in new)
         factor = new_std[:, None] / old_std[None, :] / wanted  # (wanted, base)
         shift = torch.einsum("dcpq,c->d", colour, (new_mean.mean() - old_mean) / old_std)
         colour = torch.einsum("dcpq,wc->dwpq", colour, factor)

@@ -10,13 +10,13 @@ from vitmed.models.vit import SIZES
 
 
 def summarise(model: nn.Module, config: ModelConfig) -> str:
-    """Layers, shapes, parameters and multiply-adds of one image, by torchinfo."""
-    import torchinfo  # noqa: TID251  the one place
+    """Layers, shapes, parameters and multiply-adds for one image, by torchinfo."""
+    import torchinfo  # noqa: TID251
 
     size = (1, config.channels, config.image_size, config.image_size)
     device = next(model.parameters()).device
     columns = ("input_size", "output_size", "num_params", "mult_adds")
-    with seeded(0, device):  # torchinfo draws an input
+    with seeded(0, device):  # torchinfo draws a random input
         text = str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device))
     for unit in ("MEGA", "GIGA", "TERA"):  # torchinfo prints the name of its own constant
         text = text.replace(f"Units.{unit}BYTES", unit[0])

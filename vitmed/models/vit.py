@@ -2,10 +2,10 @@
 
 Letters of the shapes:
     B images of a batch   C input channels   H, W height and width, px   P side of a patch, px
-    L patches, (H/P) x (W/P)   N tokens: class, registers, patches   R tokens that read   D width
+    L patches, (H/P) x (W/P)   N tokens: class, registers, patches   R query tokens   D width
     A attention heads   K classes
 
-Parameter names are timm's, so that a timm, DeiT, MAE or DINO state dict fits by identity.
+Parameter names are timm's, so a timm, DeiT, MAE or DINO state dict loads without renaming.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALL = slice(None)
 
 
 class PatchEmbed(nn.Module):
-    """Image -> patches by one convolution whose kernel and stride are the patch."""
+    """Image -> patches by one convolution; kernel and stride equal the patch size."""
 
     def __init__(self, channels: int, width: int, patch: int):
         super().__init__()
@@ -38,8 +38,8 @@ class PatchEmbed(nn.Module):
 class ConvStem(nn.Module):
     """Image -> patches by small convolutions (Xiao et al. 2021, arXiv 2106.14881).
 
-    Halves the side by 3x3 convolutions of stride 2 while the patch size is even; the odd rest is taken in
-    one step; a 1x1 convolution ends it. Neighbouring patches overlap, which learns faster from few images.
+    3x3 convolutions of stride 2 halve the side while the patch size is even, one step covers the odd rest, and a 1x1
+    convolution comes last. Neighbouring patches overlap, so the network learns faster from few images.
     """
 
     def __init__(self, channels: int, width: int, patch: int):
@@ -64,7 +64,7 @@ class ConvStem(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: every token reads from every other."""
+    """Multi-head self-attention."""
 
     def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float):
         super().__init__()
@@ -74,16 +74,16 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
+    def forward(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
         B, N, D = x.shape
         qkv = self.qkv(x).reshape(B, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
-        q = q[:, :, readers]  # (B, A, R, D/A)
+        q = q[:, :, queries]  # (B, A, R, D/A)
         drop = self.attn_drop if self.training else 0.0
-        if keep is not None or explicit_is_faster(q):
+        if collected is not None or explicit_is_faster(q):
             x, attention = attend(q, k, v, drop)  # (B, A, R, D/A), (B, A, R, N)
-            if keep is not None:
-                keep.append(attention)
+            if collected is not None:
+                collected.append(attention)
         else:
             x = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)  # (B, A, R, D/A)
         x = x.transpose(1, 2).reshape(B, -1, D)
@@ -91,20 +91,16 @@ class Attention(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """softmax(q k' / sqrt(D/A)) v, spelled out.
-
-    Returns:
-        the read values (B, A, N, D/A), and the attention probabilities (B, A, N, N) before dropout.
-    """
+    """softmax(q k' / sqrt(D/A)) v, (B, A, N, D/A), and the attention probabilities (B, A, N, N) before dropout."""
     attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, N, N)
     return F.dropout(attention, dropout, dropout > 0).to(v.dtype) @ v, attention
 
 
 def explicit_is_faster(q: Tensor) -> bool:
-    """The one place that chooses the attention kernel.
+    """Whether plain matrices are faster than PyTorch's fused attention kernel.
 
-    PyTorch's fused kernel is never slower, but for its bf16 backward pass on a CPU: 2.8 x slower than the
-    plain matrices at N = 197, level at N = 785 (measured on a CPU with AMX, torch 2.15).
+    They are in one case, the bf16 backward pass on a CPU: 2.8 x faster at N = 197, equally fast at N = 785
+    (measured on a CPU with AMX, torch 2.15).
     """
     return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad and q.shape[-2] <= 512
 
@@ -121,7 +117,7 @@ class Mlp(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Leaves a whole branch out for some images (stochastic depth, Huang et al. 2016, arXiv 1603.09382)."""
+    """Skips a whole branch for some images (stochastic depth, Huang et al. 2016, arXiv 1603.09382)."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -135,7 +131,7 @@ class DropPath(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """Each channel of a branch times a learned number that starts small (Touvron et al. 2021, arXiv 2103.17239)."""
+    """Multiplies each channel by a learned number that starts small (Touvron et al. 2021, arXiv 2103.17239)."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -146,10 +142,7 @@ class LayerScale(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)).
-
-    Every token is read from; only the `readers` among them, R of N, are worked out and returned.
-    """
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N."""
 
     def __init__(
         self,
@@ -171,8 +164,8 @@ class Block(nn.Module):
         self.ls2 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
-        x = x[:, readers] + self.drop_path(self.ls1(self.attn(self.norm1(x), keep, readers)))
+    def forward(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
+        x = x[:, queries] + self.drop_path(self.ls1(self.attn(self.norm1(x), collected, queries)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
@@ -187,15 +180,15 @@ class ViT(nn.Module):
         mlp_ratio: hidden width of the MLP / D.
         stem: "patch" (one convolution) or "conv" (a few small ones).
         positions: "learned", "sincos_1d" (Vaswani et al. 2017), "sincos_2d" (as in MAE).
-        pool: "cls" (class token) or "mean" (of the patches; then the norm is `fc_norm`, as in timm and MAE).
-        registers: learned tokens without a place, between class token and patches (Darcet et al. 2023,
-            arXiv 2309.16588), as some DINOv2 weights have them.
+        pool: "cls" (class token) or "mean" (of the patches; the norm is then `fc_norm`, as in timm and MAE).
+        registers: learned tokens without a position, between class token and patches (Darcet et al. 2023,
+            arXiv 2309.16588), as in some DINOv2 weights.
         layer_scale: scales every branch, as DINOv2 and UNI do.
         norm_eps: epsilon of the layer norms.
         dropout, attention_dropout, drop_path: rates in [0, 1).
 
     Raises:
-        UsageError: sizes that do not divide.
+        UsageError: sizes do not divide.
     """
 
     def __init__(
@@ -235,17 +228,17 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(width, eps=norm_eps) if pool == "cls" else nn.Identity()
         self.fc_norm = nn.LayerNorm(width, eps=norm_eps) if pool == "mean" else nn.Identity()
         self.head = nn.Linear(width, num_classes)
-        self.frozen: int | None = None  # blocks that do not learn; None: everything learns
+        self.frozen: int | None = None  # number of frozen blocks; None: everything learns
         self._initialise(positions, grid)
 
     def freeze(self, blocks: int) -> None:
-        """Let the embedding and the first `blocks` blocks stay as they are: no gradient, no dropout, no drop path.
+        """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
 
         Raises:
-            UsageError: there are not so many blocks.
+            UsageError: there are fewer blocks.
         """
         if blocks > len(self.blocks):
-            raise UsageError(f"{blocks} blocks to freeze: the network has {len(self.blocks)}", "freeze fewer")
+            raise UsageError(f"cannot freeze {blocks} blocks: the network has {len(self.blocks)}", "freeze fewer")
         self.frozen = blocks
         for name, parameter in self.named_parameters():
             if not name.startswith(("blocks.", "norm.", "fc_norm.", "head.")):
@@ -261,22 +254,22 @@ class ViT(nn.Module):
                 part.eval()
         return self
 
-    def forward_features(self, x: Tensor, keep: list[Tensor] | None = None, readers: slice = ALL) -> Tensor:
-        """(B, C, H, W) -> tokens (B, N, D) after the last block; `keep` collects attention (B, A, N, N).
+    def forward_features(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
+        """(B, C, H, W) -> tokens (B, R, D) after the last block, which returns only the `queries`, R of N.
 
-        The last block works out the `readers` alone: (B, R, D).
+        If `collected` is a list, the attention of every block is appended to it, (B, A, N, N).
         """
         x = self.patch_embed(x)  # (B, L, D)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1) + self.pos_embed
-        if self.reg_token is not None:  # registers have no place in the image
+        if self.reg_token is not None:  # registers have no position
             x = torch.cat([x[:, :1], self.reg_token.expand(x.shape[0], -1, -1).to(x.dtype), x[:, 1:]], dim=1)
         x = self.pos_drop(x)  # (B, N, D)
         for i, block in enumerate(self.blocks, 1):
-            x = block(x, keep, readers if i == len(self.blocks) else ALL)
+            x = block(x, collected, queries if i == len(self.blocks) else ALL)
         return self.norm(x)  # (B, R, D)
 
     def forward_pool(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) -> features of the image (B, D): what the head sees."""
+        """Tokens (B, N, D) -> features of the image (B, D), the input of the head."""
         return self.fc_norm(x[:, 0] if self.pool == "cls" else x[:, 1 + self.registers :].mean(dim=1))
 
     def forward_head(self, x: Tensor) -> Tensor:
@@ -284,18 +277,18 @@ class ViT(nn.Module):
         return self.head(self.forward_pool(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> features of the image (B, D): what the head sees."""
-        # The class token is all that its head sees: what the last block would make of the others is not computed.
-        readers = slice(0, 1) if self.pool == "cls" else ALL
-        return self.forward_pool(self.forward_features(x, readers=readers))
+        """(B, C, H, W) -> features of the image (B, D), the input of the head."""
+        # A head on the class token does not need the last block's output for other tokens.
+        queries = slice(0, 1) if self.pool == "cls" else ALL
+        return self.forward_pool(self.forward_features(x, queries=queries))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
 
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each."""
-        keep: list[Tensor] = []
-        return self.forward_head(self.forward_features(x, keep)), keep
+        collected: list[Tensor] = []
+        return self.forward_head(self.forward_features(x, collected)), collected
 
     def _initialise(self, positions: str, grid: int) -> None:
         for module in self.modules():
@@ -328,7 +321,7 @@ def sincos_1d(grid: int, width: int) -> Tensor:
 
 
 def sincos_2d(grid: int, width: int) -> Tensor:
-    """(1, 1 + grid^2, width), as in MAE: half the channels tell the column, half the row; the class token has zeros."""
+    """(1, 1 + grid^2, width), as in MAE: half the channels encode the column, half the row; zeros for the class."""
     omega = 10000 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))  # (D/4,)
     angle = torch.arange(grid, dtype=torch.float64)[:, None] * omega  # (grid, D/4)
     line = torch.cat([angle.sin(), angle.cos()], dim=1)  # (grid, D/2)
@@ -339,7 +332,7 @@ def sincos_2d(grid: int, width: int) -> Tensor:
 
 
 def check_sizes(image_size: int, patch_size: int, width: int, heads: int, positions: str) -> None:
-    """Raises UsageError that names the numbers that do not divide, and near ones that do."""
+    """Raise UsageError for numbers that do not divide, with close numbers that do."""
     if image_size % patch_size:
         near = max(patch_size, round(image_size / patch_size) * patch_size)
         raise UsageError(
@@ -354,11 +347,11 @@ def check_sizes(image_size: int, patch_size: int, width: int, heads: int, positi
 
 
 def build_vit(config: ModelConfig, num_classes: int) -> ViT:
-    """The network of a configuration. `auto` means the plain ViT here; `train` resolves it before."""
+    """The network of a configuration. `auto`, which `train` resolves earlier, means the plain ViT here."""
     if config.name not in SIZES:
         raise unknown_key("model", config.name, SIZES)
     if num_classes < 1:
-        raise UsageError(f"{num_classes} classes: a network has at least one", "num_classes=2 or more")
+        raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
     size = SIZES[config.name]
     return ViT(
         num_classes=num_classes,

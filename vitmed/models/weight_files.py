@@ -1,4 +1,4 @@
-"""Reading tensors from a file that somebody else made, without running anything in it."""
+"""Read tensors from a file of unknown origin without running code in it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from vitmed.models.weight_layouts import State
 
 
 def safe_load(path: Path, foreign: bool = False) -> Any:
-    """Read a torch file with `weights_only=True`: tensors and plain types, nothing that could run.
+    """Read a torch file with `weights_only=True`: tensors and plain types, no code.
 
     Args:
-        foreign: also take argparse.Namespace, a bare holder of values, in which training scripts keep their settings.
+        foreign: also allow argparse.Namespace, a plain container in which training scripts keep their settings.
 
     Raises:
         CheckpointError: missing, damaged, with code in it, or with a container that contains itself.
     """
-    if magic(path)[:2] not in (b"PK", b"\x80\x02"):  # torch's zip files, and what it wrote before
+    if magic(path)[:2] not in (b"PK", b"\x80\x02"):  # torch's zip files, and its older format
         raise CheckpointError(f"{path}: not a checkpoint or weight file", "name the .pt file of a run, or a .pth file")
     try:
         with torch.serialization.safe_globals([argparse.Namespace] if foreign else []):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise CheckpointError(
-            f"{path}: refused: it holds more than tensors and plain values, or is damaged; loading it could run code",
+            f"{path}: refused: it is damaged, or holds more than tensors and plain values, which could run code",
             "use a file that vitmed wrote, or a plain state dict",
         ) from None
-    except Exception as error:  # torch raises many kinds for damaged files
+    except Exception as error:  # torch raises many errors for damaged files
         raise CheckpointError(f"{path}: not a readable checkpoint ({first_line(error)})", "copy it again") from None
     if _contains_itself(content):
         raise CheckpointError(f"{path}: refused: a part of it contains itself", "use a plain state dict")
@@ -42,7 +42,7 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
 
 
 def _contains_itself(tree: Any) -> bool:
-    """Whether a dict, list or tuple lies inside itself, at any depth; whoever searches such a tree never ends."""
+    """Whether a dict, list or tuple lies inside itself, at any depth; a search through such a tree never ends."""
     above: set[int] = set()  # the containers around the current one
     finished: set[int] = set()
     stack = [(tree, False)]
@@ -61,7 +61,7 @@ def _contains_itself(tree: Any) -> bool:
 
 
 def magic(path: Path) -> bytes:
-    """The first 32 bytes of a file. Raises CheckpointError where there is none."""
+    """The first 32 bytes of a file. Raises CheckpointError if there is no such file."""
     if not path.is_file():
         inside = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).is_file()]
         what = "is a folder, expected a file such as best.pt" if path.is_dir() else "no such file"
@@ -75,7 +75,7 @@ def read_npz(path: Path) -> State:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: torch.from_numpy(np.asarray(archive[name], dtype=np.float32)) for name in archive.files}
-    except Exception as error:  # zipfile, zlib and numpy raise many kinds for damaged files
+    except Exception as error:  # zipfile, zlib and numpy raise many errors for damaged files
         if "allow_pickle" in str(error):
             raise CheckpointError(
                 f"{path}: refused: it holds Python objects; loading them could run code", "use a file of plain arrays"
@@ -84,7 +84,7 @@ def read_npz(path: Path) -> State:
 
 
 def read_safetensors(path: Path) -> State:
-    """The tensors of a `.safetensors` file. Raises CheckpointError; UsageError where the package is missing."""
+    """The tensors of a `.safetensors` file. Raises CheckpointError; UsageError if the package is missing."""
     try:
         from safetensors.torch import load_file
     except ImportError:
@@ -92,5 +92,5 @@ def read_safetensors(path: Path) -> State:
     try:
         return load_file(path)
     except Exception as error:  # its own error class is not part of its interface
-        reason = first_line(error)
-        raise CheckpointError(f"{path}: not a readable .safetensors file ({reason})", "copy it again") from None
+        why = first_line(error)
+        raise CheckpointError(f"{path}: not a readable .safetensors file ({why})", "copy it again") from None

@@ -1,6 +1,6 @@
-"""The layouts of public ViT weights, and how each is renamed to timm's parameter names.
+"""The layouts of public ViT weights, and how each converts to timm's parameter names.
 
-A converter takes a state dict and returns one with timm's names, or None if the layout is another one. Unknown
+A converter takes a state dict and returns one with timm's names, or None if the file has another layout. Unknown
 tensors keep their names.
 """
 
@@ -21,18 +21,18 @@ PLAIN = re.compile(  # every tensor of a plain ViT, in timm's names
 )
 
 OTHERS = (
-    # pattern of a tensor's name, what such a network has, that a plain ViT has not
+    # pattern of a tensor's name, and what it means; a plain ViT has none of these
     (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (Swin, BEiT)"),
     (r".*\brope.*|.*freqs_cis.*", "rotary positions (EVA-02, DINOv3)"),
     (r".*mlp\.(w12|w3|weights_in|weights_out|fc1_g|gate_proj)\b.*", "a SwiGLU MLP (DINOv2 giant, UNI2, Virchow)"),
     (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
-    (r".*\.attn\.(q_bias|v_bias)", "biases of queries and values of their own (BEiT, EVA)"),
+    (r".*\.attn\.(q_bias|v_bias)", "separate biases of queries and values (BEiT, EVA)"),
     (r".*(norm_pre|pre_layrnorm|ln_pre)\..*", "a norm before the blocks (CLIP)"),
     (r".*(attn_pool|MAPHead).*", "attention pooling (SigLIP, big_vision MAP)"),
     (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
 )
 
-Rules = tuple[tuple[str, str], ...]  # pattern of a whole name, and what it becomes
+Rules = tuple[tuple[str, str], ...]  # pattern of a whole name, and its replacement
 
 _TIMM: Rules = (
     (r"blocks\.\d+\.(\d+)\.(.*)", r"blocks.\1.\2"),  # DINOv2 keeps its blocks in chunks
@@ -70,7 +70,7 @@ _HUGGING_FACE: Rules = (
 
 
 def _rename(state: State, rules: Rules) -> State:
-    """Names by the first rule that matches the whole name; others stay."""
+    """Rename by the first rule that matches the whole name; other names stay."""
     renamed: State = {}
     for name, value in state.items():
         for pattern, becomes in rules:
@@ -87,11 +87,11 @@ def _timm(state: State) -> State | None:
     if "patch_embed.proj.weight" not in state:
         return None
     state = _rename(state, _TIMM)
-    if "dist_token" in state:  # DeiT's second token is a register that has a place; its head is left out
-        places = state["pos_embed"]
-        state["reg_token"] = state.pop("dist_token") + places[:, 1:2]
-        state["pos_embed"] = torch.cat([places[:, :1], places[:, 2:]], dim=1)
-    if any(name.startswith("pre_logits.") for name in state):  # a layer between norm and head: without it no head
+    if "dist_token" in state:  # DeiT's second token is a register with a position; its head is dropped
+        positions = state["pos_embed"]
+        state["reg_token"] = state.pop("dist_token") + positions[:, 1:2]
+        state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 2:]], dim=1)
+    if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
         state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
     return state
 
@@ -111,7 +111,7 @@ def _hugging_face(state: State) -> State | None:
                      for x in ("query", "key", "value")]  # fmt: skip
             state[f"{block}.qkv.{part}"] = torch.cat([state.pop(name) for name in names])
     if "head.weight" in state and state["head.weight"].shape[1] != state["cls_token"].shape[-1]:
-        # Dinov2ForImageClassification: its head reads class token and mean together
+        # the head of Dinov2ForImageClassification takes class token and mean together
         state = {f"of_two_tokens.{name}" if name in HEAD else name: value for name, value in state.items()}
     return state
 
@@ -159,7 +159,7 @@ _GOOGLE = {
 def _google_block(new: State, block: str, name: str, layer: str, inner: str | None, part: str, value: Tensor) -> None:
     """One tensor of a block, under timm's name."""
     ours = {"kernel": "weight", "scale": "weight", "bias": "bias"}[part]
-    if layer == "LayerNorm":  # the second of a block is number 1 in big_vision, 2 in the older code
+    if layer == "LayerNorm":  # a block's second norm has number 1 in big_vision, 2 in the older code
         new[f"{block}.norm{1 if '/LayerNorm_0/' in name else 2}.{ours}"] = value
     elif layer == "MlpBlock":
         new[f"{block}.mlp.fc{1 if inner == 'Dense_0' else 2}.{ours}"] = value.T if part == "kernel" else value

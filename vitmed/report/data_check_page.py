@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from vitmed.checks.detect import Copies, Image
+from vitmed.checks.detect import COPIES, Copies, Image
 from vitmed.checks.findings import FINDINGS, Finding
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
@@ -29,11 +29,11 @@ EXAMPLES = 8  # pictures of a class
 PAIRS = 12  # pairs of copies
 CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
-Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each
+Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each image
 
 
 def table(images: Sequence[Image]) -> list[dict[str, Any]]:
-    """A row for every split and class: images, patients (None: unknown), unreadable files."""
+    """One row per split and class: images, patients (None: unknown), unreadable files."""
     rows: dict[tuple[str, str], list[Image]] = {}
     for image in images:
         rows.setdefault((image.split or "", image.label or ""), []).append(image)
@@ -50,8 +50,8 @@ def table(images: Sequence[Image]) -> list[dict[str, Any]]:
 
 
 def sizes(images: Sequence[Image]) -> dict[str, Any]:
-    """Counts by format, mode and bit depth, and the quartiles of width and height; of the files whose head is sound."""
-    facts = [image.record.facts for image in images if image.record.facts is not None]
+    """Counts by format, mode and bit depth, and quartiles of width and height, over the files with a readable head."""
+    facts = [image.record.header for image in images if image.record.header is not None]
     found: dict[str, Any] = {
         "formats": dict(Counter(f.format for f in facts).most_common()),
         "modes": dict(Counter(f.mode for f in facts).most_common()),
@@ -64,14 +64,14 @@ def sizes(images: Sequence[Image]) -> dict[str, Any]:
 
 
 def size_histogram(images: Sequence[Image]) -> Figure:
-    """Longer sides, px, by class where there are few."""
+    """Longer sides in px, by class where there are few classes."""
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes = figure.add_subplot()
-    good = [image for image in images if image.record.facts is not None]
-    longer = np.array([max(i.record.facts.width, i.record.facts.height) for i in good if i.record.facts is not None])
-    labels = np.array([image.label or "no class" for image in good])
-    names = sorted(set(labels.tolist()))
-    if len(good):
+    good = [(i.label or "no class", i.record.header) for i in images if i.record.header is not None]
+    longer = np.array([max(facts.width, facts.height) for _, facts in good])
+    labels = np.array([label for label, _ in good])
+    names = sorted({label for label, _ in good})
+    if good:
         low, high = longer.min(), longer.max()
         wide = high > 20 * low
         edges = np.geomspace(low, high + 1, 40) if wide else np.linspace(low - 0.5, high + 0.5, min(40, high - low + 2))
@@ -122,34 +122,31 @@ def write_data_report(
 
 
 def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
-    """Of every class a few pictures from all over it: (class, [(picture, path)])."""
+    """A few pictures of every class, spread over its files."""
     shown = []
-    names = sorted({image.label or "" for image in images})
-    for name in names[:CLASSES]:
-        of_class = [image for image in images if (image.label or "") == name and not image.record.kind]
-        spread = np.unique(np.linspace(0, len(of_class) - 1, EXAMPLES).astype(int)).tolist() if of_class else []
-        shown.append((name or "no class", [(_thumbnail(root / of_class[i].path), of_class[i].path) for i in spread]))
+    for name in sorted({image.label or "" for image in images})[:CLASSES]:
+        paths = [image.path for image in images if (image.label or "") == name and not image.record.kind]
+        spread = np.unique(np.linspace(0, len(paths) - 1, EXAMPLES).astype(int)).tolist() if paths else []
+        shown.append((name or "no class", [(_thumbnail(root / paths[i]), paths[i]) for i in spread]))
     return shown
 
 
 def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
-    """The worst copies side by side: (what they are, [(picture, path)])."""
-    shown = []
-    for how, told in (("exact", "byte for byte"), ("near", "to the eye")):
-        kinds = copies[how]
-        for what, groups in (
-            ("under two labels", kinds.two_labels),
-            ("in two splits", kinds.across_splits),
-            ("in one class", kinds.within),
-        ):
-            for group in groups[:PAIRS]:
-                pictures = [(_thumbnail(root / images[i].path), images[i].path) for i in group[:4]]
-                shown.append((f"the same {told}, {what}", pictures))
-    return shown[:PAIRS]
+    """The worst copies side by side."""
+    groups = [
+        (f"the same {how}, {COPIES[code]}", group)
+        for kind, how in (("exact", "byte for byte"), ("near", "to the eye"))
+        for code, found in copies[kind].items()
+        for group in found
+    ]
+    return [
+        (title, [(_thumbnail(root / images[i].path), images[i].path) for i in group[:4]])
+        for title, group in groups[:PAIRS]
+    ]
 
 
 def _thumbnail(path: Path) -> str:
-    """A small PNG, made anew from pixels, so that it holds none of the file's metadata; empty where it cannot be."""
+    """A small PNG, made from the pixels alone, without the file's metadata; "" where the file cannot be decoded."""
     try:
         image = read_image(path)
     except DataError:

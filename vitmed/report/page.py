@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitmed.core.text import LISTED, by_reason, chance, counted, listed
+from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
@@ -113,7 +113,7 @@ def render(
         "interval": interval,
         "number": number,
         "counted": counted,
-        "chance": chance,
+        "chance": format_probability,
         "share": share,
         "percent": percent,
         "reasons": reasons,

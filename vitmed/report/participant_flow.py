@@ -145,7 +145,7 @@ def run_flow(
     Args:
         split: of the run that is judged; None for other images.
         columns: that subgroups were asked for; those that the run's own table has not are left out.
-        seen: of other images, as `membership.Chosen` has it.
+        seen: of other images, as `EvaluationImages.seen`.
     """
     flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]

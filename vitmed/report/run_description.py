@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitmed.checks.evaluation_images import Chosen
+from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.config import ModelConfig, TrainConfig
-from vitmed.data.patient_notes import patients_fact
+from vitmed.data.patient_notes import describe_patients
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.summary import describe_model
 from vitmed.training.checkpoint import Checkpoint
@@ -18,7 +18,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     return {
         "Images": f"{what}: {images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
-        "Patients of the run": patients_fact(saved.splits),
+        "Patients of the run": describe_patients(saved.splits),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
         "Started from": started_from(model),
@@ -33,15 +33,15 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     }
 
 
-def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
-    """Which images an evaluation judges, in words; and the name of its folder."""
+def describe_images(saved: Checkpoint, chosen: EvaluationImages) -> tuple[str, str]:
+    """Which images an evaluation covers, in words; and the name of its folder."""
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    return f"{part} of {data}", part if is_own(saved, chosen) else f"{data}_{part}"
+    return f"{part} of {data}", part if is_own_split(saved, chosen) else f"{data}_{part}"
 
 
-def is_own(saved: Checkpoint, chosen: Chosen) -> bool:
+def is_own_split(saved: Checkpoint, chosen: EvaluationImages) -> bool:
     """Whether the images are a split of the run itself."""
     return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
 

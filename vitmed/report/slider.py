@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.frozen import Frozen
-from vitmed.core.text import chance
+from vitmed.core.text import format_probability
 from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
@@ -176,11 +176,13 @@ def rows(curve: Curve, decided: bool) -> list[tuple[str, Tried]]:
     names: dict[int, list[str]] = {curve.start: ["in use"]} if decided else {}
     for text, index in curve.marks:
         names.setdefault(index, []).append(text)
-    marked = {chance(curve.thresholds[index]) for index in names}
-    round_ones = [curve.thresholds.index(threshold) for threshold in ROWS if chance(threshold) not in marked]
+    marked = {format_probability(curve.thresholds[index]) for index in names}
+    round_ones = [
+        curve.thresholds.index(threshold) for threshold in ROWS if format_probability(threshold) not in marked
+    ]
     told = []
     for index in sorted({*names, *round_ones}):
         row = at(curve, index)
         name = f" ({', '.join(names[index])})" if index in names else ""
-        told.append((f"{chance(row.threshold)}{name}", row))
+        told.append((f"{format_probability(row.threshold)}{name}", row))
     return told

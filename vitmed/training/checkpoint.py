@@ -21,8 +21,8 @@ from vitmed.core.config import PATHS, Config, ModelConfig
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
-from vitmed.core.load_config import AnyConfig, build_config, is_word
-from vitmed.core.places import find, is_elsewhere, store
+from vitmed.core.load_config import AnyConfig, build_config, is_keyword
+from vitmed.core.places import find_path, is_elsewhere, store_path
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.policy import DecisionPolicy
@@ -34,7 +34,7 @@ from vitmed.models.weight_files import safe_load
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
-GONE = {"data.cache_mb"}  # fields that earlier versions stored
+REMOVED = {"data.cache_mb"}  # fields that earlier versions stored
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint whole or not at all. Paths are stored relative to its folder."""
     content = {
-        **_head(FORMAT, config, path),
+        **_header(FORMAT, config, path),
         "classes": list(splits.classes),
         "preprocessing": Preprocessing.of(config).to_dict(),
         "data": {**_membership(splits, hashes, path), "seen": list(seen)},
@@ -143,7 +143,7 @@ def set_data_root(path: Path, root: Path) -> None:
     """Write into a checkpoint, of training or of pretraining, where its data folder lies now."""
     content = safe_load(path)
     if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
-        stored = store(root, path.parent)
+        stored = store_path(root, path.parent)
         content["data"]["root"] = content["config"]["data"]["root"] = stored
         with whole_file(path) as stream:
             torch.save(content, stream)
@@ -180,7 +180,7 @@ def save_encoder(
     It also holds the sha256 of every image that pretraining used, so that a test image among them is noticed later.
     """
     content = {
-        **_head(ENCODER, config, path),
+        **_header(ENCODER, config, path),
         "preprocessing": Preprocessing.of(config).to_dict(),
         "seen": [digest for name in hashes for digest in hashes[name]],
         "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
@@ -191,7 +191,7 @@ def save_encoder(
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class PretrainingState:
     """The last.pt of a pretraining run: its configuration, its images, and the state from which `--resume` goes on."""
 
     path: Path
@@ -206,7 +206,7 @@ def save_pretraining(
 ) -> None:
     """Write the state of a pretraining run whole or not at all. Paths are stored relative to its folder."""
     content = {
-        **_head(PRETRAINING, config, path),
+        **_header(PRETRAINING, config, path),
         "classes": list(splits.classes),
         "data": _membership(splits, hashes, path),
         "training": training,
@@ -215,28 +215,28 @@ def save_pretraining(
         torch.save(content, stream)
 
 
-def load_pretraining(path: Path) -> Pretraining:
+def load_pretraining(path: Path) -> PretrainingState:
     """Read the last.pt of a pretraining run. Raises CheckpointError where it is something else, or damaged."""
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
     try:
         splits, hashes = _read_membership(path, content)
-        config = build_config(_today(content["config"]), PretrainConfig)
-        return Pretraining(path, config, splits, hashes, dict(content["training"]))
+        config = build_config(_without_removed_fields(content["config"]), PretrainConfig)
+        return PretrainingState(path, config, splits, hashes, dict(content["training"]))
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
 
 
-def _today(config: dict[str, Any]) -> dict[str, Any]:
+def _without_removed_fields(config: dict[str, Any]) -> dict[str, Any]:
     """A stored configuration without the fields that are gone; they changed no result."""
     return {
-        section: {field: value for field, value in fields.items() if f"{section}.{field}" not in GONE}
+        section: {field: value for field, value in fields.items() if f"{section}.{field}" not in REMOVED}
         for section, fields in config.items()
     }
 
 
-def _head(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
+def _header(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
     """What every file of ours begins with."""
     import vitmed
 
@@ -244,7 +244,7 @@ def _head(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
         "format": format,
         "version": VERSION,
         "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
-        "config": portable(config, path.parent).model_dump(),
+        "config": store_paths(config, path.parent).model_dump(),
     }
 
 
@@ -260,7 +260,7 @@ def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dic
         for name, samples in splits.samples.items()
     }
     return {
-        "root": store(splits.root, path.parent),
+        "root": store_path(splits.root, path.parent),
         "splits": membership,
         "made": splits.made,
         "columns": list(splits.columns),
@@ -275,7 +275,7 @@ def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[
         rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
-    root = find(data["root"], path.parent)
+    root = find_path(data["root"], path.parent)
     splits = Splits(
         root,
         tuple(content["classes"]),
@@ -334,7 +334,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     splits, hashes = _read_membership(path, content)
     classes = splits.classes
-    config = build_config(_today(content["config"]))
+    config = build_config(_without_removed_fields(content["config"]))
     if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"classes {classes}")
     if Preprocessing(**content["preprocessing"]) != Preprocessing.of(config):
@@ -371,24 +371,24 @@ def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
     return policy
 
 
-def portable(config: AnyConfig, folder: Path) -> AnyConfig:
-    """The configuration with its paths as `places.store` names them in a folder; a name of the catalogue is none."""
+def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
+    """The configuration with its paths as `places.store_path` names them in a folder."""
     for section, name in PATHS:
         part = getattr(config, section)
         value = getattr(part, name)
-        if value is not None and not is_word(name, value):
-            part = part.model_copy(update={name: store(value, folder)})
+        if value is not None and not is_keyword(name, value):
+            part = part.model_copy(update={name: store_path(value, folder)})
             config = config.model_copy(update={section: part})
     return config
 
 
-def placed(config: AnyConfig, folder: Path) -> dict[str, Any]:
-    """The tree of a configuration as `portable` left it, with its paths as they are seen from here."""
+def find_paths(config: AnyConfig, folder: Path) -> dict[str, Any]:
+    """The tree of a configuration as `store_paths` left it, with its paths as they are seen from here."""
     tree = config.model_dump()
     for section, name in PATHS:
         value = tree[section][name]
-        if value is not None and not is_word(name, value, folder):
-            tree[section][name] = str(find(value, folder))
+        if value is not None and not is_keyword(name, value, folder):
+            tree[section][name] = str(find_path(value, folder))
     return tree
 
 

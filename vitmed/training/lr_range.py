@@ -17,11 +17,11 @@ SKIPPED = 5  # first steps that the suggestions pass over: their mean is not yet
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeTest:
     """What the test saw.
 
     Attributes:
-        rates: (N,) learning rate of every step, rising evenly in its logarithm.
+        rates: (N,) learning rate of every step, rising_rates evenly in its logarithm.
         losses: (N,) running mean of the training loss after that step.
         diverged: whether it ended because the loss rose.
         steepest, valley: suggested learning rates; None where the loss never fell.
@@ -34,7 +34,7 @@ class Range:
     valley: float | None
 
 
-def rising(low: float, high: float, steps: int) -> list[float]:
+def rising_rates(low: float, high: float, steps: int) -> list[float]:
     """`steps` learning rates from `low` to `high`, each the same multiple of the one before."""
     return [low * (high / low) ** (i / (steps - 1)) for i in range(steps)]
 
@@ -47,7 +47,7 @@ def smoothed(losses: Iterator[float] | Sequence[float]) -> Iterator[float]:
         yield mean / (1 - SMOOTHING**step)
 
 
-def watch(rates: Sequence[float], losses: Iterator[float]) -> Range:
+def run_range_test(rates: Sequence[float], losses: Iterator[float]) -> RangeTest:
     """Take losses until they diverge or end, and suggest.
 
     Args:
@@ -63,7 +63,7 @@ def watch(rates: Sequence[float], losses: Iterator[float]) -> Range:
         means.append(mean)
         best = min(best, mean)
     taken = tuple(rates[: len(means)])
-    return Range(taken, tuple(means), diverged, *suggest(taken, means))
+    return RangeTest(taken, tuple(means), diverged, *suggest(taken, means))
 
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> tuple[float | None, float | None]:

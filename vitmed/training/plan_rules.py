@@ -1,6 +1,6 @@
 """The plan: what training takes where nobody said otherwise, by a table of rules, each with its source.
 
-A rule looks at the situation (kind of weights, number of images, their size, device, width of the network) and gives
+A rule looks at the inputs (kind of weights, number of images, their size, device, width of the network) and gives
 values. For every field the first rule that fits wins; what was set by hand is kept. `RULES` is at the bottom.
 """
 
@@ -17,7 +17,7 @@ SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN = "from scratch", "supervised", "mas
 
 
 @dataclass(frozen=True)
-class Situation:
+class PlanInputs:
     """What the rules look at.
 
     Attributes:
@@ -52,12 +52,12 @@ class Rule(NamedTuple):
     """Where `fits`, fields get these values (a function is asked for its value); `when` and `why` say it in words."""
 
     when: str
-    fits: Callable[[Situation], bool]
+    fits: Callable[[PlanInputs], bool]
     fields: dict[str, Any]
     why: str
 
 
-class Decision(NamedTuple):
+class PlannedSetting(NamedTuple):
     """A field that the plan has set: "section.field", its value, and the words of its rule."""
 
     field: str
@@ -66,19 +66,19 @@ class Decision(NamedTuple):
     why: str
 
 
-def decide(config: Config, situation: Situation) -> list[Decision]:
+def plan_settings(config: Config, inputs: PlanInputs) -> list[PlannedSetting]:
     """The value of every planned field that was not set by hand, in the order of the table."""
     given = {f"{section}.{field}" for section in Config.model_fields for field in fields_set(config, section)}
     if "model.name" in given:  # a named size is asked for as it is
         given |= {"model.width", "model.depth", "model.heads"}
-    decided: dict[str, Decision] = {}
+    decided: dict[str, PlannedSetting] = {}
     for rule in RULES:
-        if rule.fits(situation):
+        if rule.fits(inputs):
             for field, value in rule.fields.items():
                 if field not in given and field not in decided:
                     known = {name: d.value for name, d in decided.items()}
-                    value = value(situation, planned(config, known)) if callable(value) else value
-                    decided[field] = Decision(field, value, rule.when, rule.why)
+                    value = value(inputs, with_values(config, known)) if callable(value) else value
+                    decided[field] = PlannedSetting(field, value, rule.when, rule.why)
     return list(decided.values())
 
 
@@ -88,7 +88,7 @@ def fields_set(config: Config, section: str) -> set[str]:
     return {name for name in part.model_fields_set if getattr(part, name) not in ("auto", None)}
 
 
-def planned(config: Config, values: dict[str, Any]) -> Config:
+def with_values(config: Config, values: dict[str, Any]) -> Config:
     """The configuration with "section.field" values."""
     for key, value in values.items():
         section, _, field = key.partition(".")
@@ -97,15 +97,15 @@ def planned(config: Config, values: dict[str, Any]) -> Config:
     return config
 
 
-def describe(decisions: list[Decision]) -> list[str]:
+def describe(settings: list[PlannedSetting]) -> list[str]:
     """A line for every rule that decided something: what it sets, when it holds and why."""
     lines: dict[tuple[str, str], list[str]] = {}
-    for decision in decisions:
-        lines.setdefault((decision.when, decision.why), []).append(f"{decision.field} {shown(decision.value)}")
+    for setting in settings:
+        lines.setdefault((setting.when, setting.why), []).append(f"{setting.field} {yaml_text(setting.value)}")
     return [f"{', '.join(values)}: {when}; {why}" for (when, why), values in lines.items()]
 
 
-def shown(value: Any) -> str:
+def yaml_text(value: Any) -> str:
     """A value as YAML has it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -117,62 +117,62 @@ def two_digits(value: float) -> float:
     return float(f"{value:.1e}")
 
 
-def epochs_of(steps: int, least: int, most: int) -> Callable[[Situation, Config], int]:
+def epochs_for_steps(steps: int, least: int, most: int) -> Callable[[PlanInputs, Config], int]:
     """So many epochs that about `steps` optimiser steps are made, within bounds."""
 
-    def epochs(situation: Situation, config: Config) -> int:
-        batch = min(situation.images, config.train.batch_size * config.train.accumulate)
-        return min(most, max(least, math.ceil(steps * batch / situation.images)))
+    def epochs(inputs: PlanInputs, config: Config) -> int:
+        batch = min(inputs.images, config.train.batch_size * config.train.accumulate)
+        return min(most, max(least, math.ceil(steps * batch / inputs.images)))
 
     return epochs
 
 
-def narrower_faster(base: float) -> Callable[[Situation, Config], float]:
+def scaled_lr(base: float) -> Callable[[PlanInputs, Config], float]:
     """A learning rate told for ViT-Base at batch 64: times 768 / width (at most 4), times the root of batch / 64."""
 
-    def lr(situation: Situation, config: Config) -> float:
+    def lr(inputs: PlanInputs, config: Config) -> float:
         batch = config.train.batch_size * config.train.accumulate
-        return two_digits(base * min(4.0, 768 / situation.width) * math.sqrt(batch / 64))
+        return two_digits(base * min(4.0, 768 / inputs.width) * math.sqrt(batch / 64))
 
     return lr
 
 
-def tenth_of_epochs(situation: Situation, config: Config) -> float:
+def tenth_of_epochs(inputs: PlanInputs, config: Config) -> float:
     """Warm-up of a tenth of the run, in epochs."""
     return round(config.train.epochs / 10, 2)
 
 
-def quarter_of_epochs(situation: Situation, config: Config) -> int:
+def quarter_of_epochs(inputs: PlanInputs, config: Config) -> int:
     """Patience of a quarter of the run, at least 10 epochs."""
     return max(10, math.ceil(config.train.epochs / 4))
 
 
-def small_square(least: int, most: int, multiple: int) -> Callable[[Situation, Config], int]:
+def image_side(least: int, most: int, multiple: int) -> Callable[[PlanInputs, Config], int]:
     """The side of the images, within bounds, rounded to whole patches."""
 
-    def side(situation: Situation, config: Config) -> int:
-        return max(least, min(most, round(situation.side / multiple) * multiple))
+    def side(inputs: PlanInputs, config: Config) -> int:
+        return max(least, min(most, round(inputs.side / multiple) * multiple))
 
     return side
 
 
-def few(situation: Situation) -> bool:
+def few(inputs: PlanInputs) -> bool:
     """Up to 1,000 images."""
-    return situation.images <= 1000
+    return inputs.images <= 1000
 
 
-def some(situation: Situation) -> bool:
+def some(inputs: PlanInputs) -> bool:
     """Up to 5,000 images."""
-    return situation.images <= 5000
+    return inputs.images <= 5000
 
 
-def many(situation: Situation) -> bool:
+def many(inputs: PlanInputs) -> bool:
     """Up to 30,000 images."""
-    return situation.images <= 30_000
+    return inputs.images <= 30_000
 
 
-def always(situation: Situation) -> bool:
-    """Whatever the situation."""
+def always(inputs: PlanInputs) -> bool:
+    """Whatever the inputs."""
     return True
 
 
@@ -207,14 +207,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "from scratch on a CPU, or images up to 64 px",
         lambda s: s.scratch and (s.device == "cpu" or s.side <= 64),
-        {"model.image_size": small_square(32, 64, 8), "model.patch_size": 8},
+        {"model.image_size": image_side(32, 64, 8), "model.patch_size": 8},
         "16 to 64 patches are minutes, not hours; an even patch keeps the stem's small convolutions, and patches of 4 "
         "are worse at equal time: docs/recipes.md",
     ),
     Rule(
         "from scratch on a GPU",
         lambda s: s.scratch,
-        {"model.image_size": small_square(64, 224, 16), "model.patch_size": 16},
+        {"model.image_size": image_side(64, 224, 16), "model.patch_size": 16},
         "the usual size of a ViT-Tiny; not measured here",
     ),
     Rule(
@@ -232,13 +232,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "from scratch, up to 5,000 images",
         lambda s: s.scratch and some(s),
-        {"train.epochs": epochs_of(3000, 30, 100), "train.lr": 2e-3, "train.warmup_epochs": tenth_of_epochs},
+        {"train.epochs": epochs_for_steps(3000, 30, 100), "train.lr": 2e-3, "train.warmup_epochs": tenth_of_epochs},
         "longer pays, and 0.002 beats 0.0005 on every set: docs/recipes.md",
     ),
     Rule(
         "from scratch, more images",
         lambda s: s.scratch,
-        {"train.epochs": epochs_of(6000, 7, 30), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
+        {"train.epochs": epochs_for_steps(6000, 7, 30), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
         "as configs/malaria_gray50.yaml",
     ),
     Rule(
@@ -251,13 +251,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "weights and up to 1,000 images",
         lambda s: not s.scratch and few(s),
-        {"train.epochs": epochs_of(750, 10, 100), "model.drop_path": 0.0},
+        {"train.epochs": epochs_for_steps(750, 10, 100), "model.drop_path": 0.0},
         "500 steps for 2,000 to 4,000 images in vision_transformer's configs/augreg.py and big_vision's transfer.py",
     ),
     Rule(
         "weights and up to 5,000 images",
         lambda s: not s.scratch and some(s),
-        {"train.epochs": epochs_of(1500, 10, 50), "model.drop_path": 0.05},
+        {"train.epochs": epochs_for_steps(1500, 10, 50), "model.drop_path": 0.05},
         "between big_vision's 500 steps and MAE's 100 epochs",
     ),
     Rule(
@@ -276,43 +276,43 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "low-rank additions",
         lambda s: s.lora,
-        {"train.lr": narrower_faster(5e-4), "train.layer_decay": 1.0},
+        {"train.lr": scaled_lr(5e-4), "train.layer_decay": 1.0},
         "about ten times the rate of full fine-tuning: Hu et al. 2021, tables 9 to 12, have 2e-4 to 5e-4",
     ),
     Rule(
         "weights of masked images",
         lambda s: s.weights == MASKED,
-        {"train.lr": narrower_faster(1.25e-4), "train.layer_decay": 0.65},
+        {"train.lr": scaled_lr(1.25e-4), "train.layer_decay": 0.65},
         "MAE's FINETUNE.md: 5e-4 x batch / 256, layer decay 0.65",
     ),
     Rule(
         "self-distilled weights",
         lambda s: s.weights == DISTILLED,
-        {"train.lr": narrower_faster(3e-5), "train.layer_decay": 0.65},
+        {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.65},
         "a large step destroys such features (dinov2 issue 276); layer decay as MAE and BEiT",
     ),
     Rule(
         "a vitmed checkpoint",
         lambda s: s.weights == OWN,
-        {"train.lr": narrower_faster(7.5e-5), "train.layer_decay": 0.75},
+        {"train.lr": scaled_lr(7.5e-5), "train.layer_decay": 0.75},
         "as for supervised weights",
     ),
     Rule(
         "supervised weights and up to 1,000 images",
         lambda s: not s.scratch and few(s),
-        {"train.lr": narrower_faster(3e-5), "train.layer_decay": 0.75},
+        {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.75},
         "between BEiT's 2e-5 on tuned weights and AutoGluon's 1e-4; layer decay between MAE's 0.65 and AutoGluon's 0.9",
     ),
     Rule(
         "supervised weights and up to 5,000 images",
         lambda s: not s.scratch and some(s),
-        {"train.lr": narrower_faster(5e-5), "train.layer_decay": 0.75},
+        {"train.lr": scaled_lr(5e-5), "train.layer_decay": 0.75},
         "as above",
     ),
     Rule(
         "supervised weights and more images",
         lambda s: not s.scratch,
-        {"train.lr": narrower_faster(1e-4), "train.layer_decay": 0.8},
+        {"train.lr": scaled_lr(1e-4), "train.layer_decay": 0.8},
         "AutoGluon's 1e-4",
     ),
     Rule(

@@ -19,18 +19,18 @@ from vitmed.core.ui import Ui
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
-from vitmed.imaging.choose_window import settle
+from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.subgroups import check_columns
 from vitmed.metrics.table import METRICS
-from vitmed.models.pretrained import Weights, fitted
+from vitmed.models.pretrained import Weights, config_for_weights
 from vitmed.models.public_weights import open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.checkpoint import from_scratch
 from vitmed.training.loop import new_state, optimiser_step
-from vitmed.training.plan_rules import SCRATCH, Decision, Situation, decide, planned
+from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings, with_values
 
 SAMPLE = 200  # training images whose size is read
 TIMED = 3  # timed steps, after one untimed step
@@ -43,7 +43,7 @@ class PreparedRun:
     Attributes:
         given: the configuration as given, completed by the weights.
         config: the same after planning, with every `auto` resolved.
-        decisions: the settings made by the plan; none without a plan.
+        settings: the settings made by the plan; none without a plan.
     """
 
     given: Config
@@ -51,8 +51,8 @@ class PreparedRun:
     splits: Splits
     weights: Weights | None
     device: torch.device
-    situation: Situation
-    decisions: list[Decision]
+    inputs: PlanInputs
+    settings: list[PlannedSetting]
 
 
 def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedRun:
@@ -81,7 +81,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     device = pick_device(config.train.device)
-    situation = Situation(
+    inputs = PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
         images=len(splits.samples["train"]),
         val=len(splits.samples["val"]),
@@ -92,18 +92,18 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
-    decisions = decide(config, situation) if plans and not config.train.freeze else []
-    complete = planned(config, {decision.field: decision.value for decision in decisions})
+    settings = plan_settings(config, inputs) if plans and not config.train.freeze else []
+    complete = with_values(config, {setting.field: setting.value for setting in settings})
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
     complete = with_window(complete, splits, ui)
     complete = build_config(complete.model_dump())  # raises for values that do not go together
-    return PreparedRun(config, complete, splits, weights, device, situation, decisions)
+    return PreparedRun(config, complete, splits, weights, device, inputs, settings)
 
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
     """The configuration completed by the weights: network, normalisation, interpolation and licence."""
-    data, model = config.data, fitted(config.model, weights)
+    data, model = config.data, config_for_weights(config.model, weights)
     if not data.model_fields_set & {"normalize", "mean", "std"}:
         update: dict[str, Any] = {"normalize": weights.normalize[0]}
         if weights.normalize[0] == "given":
@@ -188,10 +188,10 @@ def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
     with ui.bar("looking at training images") as advance:
-        found = settle(paths, config.data.window, config.data.frame, advance)
-    for line in found.told:
+        found = choose_window(paths, config.data.window, config.data.frame, advance)
+    for line in found.notes:
         ui.say(line)
-    for line in found.warned:
+    for line in found.warnings:
         ui.warn(line)
     window = list(found.window) if isinstance(found.window, tuple) else found.window
     return config.model_copy(update={"data": config.data.model_copy(update={"window": window})})

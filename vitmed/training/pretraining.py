@@ -110,5 +110,5 @@ def reconstructions(model: MAE, images: Images, seed: int, device: torch.device,
     hidden = made.hidden.reshape(-1, side, side)
     hidden = hidden.repeat_interleave(model.patch, 1).repeat_interleave(model.patch, 2)  # (n, S, S)
     masked = torch.where(hidden[..., None], 128, batch).to(torch.uint8)
-    guessed = preprocessing.display(model.picture(x, made))
+    guessed = preprocessing.display(model.reconstructed_image(x, made))
     return torch.stack([batch, masked, guessed], dim=1).cpu().numpy()

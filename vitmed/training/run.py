@@ -28,10 +28,10 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.data.patient_notes import report_patients, seen_before
-from vitmed.data.read_images import scan_all
+from vitmed.data.read_images import read_all_with_records
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
-from vitmed.imaging.look import Record
+from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.positive_class import positive_class
 from vitmed.models.lora import add_low_rank, merged
@@ -39,7 +39,7 @@ from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
 from vitmed.training.baselines import LinearHead
-from vitmed.training.checkpoint import Checkpoint, portable, save_checkpoint, set_data_root
+from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root, store_paths
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
 
@@ -72,7 +72,7 @@ class Run(Generic[AnyConfig]):
     def begin(self, folder: RunFolder) -> None:
         """Write everything known before the first batch, and make a new state."""
         self.folder = folder
-        write_text(folder.config, portable(self.config, folder.path).to_yaml())
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
         self.prepare()
@@ -85,7 +85,7 @@ class Run(Generic[AnyConfig]):
             self.state.load_state_dict(training)
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
-        write_text(folder.config, portable(self.config, folder.path).to_yaml())  # epochs or data folder may be new
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
@@ -195,8 +195,8 @@ class TrainingRun(Run[Config]):
             return f"{behind}, {learning:.2f} of {total:.2f} M parameters"
         return f"all {total:.2f} M parameters"
 
-    def check_images(self) -> list[Record]:
-        """Decode and hash every file, unless an earlier run did; returns what the data check needs of each."""
+    def check_images(self) -> list[FileRecord]:
+        """Decode every file once, in this run or in an earlier one, and hash it; what the data check needs of each."""
         self.hashes, records = check_images(self.images, self.config.data, self.ui)
         if before := seen_before(self.seen, self.hashes["test"]):
             self.ui.warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
@@ -326,9 +326,9 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
     return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
 
 
-def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[dict[str, list[str]], list[Record]]:
-    """As `scan_all`; also warn about images of val or test that are in another split too."""
-    hashes, records = scan_all(images, data, ui)
+def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[dict[str, list[str]], list[FileRecord]]:
+    """As `read_all_with_records`; and warn where an image of val or test is in another split too."""
+    hashes, records = read_all_with_records(images, data, ui)
     seen = dict.fromkeys(hashes["train"], "train")
     for name in ("val", "test"):
         if copies := sum(digest in seen for digest in hashes[name]):

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.table import METRICS
 from vitmed.report.plots.drawing import BLUE, COLOURS, GREY
-from vitmed.training.lr_range import Range
+from vitmed.training.lr_range import RangeTest
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
@@ -65,7 +65,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def lr_range(found: Range) -> Figure:
+def lr_range(found: RangeTest) -> Figure:
     """The running mean of the training loss over the learning rate, with the two suggestions."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from vitmed.imaging.look import look
+from vitmed.imaging.file_record import examine
 from vitmed.imaging.preprocessing import Preprocessing
 
 
@@ -57,11 +57,11 @@ def test_one_decode_serves_the_check_and_the_network(tmp_path: Path, kind: str, 
     KINDS[kind](tmp_path / "image.png")
     (path,) = tmp_path.iterdir()
     how = Preprocessing(32, channels, "pad", "imagenet", window=(1000.0, 2500.0))
-    both, alone = look(path, "aa", None, how), look(path, "aa", None)
+    both, alone = examine(path, "aa", None, how), examine(path, "aa", None)
     assert both.error is None and both.square is not None and alone.square is None
     assert np.array_equal(both.square, how.read(path))
     assert both.record is not None and alone.record is not None
-    assert both.record.facts == alone.record.facts and not both.record.reduced
+    assert both.record.header == alone.record.header and not both.record.reduced
     for name in ("numbers", "thumbnail"):
         assert np.array_equal(getattr(both.record, name), getattr(alone.record, name))
 
@@ -71,7 +71,7 @@ def test_a_large_jpeg_decoded_in_part_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "large.jpg"
     photo(1600).save(path, quality=95)
     how = Preprocessing(32, 3, "pad", "imagenet")
-    part, whole = look(path, "aa", None, how), look(path, "aa", None)
+    part, whole = examine(path, "aa", None, how), examine(path, "aa", None)
     assert np.array_equal(part.square, how.read(path))
     assert part.record is not None and whole.record is not None
     assert part.record.reduced and not whole.record.reduced
@@ -85,6 +85,6 @@ def test_a_large_jpeg_decoded_in_part_is_marked(tmp_path: Path) -> None:
 def test_a_file_that_makes_no_square_still_has_a_record(tmp_path: Path) -> None:
     path = tmp_path / "thin.png"
     photo().resize((400, 2)).save(path)
-    found = look(path, "aa", None, Preprocessing(32, 3, "pad", "imagenet"))
+    found = examine(path, "aa", None, Preprocessing(32, 3, "pad", "imagenet"))
     assert found.record is not None and found.record.kind == "" and found.square is None
     assert "too thin" in str(found.error)
