@@ -387,7 +387,7 @@ def test_no_memory_left(trained: Trained, vitmed: RUN, tmp_path: Path, monkeypat
     monkeypatch.setattr(ViT, "forward", explode)
     monkeypatch.setattr("vitmed.training.run.summarise", lambda *_: "")
     answer = vitmed("train", trained.data, "-o", tmp_path / "runs", *TINY_ARGS)
-    clean(answer, 5, "no memory left for batches of 8 at 16 px", "--batch-size 4 --accumulate 2")
+    clean(answer, 5, "out of memory with batches of 8 images of 16 px", "--batch-size 4 --accumulate 2")
 
 
 def test_a_bug_of_ours_is_told_as_one(trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +407,7 @@ def test_ctrl_c_before_training(trained: Trained, vitmed: RUN, monkeypatch: pyte
 
     monkeypatch.setattr("vitmed.data.scan.Scan.decode", interrupt)
     answer = vitmed("train", trained.data, "-o", tmp_path / "runs", *TINY_ARGS)
-    clean(answer, 130, "interrupted before there was anything to save", place=tmp_path / "runs")
+    clean(answer, 130, "interrupted before anything could be saved", place=tmp_path / "runs")
 
 
 def test_a_network_that_breaks_down(

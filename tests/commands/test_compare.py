@@ -137,7 +137,7 @@ def test_images_are_matched_by_path_and_classes_by_name(tmp_path: Path) -> None:
     fewer = Predictions(second.classes, second.paths[:90], second.groups[:90], second.labels[:90], second.logits[:90])
     ui = Recorder()
     assert judge(tmp_path / "a", save(fewer, tmp_path / "fewer"), ui=ui).content["images"] == 90
-    assert "90 images are shared; left out because not all have them: 30 of a." in ui.warned
+    assert "The models share 90 images; left out, because some model lacks them: 30 of a." in ui.warned
 
 
 def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_same_table_twice_is_the_same(tmp_path: Path) -> None:
     file = save(draw(1.0), tmp_path / "a")
     found = judge(file, file)
     assert list(found.content["models"]) == ["a (1)", "a (2)"]
-    assert found.verdict == "a (1) and a (2) are the same: they say the same of every image"
+    assert found.verdict == "a (1) and a (2) are the same: they predict the same for every image"
 
 
 def test_the_same_auroc_is_not_alike_where_the_accuracy_differs(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_one_class_is_compared_by_accuracy(tmp_path: Path) -> None:
     [
         (lambda p: replace(p, classes=("healthy", "ill")), "has the classes healthy, ill"),
         (lambda p: replace(p, paths=tuple(f"x{path}" for path in p.paths)), "no image in common"),
-        (lambda p: replace(p, labels=1 - p.labels), "other labels for 120 of 120 images, the first is 0.png"),
+        (lambda p: replace(p, labels=1 - p.labels), "different labels for 120 of 120 images, the first is 0.png"),
         (lambda p: replace(p, labels=None), "since its column label is empty"),
         (lambda p: replace(p, paths=("0.png",) * 120), "names 0.png more than once"),
     ],
@@ -242,7 +242,7 @@ def test_patients_that_only_one_table_knows_are_used(tmp_path: Path) -> None:
     assert content["patients"] == 40 and content["notes"] == []
     other = replace(known, groups=tuple(f"Q{i // 4}" for i in range(120)))
     notes = judge(save(known, tmp_path / "c"), save(other, tmp_path / "d")).content["notes"]
-    assert notes == ["The tables do not agree on who the patients are; those of c are used."]
+    assert notes == ["The tables disagree on the patients; those of c are used."]
 
 
 def test_the_command(vitmed: Any, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_unreadable_images_are_rows_and_the_rest_is_answered(
 ) -> None:
     missing = tmp_path / "missing.png"
     answer = vitmed("predict", mixed, missing, "--checkpoint", trained.best, "--csv", tmp_path / "p.csv")
-    assert answer.code == 3 and "6 of 9 images not read" in answer.err and "Traceback" not in answer.err
+    assert answer.code == 3 and "6 of 9 images could not be read" in answer.err and "Traceback" not in answer.err
     rows = {Path(row["path"]).name: row for row in table(tmp_path / "p.csv")}
     assert len(rows) == 9
     bad = {"1_empty.png": "empty", "3_text.jpg": "not an image", "5_cut.png": "cannot be decoded",

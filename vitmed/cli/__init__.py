@@ -1,12 +1,12 @@
 """The command line: parse, call one command, print, exit code. No logic.
 
 app         the list of commands, and `vitmed --help`
-entry       the door: errors become messages and exit codes
+entry       `main`: errors become messages and exit codes
 flags       flags from the fields of the configuration, and --help in panels
-options     arguments and options of several commands that set no field
+options     shared arguments and options that are not fields of the configuration
 terminal    progress bars, tables and JSON
 
-Every other module is the command of its name. It is imported when the command is used.
+Every other module holds the command of its name, imported only when it is used.
 """
 
 from vitmed.cli.app import app

@@ -1,4 +1,4 @@
-"""The commands, and `vitmed --help`. The module of a command is imported when the command is used."""
+"""The commands, and `vitmed --help`. Each command's module is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 RESEARCH = "Research use only; not a medical device."
-SETTINGS: dict[str, Any] = {  # of every typer application here
+SETTINGS: dict[str, Any] = {  # for every typer application
     "rich_markup_mode": None,
     "no_args_is_help": True,
     "add_completion": False,
@@ -62,12 +62,12 @@ def _root(
     pass
 
 
-# Heading of `vitmed --help` -> command -> what it does. A command lies in the module of its name.
+# Heading of `vitmed --help` -> command -> what it does. Each command is in the module of its name.
 COMMANDS = {
     "Train": {
         "train": "Train on a folder of labelled images and evaluate the result.",
         "check": "Report what is wrong with a folder of images.",
-        "plan": "Show which settings train would take, why, and how long it lasts.",
+        "plan": "Show the settings that train would use, why, and how long it takes.",
         "lr-find": "Suggest a learning rate.",
         "probe": "Evaluate a baseline that trains no network.",
         "pretrain": "Pretrain on images without labels.",

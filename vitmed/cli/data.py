@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from vitmed.cli.app import SETTINGS
 from vitmed.cli.options import AsJson, Offline
-from vitmed.cli.terminal import plain, print_json, ui
+from vitmed.cli.terminal import plain, print_json, print_rich, ui
 
 app = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **SETTINGS)
 
@@ -38,7 +37,7 @@ def get_dataset(
 ) -> None:
     """Download a set, check it, and lay it out for `vitmed train`.
 
-    A download that was cut off goes on where it stopped.
+    An interrupted download continues where it stopped.
     """
     from vitmed.commands.data import fetch_dataset as command
 
@@ -62,7 +61,6 @@ def import_files(
 
 
 def _print_datasets(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(caption="vitmed data get NAME DIR; docs/datasets.md")
@@ -75,11 +73,5 @@ def _print_datasets(rows: list[dict[str, Any]]) -> None:
         table.add_row(
             row["name"], plain(row["title"]), images, classes, plain(row["licence"]), row["patients"], fetched
         )
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    with console.capture() as text:
-        console.print(table)
-        for row in rows:
-            if len(row["sets"]) > 1:
-                console.print(f"{row['name']}, set by set: {', '.join(sorted(row['sets']))}", highlight=False)
-    sys.stdout.write(text.get())
-    sys.stdout.flush()
+    by_set = [f"{row['name']}, set by set: {', '.join(sorted(row['sets']))}" for row in rows if len(row["sets"]) > 1]
+    print_rich(table, *by_set, width=200)

@@ -20,7 +20,7 @@ def demo(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Draw blood-smear cells, train a small ViT, evaluate it on patients that it never saw (minutes on a CPU)."""
+    """Draw blood-smear cells, train a small ViT, evaluate it on other patients (minutes on a CPU)."""
     from vitmed.commands.demo import demo as run
 
     options = {"seed": seed, "cells": cells, "fail_under": tuple(fail_under or ()), **given(flags)}

@@ -1,4 +1,4 @@
-"""The door: run the command line and end with an exit code."""
+"""Run the command line and end with an exit code."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vitmed.core.process import tune_process
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line; every problem of a user's becomes a message and an exit code."""
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # albumentations would ask the network at import
+    """Run the command line; turn every user error into a message and an exit code."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else albumentations opens a connection at import
     tune_process()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning(warnings.showwarning)
@@ -28,7 +28,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _show_warning(others: Callable[..., None]) -> Callable[..., None]:
-    """Show an old name in a file as a line without its place in the code."""
+    """Show warnings about old names in files as plain lines, without the place in the code."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if category is OldNameWarning:
@@ -40,7 +40,7 @@ def _show_warning(others: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(args: list[str]) -> None:
-    # Not `app(args)`: that turns Ctrl-C and a closed pipe into exit codes of its own, in silence.
+    # `app(args)` would turn Ctrl-C and a closed pipe silently into exit codes of its own.
     command = typer.main.get_command(app)
     with command.make_context("vitmed", list(args)) as context:
         command.invoke(context)
@@ -56,13 +56,13 @@ def _exit_code(run: Callable[[], None]) -> int:
         _stderr(f"{'stopped' if isinstance(error, Interrupted) else 'error'}: {error}")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        _stderr("stopped: interrupted before there was anything to save")
+        _stderr("stopped: interrupted before anything could be saved")
         return Interrupted.exit_code
     except BrokenPipeError:  # `vitmed predict ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MemoryError:
-        _stderr("error: no memory left\nFix: --batch-size with a smaller number, or --no-cache")
+        _stderr("error: out of memory\nFix: a smaller --batch-size, or --no-cache")
         return 5
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a wrong flag: click's, or typer's copy of it

@@ -1,4 +1,4 @@
-"""From a function and the fields that it takes to a command: flags are made from the configuration, help in panels."""
+"""Commands with flags made from the configuration, and `--help` in panels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitmed.core.config import PANELS, Config, RunConfig
 from vitmed.core.flags import fields_of, flag_of, flags_of, spellings
 
 FIRST, *_, LAST = PANELS
-FEW = 16  # so many options need no panels
+FEW = 16  # up to this number of options need no panels
 
 
 class Command(TyperCommand):
@@ -44,13 +44,13 @@ def _panel(param: Any) -> str:
 def command(
     run: Callable[..., None], *places: str, fields: dict[str, str] | None = None, kind: type[RunConfig] = Config
 ) -> typer.Typer:
-    """A typer application of one command. The `**flags` of `run` become the flags of configuration fields.
+    """A typer application of one command; the `**flags` of `run` become flags of configuration fields.
 
     Args:
-        run: the command; its own options are typer's. A flag that is not given is None.
-        places: sections ("data") and fields ("train.device") that it takes.
-        fields: or these: keyword -> field.
-        kind: the configuration that holds them.
+        run: the command. Its named parameters become options; flags that are not given are None.
+        places: sections ("data") and fields ("train.device") to offer.
+        fields: keyword -> field, instead of `places`.
+        kind: the configuration of these fields.
     """
     fields = flags_of(kind, *places) if fields is None else fields
     own = [p for p in inspect.signature(run, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -65,7 +65,7 @@ def command(
 
 
 def option(keyword: str, place: str, kind: type[RunConfig]) -> Any:
-    """The annotation that typer makes a flag from: the type on the command line, spelling, help and panel."""
+    """A typer annotation for a field: type, spelling, help and panel."""
     section, _, name = place.partition(".")
     field = fields_of(kind, section)[name]
     flag = flag_of(field)

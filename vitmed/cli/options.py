@@ -1,4 +1,4 @@
-"""The arguments and options of several commands that set no field of the configuration."""
+"""Arguments and options of several commands that are not fields of the configuration."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Report = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of t
 Leakage = Annotated[
     bool,
     typer.Option(
-        "--allow-leakage/--no-allow-leakage", help="Evaluate images although the model was made with them.", **FIRST
+        "--allow-leakage/--no-allow-leakage", help="Also evaluate images that the model was trained on.", **FIRST
     ),
 ]
 ConfigFile = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE|NAME", help="YAML file, or name of a recipe.", **FIRST)
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder in which the run folder is made.", **FIRST)]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder in which to make the run folder.", **FIRST)]
 Name = Annotated[str | None, typer.Option(help="Name of the run folder; default date, data and model.")]
 Resume = Annotated[Path | None, typer.Option(help="Run folder of an interrupted run to continue.", **TRAINING)]
 Sets = Annotated[

@@ -21,9 +21,9 @@ def plan(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Show which settings train would take for a folder, why, and how long it lasts; write them as a config to edit.
+    """Show the settings that train would use for a folder, why, and how long it takes; write them as a config to edit.
 
-    It takes the flags of train.
+    plan takes the flags of train.
     """
     from vitmed.commands.plan import plan as run
 

@@ -1,4 +1,4 @@
-"""What the terminal shows: lines, progress bars, tables, JSON; and the answer of a gate."""
+"""Output in the terminal: lines, progress bars, tables and JSON, also when a gate fails."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ui() -> Ui:
 
 
 def evaluated(run: Callable[[], Any], as_json: bool, content: Callable[[Any], dict[str, Any]]) -> None:
-    """Run a command that ends in an evaluation; its JSON is printed also where a gate is not met."""
+    """Run a command that ends in an evaluation, and print its JSON even if a gate is not met."""
     try:
         result = run()
     except GateError as error:
@@ -73,10 +73,12 @@ def train_json(result: Any) -> dict[str, Any]:
 
 
 def refuse_unread(found: Any) -> None:
-    """Raises DataError where images of predictions could not be read, naming the first twenty."""
+    """Raises DataError if images could not be read, with the first twenty."""
     if found.errors:
         problems = "\n".join(problem for _, problem in found.errors[:20])
-        raise DataError(f"{len(found.errors):,} of {len(found) + len(found.errors):,} images not read:\n{problems}")
+        raise DataError(
+            f"{len(found.errors):,} of {len(found) + len(found.errors):,} images could not be read:\n{problems}"
+        )
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -84,8 +86,19 @@ def print_json(value: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def print_table(found: Any, top_k: int, rows: int = 50) -> None:
+def print_rich(*parts: Any, width: int = 10_000) -> None:
+    """Print tables and lines of markup; off a terminal every path stays on one line of up to `width` characters."""
     from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else width, highlight=False)
+    with console.capture() as text:  # rich would answer a closed pipe with exit code 1
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, str))
+    sys.stdout.write(text.get())
+    sys.stdout.flush()
+
+
+def print_table(found: Any, top_k: int, rows: int = 50) -> None:
     from rich.table import Table
 
     from vitmed.commands.predict import ranking
@@ -99,7 +112,7 @@ def print_table(found: Any, top_k: int, rows: int = 50) -> None:
     for name in shown:
         table.add_column(name, overflow="fold")
     for row in range(min(rows, len(found))):
-        taken = found.classes[found.predicted[row]]  # with a threshold not always the likeliest
+        taken = found.classes[found.predicted[row]]  # with a threshold, not always the likeliest
         others = [(name, p) for name, p in ranking(found, row, top_k) if name != taken]
         table.add_row(
             plain(found.paths[row]),
@@ -110,20 +123,12 @@ def print_table(found: Any, top_k: int, rows: int = 50) -> None:
         )
     for path, _ in found.errors[: rows - min(rows, len(found))]:
         table.add_row(plain(path), "not read", "", "", *("" for _ in shown))
-    width = None if sys.stdout.isatty() else 10_000  # a file or a pipe wants every path on one line
-    console = Console(width=width)
-    with console.capture() as text:  # not printed by rich, which answers a closed pipe with exit code 1
-        console.print(table)
-    sys.stdout.write(text.get())
     hidden = len(found) + len(found.errors) - table.row_count
-    if hidden > 0:
-        sys.stdout.write(f"... and {hidden:,} more; --csv FILE writes all\n")
-    sys.stdout.flush()
+    print_rich(table, *([f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []))
 
 
 def print_check(found: Any) -> None:
     """The table of splits and classes, then the findings, worst first."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(caption=RESEARCH)
@@ -135,21 +140,15 @@ def print_check(found: Any) -> None:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
         names = [plain(row[key] or "-") for key in ("split", "class")]
         table.add_row(*names, f"{row['images']:,}", patients, f"{row['unreadable']:,}")
-    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
-    with console.capture() as text:
-        console.print(table)
-        for finding in found.findings:
-            colour = {"error": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
-            console.print(f"[{colour}]{finding.severity}[/]: {plain(finding.problem)} [dim]({finding.code})[/]")
-            for file in finding.files[:3]:
-                console.print(f"    {plain(file)}", soft_wrap=True)
-            if finding.count > 3:
-                console.print(f"    ... {finding.count:,} in all")
-            console.print(f"    fix: {plain(finding.fix)}")
-        if not found.findings:
-            console.print("nothing was found")
-    sys.stdout.write(text.get())
-    sys.stdout.flush()
+    lines = []
+    for finding in found.findings:
+        colour = {"error": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
+        lines.append(f"[{colour}]{finding.severity}[/]: {plain(finding.problem)} [dim]({finding.code})[/]")
+        lines += [f"    {plain(file)}" for file in finding.files[:3]]
+        if finding.count > 3:
+            lines.append(f"    ... {finding.count:,} in all")
+        lines.append(f"    fix: {plain(finding.fix)}")
+    print_rich(table, *(lines or ["nothing found"]))
 
 
 def plain(text: str) -> str:
@@ -160,7 +159,6 @@ def plain(text: str) -> str:
 
 def print_comparison(found: Comparison) -> None:
     """A row for each pair and number; then the verdict of each pair, the last line that of the first two."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(caption=RESEARCH)
@@ -176,12 +174,5 @@ def print_comparison(found: Comparison) -> None:
             known = (None, None) if test is None else (test.p, test.p_holm)
             ps = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in known]
             table.add_row(plain(pair.first), plain(pair.second), name.replace("_", " "), value, interval, *ps)
-    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
-    with console.capture() as text:
-        console.print(table)
-    sys.stdout.write(text.get())
-    for pair in found.content.pairs:
-        if pair.verdict != found.verdict:
-            sys.stdout.write(pair.verdict + "\n")
-    sys.stdout.write(found.verdict + "\n")
-    sys.stdout.flush()
+    others = [pair.verdict for pair in found.content.pairs if pair.verdict != found.verdict]
+    print_rich(table, *map(plain, [*others, found.verdict]))

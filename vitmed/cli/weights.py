@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from vitmed.cli.app import SETTINGS
 from vitmed.cli.options import AsJson, Offline
-from vitmed.cli.terminal import print_json, ui
+from vitmed.cli.terminal import print_json, print_rich, ui
 
 app = typer.Typer(help="Public weights by name: list, fetch and find.", **SETTINGS)
 
@@ -30,13 +29,13 @@ def list_weights(as_json: AsJson = False) -> None:
 @app.command("fetch")
 def fetch_weights(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
-    to: Annotated[Path | None, typer.Option(help="Folder instead of the cache, to be carried elsewhere.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Download and check weight files.
 
-    A download that was cut off goes on where it stopped.
+    An interrupted download continues where it stopped.
     """
     from vitmed.commands.weights import fetch_weights as command
 
@@ -56,7 +55,6 @@ def find_weights(name: Annotated[str, typer.Argument(help="A name of `vitmed wei
 
 
 def _print_weights(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(caption="MB: of the file. vitmed weights fetch NAME; docs/weights.md")
@@ -66,8 +64,4 @@ def _print_weights(rows: list[dict[str, Any]]) -> None:
         licence = row["licence"] + (" (token)" if row["gated"] else "")
         size, here = f"{row['size'] / 1e6:,.0f}", "yes" if row["here"] else "no"
         table.add_row(row["name"], row["model"], row["kind"], size, str(row["image_size"]), licence, here)
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    with console.capture() as text:
-        console.print(table)
-    sys.stdout.write(text.get())
-    sys.stdout.flush()
+    print_rich(table, width=200)

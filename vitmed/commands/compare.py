@@ -1,4 +1,4 @@
-"""`vitmed compare`: predictions of several models for the same images -> which is better, if the data can show it."""
+"""`vitmed compare`: which of several models is better on the same images, if the data can show it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from vitmed.report.write import BASELINE, PREDICTIONS, read_baselines
 from vitmed.training.checkpoint import load_checkpoint
 
 LEVEL, MANY_CLASSES = 0.95, 50
-SAME = 1e-6  # difference of probabilities that is a matter of rounding
-UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is surer than it should be."
+SAME = 1e-6  # a difference of probabilities that can come from rounding
+UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        content: what compare.json holds.
+        content: the content of compare.json.
         verdict: the result in one sentence.
-        folder: where compare.json and the picture lie, or None.
+        folder: holds compare.json and the picture; None without `output`.
     """
 
     content: ComparisonResults
@@ -55,7 +55,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Model:
-    """One of those that are compared; a baseline belongs to the model beside which it was found."""
+    """A model to compare; a baseline belongs to the model in whose report folder it lies."""
 
     name: str
     predictions: Predictions
@@ -67,23 +67,23 @@ def compare(
 ) -> Comparison:
     """Compare models by their predictions for the same images.
 
-    Images are matched by path, and what not all have is left out. The baselines beside a report are compared with the
-    models too.
+    Images are matched by path; those that some model lacks are left out. Baselines in the folder of a report take part
+    in the comparison.
 
     Args:
         *results: predictions.csv files, folders of a report, or run folders (their test); at least two, or one with
-            baselines beside it.
+            baselines in its folder.
         output: a new folder for compare.json and differences.png.
         resamples: bootstrap resamples behind the intervals.
         ui: where messages go.
 
     Raises:
-        DataError: what cannot be compared: other classes, other labels, no image in common.
-        UsageError: nothing to compare, or an output that is there.
+        DataError: different classes or labels, or no common image.
+        UsageError: nothing to compare, or an output folder that exists.
     """
     ui = ui or Ui()
     if output is not None and Path(output).exists() and (not Path(output).is_dir() or any(Path(output).iterdir())):
-        raise UsageError(f"{output}: is there already and not empty", "name a new folder with --output")
+        raise UsageError(f"{output}: exists and is not empty", "name a new folder with --output")
     read = read_all([Path(result) for result in results])
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
@@ -142,7 +142,7 @@ def compare(
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
-    """The models and the baselines beside them, each under a name of its own; models come first."""
+    """The models, then the baselines in their folders, each under a unique name."""
     tables = [_table(path) for path in paths]
     models = [Model(name, _read(file)) for name, file in zip(_names(tables), tables, strict=True)]
     named = [m.predictions for m, file in zip(models, tables, strict=True) if file.name.startswith(BASELINE)]
@@ -157,12 +157,12 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
                 found = replace(found, positive=model.predictions.positive)
                 baselines.append(Model(name, found, model.name))
     if len(models) + len(baselines) < 2 or not models:
-        raise UsageError("there is nothing to compare with", "vitmed compare RUN_A RUN_B")
+        raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
     return [*models, *baselines]
 
 
 def _same(a: Predictions, b: Predictions) -> bool:
-    """Whether two tables hold the same probabilities of the same images, in whatever order."""
+    """Whether two tables hold the same probabilities for the same images, in any order."""
     if set(a.paths) != set(b.paths) or set(a.classes) != set(b.classes) or len(a) != len(b):
         return False
     rows = np.argsort(np.array(a.paths)), np.argsort(np.array(b.paths))
@@ -171,7 +171,7 @@ def _same(a: Predictions, b: Predictions) -> bool:
 
 
 def _table(path: Path) -> Path:
-    """The predictions.csv that a file, a report folder or a run folder stands for."""
+    """The predictions.csv of a report folder or run folder, or the file itself."""
     if not path.is_dir():
         return path
     run = RunFolder(path)
@@ -188,7 +188,7 @@ def _table(path: Path) -> Path:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """A short name for each table: of its run or folder, with as much of the path as tells them apart."""
+    """A short name for each table: its run or folder, with enough of the path to be unique."""
     parts = []
     for file in files:
         own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
@@ -202,7 +202,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _read(file: Path) -> Predictions:
-    """A table, with the positive class and the decision policy of the metrics.json beside it."""
+    """A table, with the positive class and the decision policy of metrics.json in the same folder."""
     found = read_evaluation(file).predictions
     twice = {path for path in found.paths if found.paths.count(path) > 1} if len(set(found.paths)) < len(found) else ()
     if twice:
@@ -211,10 +211,10 @@ def _read(file: Path) -> Predictions:
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
-    """The models on the images that all have, in the order, classes and patients of the first; and notes.
+    """The models on their common images, in the order, classes and patients of the first; and notes.
 
     Raises:
-        DataError: other classes or labels, or no image in common.
+        DataError: different classes or labels, or no common image.
     """
     first = models[0]
     shared = set(first.predictions.paths)
@@ -242,27 +242,27 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
         other = np.flatnonzero(known_labels(model.predictions) != labels)
         if len(other):
             raise DataError(
-                f"{model.name} and {first.name} have other labels for {len(other):,} of {len(paths):,} images, the "
+                f"{model.name} and {first.name} have different labels for {len(other):,} of {len(paths):,} images, the "
                 f"first is {paths[other[0]]}",
-                "judge both with the same labels",
+                "evaluate both with the same labels",
             )
     notes = []
     left_out = {m.name: len(m.predictions) - len(paths) for m in models if len(m.predictions) > len(paths)}
     if left_out:
-        told = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
-        notes.append(f"{len(paths):,} images are shared; left out because not all have them: {told}.")
+        missing = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
+        notes.append(f"The models share {len(paths):,} images; left out, because some model lacks them: {missing}.")
     known = [m for m in aligned if m.predictions.groups is not None]
     if not known:
         return aligned, notes
     groups = known[0].predictions.groups
     same = {group_index(m.predictions.groups, len(paths)).tobytes() for m in known}
     if len(same) > 1:
-        notes.append(f"The tables do not agree on who the patients are; those of {known[0].name} are used.")
+        notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
 
 
 def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positive: str | None) -> Predictions:
-    """The images of these paths, classes in the order of the first."""
+    """The predictions for these paths, with classes in the order of the first."""
     rows = {path: row for row, path in enumerate(found.paths)}
     picked = np.array([rows[path] for path in paths], dtype=np.int64)
     order = [found.classes.index(name) for name in first.classes]
@@ -283,7 +283,7 @@ def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positi
 
 
 def adjusted(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
-    """The pairs with p_holm beside every p: adjusted over all pairs, for each test, and over the classes too."""
+    """The pairs with p_holm for every p: each test adjusted over all pairs, classes over all pairs and classes."""
     auroc, accuracy = ([pair.tests[name].p for pair in pairs] for name in ("auroc", "accuracy"))
     of_auroc, of_accuracy = iter(holm(auroc)), iter(holm(accuracy))
     of_classes = iter(holm([found.p for pair in pairs for found in (pair.classes or {}).values()]))
@@ -304,12 +304,12 @@ def adjusted(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
 
 def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units: int) -> str:
     if _same(one, other) and np.array_equal(one.predicted, other.predicted):
-        return f"{pair.first} and {pair.second} are the same: they say the same of every image"
+        return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
     return verdict(pair, units, one.groups is not None)
 
 
 def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
-    """Which of two is better, in a sentence: by AUROC or, where that is undefined or the very same, by accuracy."""
+    """Which of two is better, in a sentence: by AUROC or, if that is undefined or identical, by accuracy."""
     same = _no_gap(pair.difference["auroc"]) and not _no_gap(pair.difference["accuracy"])
     metric = "accuracy" if same or pair.difference["auroc"].value is None else "auroc"
     gap, p = pair.difference[metric], pair.tests[metric].p_holm
@@ -323,25 +323,25 @@ def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
     count = f"{units:,} {'patient' if patients else 'image'}{'' if units == 1 else 's'}"
     name = METRICS[metric].title
     interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
-    told = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
+    facts = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
     if patients and units < FEW_GROUPS:
-        return f"{names[0]} is not clearly better than {names[1]}: {told}, too few to tell"
+        return f"{names[0]} is not clearly better than {names[1]}: {facts}, too few to tell"
     if _no_gap(gap):
-        return f"{names[0]} and {names[1]} are alike: {told}"
+        return f"{names[0]} and {names[1]} are alike: {facts}"
     clear = p is not None and p < 1 - LEVEL and low is not None and low > 0
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-    return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {told}{shown}"
+    return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {facts}{shown}"
 
 
 def _no_gap(gap: Estimate) -> bool:
-    """Whether a difference is 0 and cannot be anything else."""
+    """Whether a difference and its interval are exactly 0."""
     return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)
 
 
 def _most_telling(
     models: Sequence[Model], numbers: Mapping[str, Mapping[str, Estimate]], pairs: Sequence[ComparedPair]
 ) -> int:
-    """Number of the pair that the last line is about: the best model and the next; a baseline for want of another."""
+    """Index of the pair for the last line: the best model and the next best, or a baseline if there is no other."""
 
     def height(model: Model) -> float:
         auroc, accuracy = (numbers[model.name][name].value for name in ("auroc", "accuracy"))

@@ -1,4 +1,4 @@
-"""`vitmed train --folds K`: every fold in turn, and one report of images that each model never saw."""
+"""`vitmed train --folds K`: train every fold, and report the tests of all folds together."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 
 BY_FOLD = ("auroc", "balanced_accuracy", "accuracy", "log_loss")  # reported for each fold, with mean and spread
 OF_POSITIVE = ("sensitivity", "specificity")  # and of two classes these
-GONE = ("Images", "Patients of the run", "Splits of the run")  # facts of one fold, reported otherwise for all
-NOTICEABLE = 0.01  # between the AUROC of the pooled images and the mean of the folds
+OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
+NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
 
 Train = Callable[..., Any]
 
@@ -55,17 +55,17 @@ def train_folds(
 
     Args:
         train: `vitmed.train`.
-        config: as it was asked for, before a plan.
-        first: arguments of `train` for the first fold; the others take over the configuration that it was given.
-        name: of the folder that holds the folds.
+        config: the given configuration, before a plan.
+        first: arguments of `train` for the first fold; the other folds use the configuration of the first.
+        name: name of the folder that holds the folds.
 
     Returns:
-        the folder, and the evaluation of the pooled predictions: every image evaluated with a model that never saw it.
+        the folder, and the evaluation of the pooled predictions, each from a model that was not trained on the image.
     """
     folder = RunFolder.create(output, name)
     write_json(folder.folds, {"folds": config.data.folds, "window": config.data.window})
     try:
-        return _go_on(train, folder, first, gates, ui)
+        return _run_folds(train, folder, first, gates, ui)
     finally:
         if [path.name for path in folder.path.iterdir()] == [folder.folds.name]:  # refused before the first fold began
             folder.folds.unlink()
@@ -73,15 +73,15 @@ def train_folds(
 
 
 def resume_folds(train: Train, folder: RunFolder, gates: dict[str, float], ui: Ui) -> tuple[RunFolder, Evaluation]:
-    """Go on with folds that were interrupted: those that are done are not repeated.
+    """Continue interrupted folds; finished folds are not repeated.
 
     Raises:
-        CheckpointError: the first fold had not begun.
+        CheckpointError: the first fold has not begun.
     """
-    return _go_on(train, folder, None, gates, ui)
+    return _run_folds(train, folder, None, gates, ui)
 
 
-def _go_on(
+def _run_folds(
     train: Train, folder: RunFolder, first: Mapping[str, Any] | None, gates: dict[str, float], ui: Ui
 ) -> tuple[RunFolder, Evaluation]:
     try:
@@ -112,7 +112,7 @@ def _one(
     done: Sequence[RunFolder],
     ui: Ui,
 ) -> RunFolder:
-    """One fold: as it lies there, resumed, or from the start."""
+    """One fold: finished, resumed, or from the start."""
     name = f"fold-{fold}"
     there = attempts(folder, fold)
     for place in there:
@@ -124,7 +124,7 @@ def _one(
             return place
     if done:
         wide = "null" if window is None else json.dumps(window)
-        sets = (f"data.window={wide}",)  # of each fold's own training images
+        sets = (f"data.window={wide}",)  # chosen again from each fold's training images
         return RunFolder(
             train(config=done[0].config, sets=sets, output=folder.path, name=name, fold=fold, ui=ui).folder
         )
@@ -134,7 +134,7 @@ def _one(
 
 
 def attempts(folder: RunFolder, fold: int) -> list[RunFolder]:
-    """The run folders of a fold, the oldest first: `fold-1`, and `fold-1-2` where it was begun again."""
+    """The run folders of a fold, oldest first: `fold-1`, and `fold-1-2` if it was started again."""
     found = [path for path in folder.path.iterdir() if re.fullmatch(rf"fold-{fold}(-\d+)?", path.name)]
     return [RunFolder(path) for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)]
 
@@ -174,7 +174,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
 
 
 def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
-    """The predictions.csv of the test of a fold. Raises CheckpointError where its best.pt was not evaluated."""
+    """The test predictions.csv of a fold. Raises CheckpointError if its best.pt was not evaluated."""
     file = find_evaluation(place, "test", saved.weights_hash, saved.policy)
     if file is None:
         raise CheckpointError(
@@ -187,7 +187,7 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
     """The numbers and the policy of each fold, for the pooled report.
 
     Args:
-        results: of the test of each fold.
+        results: test results of each fold.
     """
     classes = results[0].classes
     asked = asked_point(config, len(classes))
@@ -217,16 +217,16 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
 
 
 def _facts(results: Sequence[Results], pooled: Predictions) -> dict[str, str]:
-    """Data, model and training for the report: of all folds, or of each by its name."""
+    """Data, model and training for the report, for all folds together or fold by fold."""
     facts = [one.report.facts for one in results]
-    found = {"Images": f"{len(pooled):,}, each judged once: " + _by_fold([f"{one.n:,}" for one in results])}
+    found = {"Images": f"{len(pooled):,}, each evaluated once: " + _by_fold([f"{one.n:,}" for one in results])}
     if pooled.groups is None:
         found["Patients"] = "unknown"
     else:
         patients = _by_fold([f"{one.n_groups:,}" for one in results])
         found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
-        if key not in GONE:
+        if key not in OF_ONE_FOLD:
             texts = [str(one.get(key, "not known")) for one in facts]
             found[key] = texts[0] if len(set(texts)) == 1 else _by_fold(texts, "; ")
     return found | {f"{METRICS[name].title} by fold": _spread(results, name) for name in BY_FOLD}
@@ -237,7 +237,7 @@ def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
 
 
 def _decisions(folds: Folds) -> list[str]:
-    """What decides, as a note; none where it is the likeliest class and nothing else was asked for."""
+    """A note on the thresholds; none if the likeliest class decides and nothing else was requested."""
     if folds.asked == "default":
         return []
     if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
@@ -250,7 +250,7 @@ def _decisions(folds: Folds) -> list[str]:
 
 
 def _mixing(auroc: FoldsAuroc, each: str) -> list[str]:
-    """A note where pooling makes another AUROC than the folds have."""
+    """A note if the pooled AUROC differs noticeably from those of the folds."""
     pooled, mean = auroc.pooled, auroc.mean
     if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
         return []
@@ -262,7 +262,7 @@ def _mixing(auroc: FoldsAuroc, each: str) -> list[str]:
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """The notes of each fold (1, 2, ...) as one list: a note of all folds once, the others with their folds."""
+    """The notes of all folds in one list: a common note once, the others with the numbers of their folds."""
     found = []
     for note in dict.fromkeys(note for own in notes for note in own):
         numbers = [str(number) for number, own in enumerate(notes, 1) if note in own]
@@ -272,7 +272,7 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 
 
 def pool(parts: Sequence[Predictions]) -> Predictions:
-    """The predictions of several models on different images as one; each image keeps its probabilities and decision."""
+    """Join the predictions of several models on different images; each keeps its probabilities and decision."""
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
     known = all(part.groups is not None for part in parts)
@@ -297,7 +297,7 @@ def _values(results: Sequence[Results], name: str) -> list[float | None]:
 
 
 def _mean(results: Sequence[Results], name: str) -> float | None:
-    """Mean over the folds; None where it is undefined in one."""
+    """Mean over the folds; None if it is undefined in one."""
     known = [value for value in _values(results, name) if value is not None]
     return statistics.mean(known) if len(known) == len(results) else None
 

@@ -101,11 +101,8 @@ def evaluate(
     config = with_columns(config, flags, chosen.columns, notes)
     note_prevalence(config, saved.classes, notes)
     check_readers(config, samples, chosen.columns, saved.classes)
-    for note in notes:
-        ui.warn(note)
     what, name = describe_images(saved, chosen)
     run = RunFolder(saved.path.parent)
-    notes += data_notes(run) if data is None else []
     refuse_inside(root, output or run.path / name)
     folder = new_folder(output, run.path / name)
     where = pick_device(device)
@@ -115,6 +112,9 @@ def evaluate(
         return saved.preprocessing.read(root / samples[index].path)
 
     ui.say(f"evaluating {saved.path} on {counted(len(samples), 'image')}: {what}")
+    for note in notes:
+        ui.warn(note)
+    notes += data_notes(run) if data is None else []
     with ui.bar(f"evaluating {name}") as advance:
         indices, logits, problems = predict_logits(
             model,

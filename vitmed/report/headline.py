@@ -46,12 +46,9 @@ def headline(metrics: Results) -> str:
     """The first numbers, in one line."""
     parts = []
     for name in HEADLINE:
-        found = metrics.overall[name]
-        if found.value is None:
-            parts.append(f"{name.replace('_', ' ')} undefined")
-            continue
+        found, title = metrics.overall[name], METRICS[name].title
         interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
-        parts.append(f"{name.replace('_', ' ')} {found.value:.3f}{interval}")
+        parts.append(f"{title} " + ("undefined" if found.value is None else f"{found.value:.3f}{interval}"))
     known = any(metrics.overall[name].low is not None for name in HEADLINE)
     how = f"95 % intervals {metrics.resampling}" if known else "no intervals"
     return f"{', '.join(parts)}; {how}" + ("; likely optimistic" if metrics.n_groups is None else "")
@@ -70,7 +67,8 @@ def verdict(baseline: Baseline, patients: int | None, metric: str = "auroc") -> 
         return f"baseline, {told}; no interval for the difference"
     gap = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
     if patients is not None and patients < FEW_GROUPS:
-        return f"baseline, {told}; model - baseline {gap}: {patients} patients are too few to tell which is better"
+        few = f"{patients} patients are too few to tell which is better"
+        return f"baseline, {told}; {few} (model - baseline {gap})"
     if difference.low > 0:
         return f"baseline, {told}; the model is better: {gap}"
     if difference.high < 0:

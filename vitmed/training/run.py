@@ -234,6 +234,7 @@ class TrainingRun(Run[Config]):
         )  # fmt: skip
 
     def run_epochs(self) -> None:
+        self.ui.say("in the lines of the epochs, * marks the best so far; waiting is the time spent waiting for images")
         super().run_epochs()
         if not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is missing", "start a new run")
