@@ -117,7 +117,7 @@ def test_patients_in_two_splits_are_named_or_allowed(tmp_path: Path) -> None:
     assert "--allow-leakage" in error.value.fix
     splits = split(root, group_regex=r"(P\d+)_", allow_leakage=True)
     assert splits.shared()["P18"] == ["train", "val", "test"] and len(splits.shared()) == 14
-    assert any("14 patients" in text and "flattered" in text for text in splits.told)
+    assert any("14 patients" in text and "flattered" in text for text in splits.messages)
 
 
 def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path) -> None:
@@ -180,7 +180,7 @@ def test_copies_stay_in_one_split_where_patients_are_unknown(tmp_path: Path) -> 
     assert not content["train"] & content["test"] and not content["train"] & content["val"]
     assert not content["val"] & content["test"]
     assert sum(map(len, splits.samples.values())) == 80
-    assert any("byte for byte copies" in told for told in splits.told)
+    assert any("byte for byte copies" in told for told in splits.messages)
     folds = [split(tmp_path, folds=4, fold=k + 1) for k in range(4)]
     tests = [{(tmp_path / s.path).read_text() for s in fold.samples["test"]} for fold in folds]
     assert sum(map(len, tests)) == len(set().union(*tests))  # no content in two folds

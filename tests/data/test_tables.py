@@ -65,7 +65,7 @@ def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encodin
     splits = split(root, groups=table(tmp_path / "t.csv", rows, separator, encoding))
     assert {path: group for path, (_, group, _) in samples(splits).items()} == {p: patient(p) for p in paths(root)}
     assert splits.grouped and splits.shared() == {} and splits.patients == "by table (--groups)"
-    assert "by patient" in splits.made["test"] and splits.told == ()
+    assert "by patient" in splits.made["test"] and splits.messages == ()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> No
     assert "7 of 60 images have no row" in message and "a/i0.png" in message and "and 2 more" in message
     assert "1 rows match no image" in message and "gone/1.png" in message
     rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)), ["gone/1.png", "P1"]]
-    (message,) = split(root, groups=table(tmp_path / "t.csv", rows)).told
+    (message,) = split(root, groups=table(tmp_path / "t.csv", rows)).messages
     assert "1 rows match no image" in message and "line 62: gone/1.png" in message
 
 
@@ -178,7 +178,7 @@ def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: 
 def test_images_that_the_table_does_not_name_are_left_out_and_counted(root: Path, tmp_path: Path) -> None:
     splits = split(root, labels=labels(tmp_path / "t.csv", root, every=2))
     assert len(samples(splits)) == 30
-    assert splits.told == (f"30 of 60 images are not in {tmp_path / 't.csv'} and are left out",)
+    assert splits.messages == (f"30 of 60 images are not in {tmp_path / 't.csv'} and are left out",)
 
 
 def test_label_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:

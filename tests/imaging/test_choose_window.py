@@ -121,7 +121,7 @@ def flat(file: Path) -> Path:
 def test_8_bits_need_no_window(tmp_path: Path) -> None:
     paths = [flat(tmp_path / name) for name in ("a.png", "b.jpg", "c.tif")]
     found = settle(paths)
-    assert (found.window, found.told, found.warned) == (None, [], [])
+    assert (found.window, found.messages, found.warned) == (None, [], [])
     assert settle(paths, [1.0, 2.0]).warned[0].startswith("no training image has more than 8 bits")
     assert settle(paths, "percentiles").warned == []
 
@@ -151,7 +151,7 @@ def test_the_sample_is_bounded_and_always_the_same(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(choose_window, "VALUES", 1000)
     monkeypatch.setattr(choose_window, "decode", lambda path, frame: read.append(path) or decode(path, frame))
     found = settle(paths)
-    assert len(set(read)) == 20 and "20 of 60 training images" in found.told[0]
+    assert len(set(read)) == 20 and "20 of 60 training images" in found.messages[0]
     assert settle(paths).window == found.window
     assert isinstance(found.window, tuple) and 0 <= found.window[0] < 1500 and 58500 < found.window[1] <= 60000
 
@@ -172,9 +172,9 @@ def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
     own = {"WindowCenter": ["100", "2000"], "WindowWidth": ["50", "4000"]}
     paths = [write(tmp_path / f"{i}.dcm", RAMP, **own) for i in range(3)]
     found = settle(paths)
-    assert found.window == "dicom" and "each by its own window; 3 files have several" in found.told[0]
-    assert "become white" not in found.told[1] and "% white" in found.told[1]  # 100 +- 25 of values up to 4,032
-    assert settle(paths, "dicom:1").window == "dicom:1" and len(settle(paths, "dicom:1").told) == 1
+    assert found.window == "dicom" and "each by its own window; 3 files have several" in found.messages[0]
+    assert "become white" not in found.messages[1] and "% white" in found.messages[1]  # 100 +- 25 of values up to 4,032
+    assert settle(paths, "dicom:1").window == "dicom:1" and len(settle(paths, "dicom:1").messages) == 1
     assert isinstance(settle(paths, "percentiles").window, tuple)
     paths.append(write(tmp_path / "without.dcm", RAMP))
     assert isinstance(settle(paths).window, tuple)

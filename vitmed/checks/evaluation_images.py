@@ -134,7 +134,7 @@ def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest) -> tupl
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
     listing, notes = _foreign_patients(saved, listing, request)
-    return listing, part, [*notes, *listing.told]
+    return listing, part, [*notes, *listing.messages]
 
 
 def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest) -> tuple[Listing, list[str]]:

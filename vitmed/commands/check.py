@@ -161,7 +161,7 @@ def _by_table(
         the folder with these images alone, and their patients where the table has a column of patients that counts.
     """
     table = labels_from_table(file, root, contents.files, own_groups)
-    for warning in table.told:
+    for warning in table.messages:
         ui.warn(warning)
     files, total = tuple(contents.files[i] for i in table.images), len(contents.files)
     if len(files) < total:

@@ -37,7 +37,7 @@ class Listing:
         where: split name -> where it came from, in words; none for "all".
         columns: names of further columns; rows: S times their cells, or none.
         groups: S patients, or None; patients: how they are known, in words.
-        told: what the user should hear.
+        messages: for the user.
         guess: what the file names look like where nothing was said of patients.
         first: (S,) int64, for every image the first one of the same bytes; None: not known, or no copies.
     """
@@ -53,7 +53,7 @@ class Listing:
     rows: Sequence[tuple[str, ...]] = ()
     groups: list[str] | None = None
     patients: str = ""
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     guess: Guess | None = None
     first: np.ndarray | None = None
 
@@ -109,8 +109,8 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
     by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
     known = know_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
-        told = (*listing.told, *known.told)
-        return replace(listing, groups=known.groups, patients=known.how, told=told)
+        messages = (*listing.messages, *known.messages)
+        return replace(listing, groups=known.groups, patients=known.how, messages=messages)
     if listing.groups is not None:
         return listing
     guess = guess_patients(listing.paths, by_folder)
@@ -203,7 +203,7 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
         rows=[table.rows[i] for i in order.tolist()] if table.columns else (),
         groups=None if table.groups is None else [table.groups[i] for i in order.tolist()],
         patients="" if table.groups is None else "by table (--labels)",
-        told=table.told,
+        messages=table.messages,
     )
 
 

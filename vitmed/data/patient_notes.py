@@ -37,7 +37,7 @@ def patients_fact(splits: Splits) -> str:
 
 def tell_patients(splits: Splits, risk: str, ui: Ui) -> None:
     """Say who is where; where patients are unknown, what that risks and what the file names look like."""
-    for text in splits.told:
+    for text in splits.messages:
         ui.warn(text)
     if splits.grouped:
         ui.say(f"patients: {patients_fact(splits)}")

@@ -23,7 +23,7 @@ class Known(NamedTuple):
 
     groups: list[str]
     how: str
-    told: list[str]
+    messages: list[str]
 
 
 def know_patients(
@@ -59,8 +59,8 @@ def know_patients(
             )
         how = "by file name (--groups names)"
         return Known(_by_expression(guess.expression, root, paths), how, [])
-    groups, told = groups_from_table(config.groups, root, paths)
-    return Known(groups, "by table (--groups)", told)
+    groups, messages = groups_from_table(config.groups, root, paths)
+    return Known(groups, "by table (--groups)", messages)
 
 
 def compile_group(expression: str | None) -> re.Pattern[str] | None:

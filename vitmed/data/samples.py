@@ -39,7 +39,7 @@ class Splits:
         made: split name -> where it came from, in words ("folder val/", "15 % of train, by image, seed 0").
         columns: names of the further columns of a table of labels.
         patients: how patients are known, in words; "" where they are not.
-        told: what the user should hear of how this was made; not kept in a checkpoint.
+        messages: for the user, how the splits were made; not kept in a checkpoint.
         guess: what the file names look like where nothing was said of patients; not kept either.
     """
 
@@ -49,7 +49,7 @@ class Splits:
     made: dict[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     patients: str = ""
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     guess: Guess | None = None
 
     def counts(self, split: str) -> list[int]:

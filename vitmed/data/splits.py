@@ -46,7 +46,7 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
-    told = [*listing.told, *_check_disjoint(listing, parts, config.allow_leakage)]
+    messages = [*listing.messages, *_check_disjoint(listing, parts, config.allow_leakage)]
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] += f", a stratified sample of {len(parts['train']):,}"
@@ -57,7 +57,7 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         made={name: made[name] for name in SPLITS},
         columns=listing.columns,
         patients=listing.patients,
-        told=tuple(told),
+        messages=tuple(messages),
         guess=listing.guess,
     )
 
@@ -70,8 +70,8 @@ def _know_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
-    told = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
-    return replace(listing, first=first, told=(*listing.told, told))
+    message = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
+    return replace(listing, first=first, messages=(*listing.messages, message))
 
 
 def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -135,7 +135,7 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     known = know_patients(config, root, paths, progress, folders_are_classes=False)
     listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
     if known is not None:
-        listing = replace(listing, groups=known.groups, patients=known.how, told=tuple(known.told))
+        listing = replace(listing, groups=known.groups, patients=known.how, messages=tuple(known.messages))
     made = {"train": "all other images", "val": f"folder {folders['val'].name}/" if "val" in folders else ""}
     if "val" not in folders:
         listing = _know_copies(listing, False, config.cache)
@@ -146,9 +146,9 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] = f"a sample of {len(parts['train']):,} of the others"
-    told = (*listing.told, *_check_disjoint(listing, parts, config.allow_leakage))
+    messages = (*listing.messages, *_check_disjoint(listing, parts, config.allow_leakage))
     samples = {name: listing.samples(parts[name]) for name in ("train", "val")}
-    return Splits(root, ("image",), samples, made, patients=listing.patients, told=told), len(parts["test"])
+    return Splits(root, ("image",), samples, made, patients=listing.patients, messages=messages), len(parts["test"])
 
 
 def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

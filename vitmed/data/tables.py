@@ -197,8 +197,8 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
             f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{first_of(missing, len(missing))}{rows}",
             f"give paths relative to {root} or to the table, or add the rows",
         )
-    told = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
-    return [str(patient) for patient in found], told
+    messages = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
+    return [str(patient) for patient in found], messages
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Labels:
         groups: patients, or None.
         splits: train, val or test of each, or None.
         columns: names of the further columns; rows: their cells.
-        told: messages for the user.
+        messages: for the user.
     """
 
     images: list[int]
@@ -220,7 +220,7 @@ class Labels:
     splits: list[str] | None
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_groups: bool = True) -> Labels:
@@ -277,7 +277,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
 
     cells = [tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows]
     left = len(paths) - len(images)
-    told = (f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else ()
+    messages = (f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else ()
     return Labels(
         images=images,
         labels=column(label, "label") or [],
@@ -285,7 +285,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
         splits=_splits(table, split, rows),
         columns=columns,
         rows=cells,
-        told=told,
+        messages=messages,
     )
 
 

@@ -17,7 +17,7 @@ from vitmed.imaging.window import Linear, Window, is_own, own_index
 IMAGES = 256  # images that the percentiles are taken from, evenly spread over the training images
 VALUES = 2**16  # values of each of them, drawn with a fixed seed
 LOW, HIGH = 0.5, 99.5  # percentiles that become black and white, as nnU-Net has them (Isensee 2021)
-MUCH = 0.05  # a share of saturated pixels that is told
+MUCH = 0.05  # share of saturated pixels that is reported
 EIGHT = (".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
 
@@ -26,7 +26,7 @@ class Settled:
     """The window of a run, and what is to be said of it."""
 
     window: Window
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
 
 
@@ -39,7 +39,7 @@ def settle(
     """Make a window definite: `auto` and `percentiles` become what the training images need.
 
     `auto` is None where no image is deep, "dicom" where every image is a DICOM file with a window of its own, else
-    the percentiles. Files that cannot be read are passed over: they are told when all images are checked.
+    the percentiles. Files that cannot be read are skipped here and reported when all images are checked.
 
     Args:
         paths: the training images.
@@ -75,8 +75,8 @@ def settle(
         asked = "dicom"
     if isinstance(asked, str) and is_own(asked):
         some = f"; {several:,} files have several, and the window number {own_index(asked)} is taken" if several else ""
-        told = f"{kind}: each by its own window{some} (--window dicom:1 takes the second of each)"
-        return Settled(asked, [told, *_saturated(_own_shares(list(deep), frame, own_index(asked)))], warned)
+        text = f"{kind}: each by its own window{some} (--window dicom:1 takes the second of each)"
+        return Settled(asked, [text, *_saturated(_own_shares(list(deep), frame, own_index(asked)))], warned)
     sample, used = _sample(list(deep), frame)
     if isinstance(asked, str):
         if not len(sample):
@@ -85,11 +85,11 @@ def settle(
         if low >= high:  # nearly all values are one
             low, high = float(sample.min()), float(sample.max())
         window = low, high if high > low else low + 1
-        told = f"{kind}: window {window[0]:g} .. {window[1]:g}, the {LOW} and {HIGH} percentile of {used:,} of "
-        return Settled(window, [f"{told}{len(paths):,} training images"], warned)
+        text = f"{kind}: window {window[0]:g} .. {window[1]:g}, the {LOW} and {HIGH} percentile of {used:,} of "
+        return Settled(window, [f"{text}{len(paths):,} training images"], warned)
     window = float(asked[0]), float(asked[1])
-    told = f"{kind}: window {window[0]:g} .. {window[1]:g}, as it was given"
-    return Settled(window, [told, *_saturated([_shares(sample, Linear(*window))])], warned)
+    text = f"{kind}: window {window[0]:g} .. {window[1]:g}, as it was given"
+    return Settled(window, [text, *_saturated([_shares(sample, Linear(*window))])], warned)
 
 
 def _deep_facts(path: Path) -> FileFacts | bool:

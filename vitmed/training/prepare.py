@@ -193,7 +193,7 @@ def settle_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
     with ui.bar("looking at training images") as advance:
         found = settle(paths, config.data.window, config.data.frame, advance)
-    for line in found.told:
+    for line in found.messages:
         ui.say(line)
     for line in found.warned:
         ui.warn(line)
