@@ -1,9 +1,9 @@
 """What corruptions cost: the numbers of `vitmed stress`, from predictions of the same images, clean and corrupted.
 
 The error is 1 - balanced accuracy. Mean corruption error is its plain mean over all corruptions and strengths
-(Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, of which there are none on your
-images); `relative` is the mean of error - clean error, what the corruptions add. Every resample draws the same images,
-or patients, for the clean and for all corrupted predictions, so the interval of a difference is that of the difference.
+(Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, which are unknown for your images);
+`relative` is the mean of error - clean error, the error that the corruptions add. Every resample draws the same images,
+or patients, for the clean and for all corrupted predictions, so the intervals of differences are paired.
 
 Letters: S images, K classes, R resamples.
 """
@@ -30,7 +30,7 @@ from vitmed.training.checkpoint import hash_weights
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
-MANY = 30  # classes above which AUROC has no interval: it would take minutes
+MANY = 30  # classes; with more, AUROC has no interval, which would take minutes
 
 Entry = dict[str, Any]
 Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of each resample
@@ -87,7 +87,7 @@ def judge(
 
 
 def _weights(clean: Predictions, resamples: int, seed: int) -> np.ndarray:
-    """(1 + R, S): a row of ones, then how often each image was drawn; whole patients where they are known."""
+    """(1 + R, S): a row of ones, then how often each image was drawn; whole patients where patients are known."""
     size = len(clean)
     units = group_index(clean.groups, size)
     rows = [np.ones((1, size))]
@@ -128,7 +128,7 @@ def _entry(drawn: np.ndarray) -> Entry:
 
 
 def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Entry]:
-    """The numbers with the intervals that a report gives them; of very many classes, those of the resamples."""
+    """The numbers with the same intervals as in a report; with very many classes, intervals from the resamples."""
     if len(predictions.classes) > MANY:
         return {name: _entry(drawn[name]) for name in NAMES}
     overall = evaluate_predictions(predictions, resamples=resamples, seed=seed)["overall"]
@@ -155,7 +155,7 @@ def _verdict(found: Mapping[str, Any]) -> tuple[str | None, str]:
     """Which corruption hurts most, and a sentence."""
     parts = {key: part for key, part in found["corruptions"].items() if part["lost"]["low"] is not None}
     if not parts:
-        return None, "No corruption can be said to hurt: there is no interval for what is lost."
+        return None, "No conclusion: there is no interval for the loss of any corruption."
     worst = max(parts, key=lambda key: parts[key]["lost"]["value"])
     part, lost = parts[worst], parts[worst]["lost"]
     clean, last = found["clean"]["balanced_accuracy"]["value"], part["strengths"][-1]["balanced_accuracy"]["value"]
@@ -186,11 +186,11 @@ def _undefined(found: Mapping[str, Any], labels: np.ndarray) -> dict[str, str]:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    """What must be known before the numbers are believed."""
+    """Reasons to doubt the numbers."""
     notes = []
     balanced, chance = found["clean"]["balanced_accuracy"], 1 / max(1, len(found["classes"]))
     if balanced["low"] is not None and balanced["low"] <= chance < 1:
-        notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
+        notes.append("On the clean images the model is not shown to be better than guessing, so it has little to lose.")
     if found["n_groups"] is None:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
     elif found["n_groups"] < FEW_GROUPS:
@@ -199,13 +199,13 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
 
 
 def known_stress(run: Path, weights: Mapping[str, torch.Tensor]) -> dict[str, Any] | None:
-    """What the newest stress test in a run folder found of these very weights; None where there is none."""
+    """The newest stress test of these weights in a run folder; None if there is none."""
     files = sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: file.stat().st_mtime_ns)
     for file in reversed(files):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             if content["weights_sha256"] == hash_weights(weights) and content["corruptions"] is not None:
                 return dict(content)
-        except (OSError, ValueError, KeyError, TypeError):  # somebody else's file
+        except (OSError, ValueError, KeyError, TypeError):  # another program's file
             continue
     return None
