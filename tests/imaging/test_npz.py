@@ -156,7 +156,7 @@ def test_train_then_evaluate(tmp_path: Path, vitmed: RUN, cache: Path) -> None:
     moved = file.rename(tmp_path / "moved.npz")  # its name tells the classes no more, its content does not change
     same = evaluate(result.checkpoint, data=moved, ui=(heard := Recorder()), resamples=10)
     assert np.array_equal(same.predictions.logits, again.predictions.logits)
-    assert any("holds the images that the run knows" in line for line in heard.said)
+    assert any("contains the images of the run" in line for line in heard.said)
     with pytest.raises(DataError, match="--data"):
         evaluate(result.checkpoint, ui=Recorder())
 

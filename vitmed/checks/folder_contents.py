@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.data import npz_folders
-from vitmed.data.folders import look_into
+from vitmed.data.folders import list_folder
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging import npz
 
@@ -66,7 +66,7 @@ def read_contents(root: Path) -> FolderContents:
         prefix, followed = stack.pop()
         below[prefix] = []
         try:
-            inside = look_into(os.path.join(root, prefix), followed)  # noqa: PTH118
+            inside = list_folder(os.path.join(root, prefix), followed)  # noqa: PTH118
         except OSError as error:
             unreadable[prefix.rstrip("/")] = error.strerror or str(error)
             continue

@@ -14,8 +14,8 @@ from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 
 BATCH = 64
-TOGETHER = 8  # items of one task: a task of its own costs as much as reading a small file
-AHEAD = 4  # tasks that wait, per thread
+TOGETHER = 8  # items per task: a task costs as much as reading a small file
+AHEAD = 4  # waiting tasks per thread
 
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:
-    """Tuples of `size` items, the last one maybe shorter; as `itertools.batched` of Python 3.12."""
+    """Tuples of `size` items, the last one possibly shorter; as `itertools.batched` of Python 3.12."""
     rest = iter(items)
     while part := tuple(islice(rest, size)):
         yield part
@@ -32,10 +32,10 @@ def batched(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:
 def in_threads(
     work: Callable[[Item], Result], items: Iterable[Item], together: int = TOGETHER, ahead: int | None = None
 ) -> Iterator[Result]:
-    """`map` in one thread a core, results in order.
+    """`map` in one thread per core, results in order.
 
-    `ThreadPoolExecutor.map` makes a task of every item at once and ignores its `chunksize`: a million files are a
-    million waiting tasks. Here at most `ahead` tasks of `together` items wait, and none is begun after an error.
+    `ThreadPoolExecutor.map` submits every item at once and ignores its `chunksize`. Here at most `ahead` tasks of
+    `together` items wait, and none starts after an error.
     """
 
     def task(part: Sequence[Item]) -> list[Result]:

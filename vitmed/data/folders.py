@@ -1,4 +1,4 @@
-"""Which files and folders are there: one pass of `os.scandir`, in strings, fast enough for a million files."""
+"""List files and folders with one pass of `os.scandir`, in strings, fast enough for a million files."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden on
 
 
 def data_folder(root: str | Path | None) -> Path:
-    """The folder, checked. Raises DataError where there is none."""
+    """The folder, checked. Raises DataError if it does not exist."""
     if root is None:
         raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
     folder = Path(root)
     if not folder.is_dir() and not npz.is_npz(folder):
         what = "is a file, not a folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what}", "name a folder that holds one folder of images per class")
+        raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class")
     return folder
 
 
 def split_folders(root: Path) -> dict[str, Path]:
-    """Split name -> its folder, where the root is laid out by split. Raises DataError for two of one kind."""
+    """Split name -> its folder, if the root has split folders. Raises DataError for two folders of one split."""
     if npz.is_npz(root):
         return npz_folders.folders(root)
     found: dict[str, Path] = {}
     for folder in subfolders(root):
         if (name := split_of(folder.name)) is not None:
             if name in found:
-                raise DataError(f"{root}: both {found[name].name}/ and {folder.name}/ are there", "keep one of them")
+                raise DataError(f"{root}: both {found[name].name}/ and {folder.name}/ are {name}", "keep one of them")
             found[name] = folder
     return {name: found[name] for name in SPLITS if name in found}
 
 
 def has_classes(root: Path) -> bool:
-    """Whether the images lie in two or more folders that training would take as classes."""
+    """Whether the images are in two or more folders that training would use as classes."""
     folders = split_folders(root)
     if npz.is_npz(root):
         return "train" in folders
@@ -49,34 +49,34 @@ def has_classes(root: Path) -> bool:
 
 
 def class_names(folder: Path) -> list[str]:
-    """The class folders, sorted by name. Raises DataError where there are none."""
+    """The class folders, sorted by name. Raises DataError if there are none."""
     if npz.inside(folder):
         return npz_folders.classes_in(folder)
     names = sorted(entry.name for entry in subfolders(folder))
     if not names:
-        loose = len(look_into(str(folder)).images)
+        loose = len(list_folder(str(folder)).images)
         what = f"{loose:,} images but no class folders" if loose else "neither class folders nor images"
-        raise DataError(f"{folder}: holds {what}", "sort the images into one folder per class, or --labels TABLE")
+        raise DataError(f"{folder}: contains {what}", "sort the images into one folder per class, or --labels TABLE")
     return names
 
 
 def subfolders(root: Path) -> list[Path]:
-    """The folders in a folder, sorted; hidden ones and those of the system are passed over. Raises DataError."""
+    """The folders in a folder, sorted; ignores hidden and system folders. Raises DataError."""
     try:
-        return [root / name for name in sorted(look_into(str(root)).folders)]
+        return [root / name for name in sorted(list_folder(str(root)).folders)]
     except OSError as error:
         raise _unreadable(root, error) from None
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Files below a folder whose suffix vitmed knows, sorted; hidden files and folders are passed over."""
+    """The image files below a folder, sorted; ignores hidden files and folders."""
     return [folder / name for name in image_names(folder)]
 
 
 def image_names(folder: Path, prefix: str = "") -> list[str]:
-    """As `image_files`: paths relative to `folder`, with forward slashes, behind `prefix`; sorted part by part.
+    """As `image_files`, but each is `prefix` and the path relative to `folder` with forward slashes.
 
-    Links are followed, but not in a circle.
+    Links are followed, but never in a circle.
 
     Raises:
         DataError: a folder that cannot be read, or folders nested too deep.
@@ -95,7 +95,7 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
 
 def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]) -> None:
     try:
-        inside = look_into(where, followed)
+        inside = list_folder(where, followed)
     except OSError as error:
         raise _unreadable(where, error) from None
     if not inside.folders:
@@ -108,11 +108,12 @@ def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]
             found.append(prefix + name)
 
 
-class Inside(NamedTuple):
-    """What lies in one folder: names of images (sorted), of folders with the links followed to them, and of the rest.
+class FolderEntries(NamedTuple):
+    """The names in one folder, without hidden files and hidden or system folders.
 
-    `others` are files that are no images; `rubbish` those that systems leave behind. Hidden files and folders, and the
-    folders of systems, are left out.
+    Attributes:
+        images: sorted; folders: name -> the links followed to it; others: files that are no images.
+        rubbish: files left behind by the operating system.
     """
 
     images: list[str]
@@ -121,8 +122,8 @@ class Inside(NamedTuple):
     rubbish: list[str]
 
 
-def look_into(where: str, followed: frozenset[str] = frozenset()) -> Inside:
-    """One pass of `os.scandir` over one folder. Links are followed, but not in a circle.
+def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEntries:
+    """One pass of `os.scandir` over one folder. Links are followed, but never in a circle.
 
     Args:
         followed: the targets of the links that lead here.
@@ -130,7 +131,7 @@ def look_into(where: str, followed: frozenset[str] = frozenset()) -> Inside:
     Raises:
         OSError: the folder cannot be read.
     """
-    found = Inside([], {}, [], [])
+    found = FolderEntries([], {}, [], [])
     with os.scandir(where) as entries:
         for entry in entries:
             name = entry.name
@@ -161,11 +162,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _within(where: str, target: str) -> bool:
-    """Whether a folder lies in the target of a link: following it would never end."""
+    """Whether a folder is in the target of a link, so that following it would never end."""
     real = os.path.realpath(where)
     return real == target or real.startswith(target.rstrip(os.sep) + os.sep)
 
 
 def _is_image(where: str, name: str) -> bool:
-    """As `is_image`, quick for names that say it."""
+    """As `is_image`, but faster for known suffixes."""
     return name[name.rfind(".") :].lower() in READERS or is_image(f"{where}{os.sep}{name}")

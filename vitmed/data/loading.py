@@ -1,7 +1,7 @@
-"""From samples to batches: every file decoded once before training, then kept in memory or in a file.
+"""From samples to batches.
 
-Every random draw is a pure function of (seed, epoch, index), so it depends neither on the number of workers
-nor on where an earlier run was interrupted.
+Every random draw is a pure function of (seed, epoch, index), so it does not depend on the number of workers or on where
+an earlier run was interrupted.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ def seed_of(*parts: int) -> int:
 
 
 class Images:
-    """The images of one split, decoded and square; `cache` has them all, or is None.
+    """The images of one split, decoded and square; `cache` contains all of them, or is None.
 
     Args:
-        root, samples: where they lie.
-        preprocessing: how each becomes (S, S, C) uint8.
+        preprocessing: makes each file (S, S, C) uint8.
     """
 
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing):
@@ -53,20 +52,19 @@ class Images:
         if self.cache is not None:
             try:
                 return self.cache[index]
-            except (OSError, ValueError):  # a loader process that is not forked opens the file anew: it may be gone
+            except (OSError, ValueError):  # a loader process that is not forked opens the file again: it may be gone
                 self.cache = None
         return self.preprocessing.read(self.root / self.samples[index].path)
 
     @property
     def in_memory(self) -> bool:
-        """Whether reading them waits for no disk."""
+        """Whether reading needs no disk."""
         return isinstance(self.cache, np.ndarray)
 
     @property
     def megabytes(self) -> float:
         """Size of all images in memory."""
-        shape = self.preprocessing
-        return len(self) * shape.image_size**2 * shape.channels / 2**20
+        return len(self) * self.preprocessing.image_size**2 * self.preprocessing.channels / 2**20
 
 
 def unusable(bad: Sequence[str], total: int) -> DataError:
@@ -74,7 +72,7 @@ def unusable(bad: Sequence[str], total: int) -> DataError:
     first = "\n".join(sorted(bad)[:10])
     more = f"\n... and {len(bad) - 10:,} more" if len(bad) > 10 else ""
     count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
-    return DataError(f"{count}{first}{more}", "mend or remove what is named; vitmed changes no file of yours")
+    return DataError(f"{count}{first}{more}", "repair or remove these files; vitmed never changes your files")
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
@@ -92,18 +90,17 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
 class EpochBatches(Sampler[list[Key]]):
     """The batches of one epoch, in an order that is a pure function of (seed, epoch).
 
-    Set `epoch` and `start` (batches already done, for a resumed run) before each pass. A last batch that is
-    not full is left out where there is a full one: another epoch will have its images.
+    Set `epoch` and `start` (batches already done, for a resumed run) before each pass. An incomplete last batch is left
+    out if there is a complete one; other epochs draw its images.
 
     Args:
-        labels: (S,) class indices; only their number counts, but for `balanced`.
-        balanced: draw with replacement, every class as often as the others.
+        labels: (S,) class indices.
+        balanced: draw with replacement, every class equally often.
     """
 
     def __init__(self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool):
         self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
-        self.epoch = 0
-        self.start = 0
+        self.epoch = self.start = 0
 
     @property
     def batches(self) -> int:
@@ -146,7 +143,7 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
 
 
 def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device) -> int:
-    """Loader processes: as asked, else none where there is nothing to do, few where the CPU also trains."""
+    """Loader processes: as asked, else none if there is nothing to do, fewer if the CPU also trains."""
     if asked is not None:
         return asked
     if in_memory and not augments:
@@ -157,5 +154,5 @@ def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: tor
 def _start_worker(_: int) -> None:
     import cv2
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer
-    cv2.setNumThreads(0)  # a forked process has inherited it; as many threads as cores in each worker would compete
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the main process answers Ctrl-C
+    cv2.setNumThreads(0)  # inherited by fork; one thread per core in each worker would compete

@@ -1,9 +1,9 @@
 """Squares on disk: images decoded and resized once, for every later run on the same files.
 
-An entry is a folder `<settings>-<content>` below `cache_folder()/pixels`, in which `squares.npy` holds (N, S, S, C)
-uint8 and `digests.npy` says of which files. It is written under another name and renamed when it is complete, so a
-run that is killed leaves no half entry; what it leaves is removed by a later run. An entry serves every run whose
-files it holds, in whatever order and split.
+An entry is a folder `<settings>-<content>` below `cache_folder()/pixels`: `squares.npy` contains (N, S, S, C) uint8 and
+`digests.npy` the digests of the files. It is written under another name and renamed when complete, so a killed run
+leaves no half entry; a later run removes the unfinished files. An entry serves every run on the same files, in any
+order and split.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.imaging.decoder_versions import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 
-IN_USE = 600.0  # s; an entry that was read so lately is in use: it is not removed
-NOTED = 60.0  # s between two notes that an entry is in use
-RESERVE = 2**30  # bytes of the disk that are left free
-CHANGES_NO_PIXEL = ("normalize", "mean", "std")  # what of `Preprocessing` comes after the squares
+IN_USE = 600.0  # s; an entry that was read within this time is not removed
+NOTED = 60.0  # s between two marks that an entry is in use
+RESERVE = 2**30  # bytes of the disk that stay free
+CHANGES_NO_PIXEL = ("normalize", "mean", "std")  # fields of `Preprocessing` that apply after the squares are made
 
 
 class Squares:
-    """Images out of an entry, like an array: `squares[i]` is (S, S, C) uint8, read-only, out of the mapped file.
+    """Images of an entry, like an array: `squares[i]` is (S, S, C) uint8, read-only, in the mapped file.
 
-    May be pickled: a process that is not forked opens the file anew, on the first read.
+    Can be pickled: a process that is not forked opens the file again at the first read.
 
     Args:
         folder: the entry.
-        rows: (M,) int64; which row of the entry each image is, -1 where it has none.
+        rows: (M,) int64; the row of each image in the entry, -1 if it has none.
 
     Raises:
-        OSError, ValueError: the entry is gone, or damaged.
+        OSError, ValueError: the entry is missing or damaged.
     """
 
     def __init__(self, folder: Path, rows: np.ndarray):
@@ -54,15 +54,15 @@ class Squares:
     def _open(self) -> np.ndarray:
         mapped = np.load(self.folder / "squares.npy", mmap_mode="r", allow_pickle=False)
         if mapped.ndim != 4 or mapped.dtype != np.uint8 or len(mapped) <= self.rows.max(initial=-1):
-            raise ValueError(f"{self.folder}: holds {mapped.dtype} {mapped.shape}")
+            raise ValueError(f"{self.folder}: contains {mapped.dtype} {mapped.shape}")
         self._map: mmap.mmap = mapped._mmap
         self._start: int = mapped.offset
-        self._all = np.asarray(mapped)  # a plain view: a memmap object for every image costs more than its pixels
+        self._all = np.asarray(mapped)  # a plain view: a memmap object per image costs more than its pixels
         self._note()
         return self._all
 
     def _note(self) -> None:
-        """Tell other processes that the entry is in use."""
+        """Show other processes that the entry is in use."""
         self._noted = time.monotonic()
         with suppress(OSError):
             os.utime(self.folder)
@@ -78,7 +78,7 @@ class Squares:
         if time.monotonic() - self._noted > NOTED:
             self._note()
         if hasattr(mmap, "MADV_WILLNEED"):
-            # One request for the whole image. Page by page the disk answers some forty times; see docs/performance.md.
+            # One request for the whole image; page by page it takes about forty. See docs/performance.md.
             size = squares[row].nbytes
             begin = self._start + row * size
             aligned = begin - begin % mmap.PAGESIZE
@@ -87,7 +87,7 @@ class Squares:
 
     @property
     def missing(self) -> np.ndarray:
-        """Indices of the images that the entry does not hold."""
+        """Indices of the images that the entry does not contain."""
         return np.flatnonzero(self.rows < 0)
 
     def part(self, start: int, stop: int) -> Squares:
@@ -95,18 +95,14 @@ class Squares:
         return Squares(self.folder, self.rows[start:stop])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "rows": self.rows}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.folder, self.rows, self._all = state["folder"], state["rows"], None
+        return {"folder": self.folder, "rows": self.rows, "_all": None}
 
 
 class PixelCache:
-    """The entries of one way of making squares.
+    """The entries for one preprocessing.
 
     Args:
-        preprocessing: that way.
-        limit: bytes that all entries together may have.
+        limit: bytes that all entries together may use.
     """
 
     def __init__(self, preprocessing: Preprocessing, limit: int):
@@ -116,15 +112,15 @@ class PixelCache:
         self.folder, self.limit = pixel_folder(), limit
 
     def find(self, digests: np.ndarray) -> Squares | None:
-        """What the cache has of these images: the entry that holds most of them; None where no entry holds any.
+        """The entry that contains most of these images; None if no entry contains any.
 
         Args:
-            digests: (M, 32) uint8, as `digests_of` gives.
+            digests: (M, 32) uint8, from `digests_of`.
         """
         best: tuple[int, Path, np.ndarray] | None = None
         for entry in sorted(self.folder.glob(f"{self.settings}-*")):
             if entry.suffix:
-                continue  # being written, or removed
+                continue  # is being written or removed
             try:
                 rows = _rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
             except (OSError, ValueError):
@@ -141,12 +137,12 @@ class PixelCache:
 
     @contextmanager
     def alone(self, digests: np.ndarray, waiting: Callable[[], None]) -> Iterator[None]:
-        """One process at a time makes the entry of these images; `waiting` is called where another one does already.
+        """One process at a time makes the entry of these images; calls `waiting` if another process is making it.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        _make_private(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it contains images of patients
         _sweep(self.folder)
         guard = _lock(self.folder, self._name(digests))
         try:
@@ -166,13 +162,13 @@ class PixelCache:
 
         Args:
             digests: (M, 32) uint8.
-            squares: M arrays (S, S, C) uint8, in that order. What it raises ends the writing.
+            squares: M arrays (S, S, C) uint8, in that order. An error raised by it ends the writing.
 
         Raises:
             OSError: the cache or the disk is full, or the folder cannot be written.
         """
         name = self._name(digests)
-        with _lock(self.folder, "room"):  # what one run is about to write, the next one counts
+        with _lock(self.folder, "room"):  # another run counts the space reserved here
             size = len(digests) * int(np.prod(self.shape))
             _make_room(self.folder, size + digests.nbytes, self.limit)
             part = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=".part", dir=self.folder))
@@ -182,8 +178,8 @@ class PixelCache:
             stream.truncate(stream.tell() + size)
             stream.flush()
         try:
-            np.load(part / "squares.npy", mmap_mode="r")  # some network folders cannot map: known before the work
-            # Written, not mapped: a disk that is full then is an error, where a mapped page would end the process.
+            np.load(part / "squares.npy", mmap_mode="r")  # some network folders cannot map: fail before the work
+            # Written, not mapped: a full disk is then an error, while a mapped page would end the process.
             with stream:
                 for square in squares:
                     assert square.shape == self.shape and square.dtype == np.uint8, (square.shape, square.dtype)
@@ -193,7 +189,7 @@ class PixelCache:
                 np.save(second, digests, allow_pickle=False)
                 _to_disk(second)
             entry = self.folder / name
-            if entry.exists():  # damaged, or it had been found
+            if entry.exists():  # damaged, else `find` returns it
                 _remove(entry)
             part.rename(entry)
         finally:
@@ -206,7 +202,7 @@ class PixelCache:
 
 
 def pixel_folder() -> Path:
-    """Where the entries lie."""
+    """The folder of all entries."""
     return cache_folder() / "pixels"
 
 
@@ -219,7 +215,7 @@ def _short(*parts: Any) -> str:
 
 
 def _rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """(N, 32) and (M, 32) uint8 -> (M,) int64: the row of each wanted one, or -1. Raises ValueError."""
+    """(N, 32) and (M, 32) uint8 -> (M,) int64: the row of each wanted digest, or -1. Raises ValueError."""
     if have.ndim != 2 or have.shape[1] != 32 or have.dtype != np.uint8:
         raise ValueError(f"{have.dtype} {have.shape}")
     if not len(have):
@@ -231,38 +227,27 @@ def _rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.where((have[rows] == want).all(axis=1), rows, -1)
 
 
-def _make_private(folder: Path) -> None:
-    """The folder, which holds images of patients, is for its owner alone."""
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-
-
 def _lock(folder: Path, name: str) -> FileLock:
-    """Few files, as none is ever removed: two entries may share a lock, which only makes one writer wait."""
+    """One of at most 256 files, because none is ever removed; two entries may share a lock, so one writer waits."""
     return FileLock(folder / f"{name.rpartition('-')[2][:2]}.lock")
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed runs left: what is unfinished, and whose lock is free."""
+    """Remove what killed runs left: unfinished entries with a free lock."""
     for part in folder.glob("*.part"):
         with suppress(Timeout, NotImplementedError, OSError), _lock(folder, part.name.partition(".")[0]).acquire(0):
             shutil.rmtree(part, ignore_errors=True)
 
 
 def _make_room(folder: Path, size: int, limit: int) -> None:
-    """Remove the entries that were not used for longest, until `size` bytes more fit. Raises OSError: they cannot."""
-    sizes = {entry: _bytes(entry) for entry in folder.iterdir() if entry.is_dir()}
-    used = sum(sizes.values())
-    over_limit = used + size - limit
+    """Remove the least recently used entries until `size` more bytes fit. Raises OSError if they cannot fit."""
+    sizes = {entry: sum(_stat(file)[0] for file in entry.rglob("*")) for entry in folder.iterdir() if entry.is_dir()}
+    over_limit = sum(sizes.values()) + size - limit
     over_disk = size + RESERVE - shutil.disk_usage(folder).free
     too_much = max(over_limit, over_disk)
     removed = []
-    for entry in sorted(sizes, key=_last_used):
-        if too_much <= 0:
-            break
-        if not entry.suffix and time.time() - _last_used(entry) > IN_USE:
+    for used, entry in sorted((_stat(entry)[1], entry) for entry in sizes):
+        if too_much > 0 and not entry.suffix and time.time() - used > IN_USE:
             removed.append(entry)
             too_much -= sizes[entry]
     if too_much > 0:
@@ -273,26 +258,20 @@ def _make_room(folder: Path, size: int, limit: int) -> None:
 
 
 def _remove(entry: Path) -> None:
-    """Rename, then delete: nobody sees half an entry. Raises OSError where it is open (Windows)."""
+    """Rename, then delete, so that no run sees half an entry. Raises OSError if it is open (Windows)."""
     gone = Path(tempfile.mkdtemp(prefix=f"{entry.name}.", suffix=".part", dir=entry.parent))
     with suppress(FileNotFoundError):
         entry.rename(gone / "removed")
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _bytes(entry: Path) -> int:
-    total = 0
-    for file in entry.rglob("*"):
-        with suppress(OSError):
-            total += file.stat().st_size
-    return total
-
-
-def _last_used(entry: Path) -> float:
+def _stat(path: Path) -> tuple[int, float]:
+    """Size and time of the last change; 0 for a path that is gone."""
     try:
-        return entry.stat().st_mtime
+        about = path.stat()
+        return about.st_size, about.st_mtime
     except OSError:
-        return 0.0
+        return 0, 0.0
 
 
 def _to_disk(stream: Any) -> None:

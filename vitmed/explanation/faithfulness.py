@@ -1,15 +1,15 @@
-"""Does a map explain anything? Two questions, asked of every method in `attention.METHODS`.
+"""Does a map explain anything? Two questions for every method in `attention.METHODS`.
 
-1. Do the marked patches carry the answer? Patches are taken away (deletion) or brought in (insertion), the most marked
-   first, and the probability of the explained class is followed; the score is the area under it, 0..1 (Petsiuk et al.
+1. Does the prediction depend on the marked patches? Patches are removed (deletion) or added (insertion), the most
+   marked first; the score is the area under the curve of the probability of the explained class, 0..1 (Petsiuk et al.
    2018, arXiv 1806.07421, section 3.3; here in steps of patches, towards the mean colour of the images). A good map has
    a low deletion and a high insertion score. `gain` = insertion - deletion. In a random order both scores have the same
-   expectation, so the gain of an order that knows nothing is 0.
+   expectation, so the gain of a random order is 0.
 2. Does the map depend on what was learned? The weights are made random from the head down, each tensor shuffled, and
    each map is compared with the one before by Spearman's rank correlation (Adebayo et al. 2018, arXiv 1810.03292,
-   cascading randomisation). A map that stays the same shows the picture, whatever was learned.
+   cascading randomisation). A map that stays the same shows the picture, not what the model learned.
 
-Both judge a map by the model, never by a physician: that a map explains the model does not make the model right.
+Both compare a map with the model, never with a physician: a map can explain a model that is wrong.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
 
-STEPS = 8  # in which all patches are taken away
-ORDERS = 1  # random orders an image
-LEAST_GAIN = 0.1  # of probability: less is of no use, however sure it is. Untrained networks reached 0.08
+STEPS = 8  # in which all patches are removed
+ORDERS = 1  # random orders per image
+LEAST_GAIN = 0.1  # of probability; a smaller gain is of no use, even if certain. Untrained networks reached 0.08
 SAME = 0.5  # a rank correlation above this, with all weights random: the same map
-FEW = 5  # images, or patients, below which nothing is said
-SHUFFLED = 8  # images of the second question, which is dear
+FEW = 5  # images or patients; fewer give no result
+SHUFFLED = 8  # images for the second question, which is slow
 BATCH = 64
-MOST = 32  # images that are looked at, and multiply-adds (see `affordable`) that a processor and a GPU do in seconds
+MOST = 32  # images; below, multiply-adds (see `affordable`) that a processor and a GPU compute in seconds
 BUDGET = {"cpu": 6e11, "cuda": 2e14, "mps": 2e13}
 EXPLAINS = "explains"
 RANDOM = "no better than a random order"
@@ -132,19 +132,19 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
     """
     value, low, high = gain.value, gain.low, gain.high
     assert value is not None and low is not None and high is not None and similarity.value is not None
-    told = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
+    measured = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
     if low <= 0 < LEAST_GAIN < high:
-        return UNSHOWN, f"These images do not tell it from a random order: do not read anything into it. Gain {told}."
+        return UNSHOWN, f"Not shown to beat a random order: do not read anything into it. Gain {measured}."
     if value < LEAST_GAIN or low <= 0:
-        return RANDOM, f"It marks no better than chance: do not read anything into it. Gain {told}."
+        return RANDOM, f"No better than chance: do not read anything into it. Gain {measured}."
     if similarity.value > SAME:
         return UNLEARNED, (
-            f"It points at what the answer hangs on (gain {told}), but looks alike with random weights (rank "
-            f"correlation {similarity.value:.2f}): it shows the picture and not what was "
-            "learned. Do not read anything into it."
+            f"The prediction depends on the patches that it marks (gain {measured}), but the map is similar with "
+            f"random weights (rank correlation {similarity.value:.2f}): it shows the picture, not what was learned. "
+            "Do not read anything into it."
         )
     return EXPLAINS, (
-        f"Taking away the patches that it marks changes the answer more than taking away others: gain {told}."
+        f"Removing the patches that it marks changes the prediction more than removing others: gain {measured}."
     )
 
 
@@ -164,7 +164,7 @@ def mean_estimate(values: np.ndarray, level: float = 0.95) -> Estimate:
 
 
 def affordable(model: ViT) -> int:
-    """How many images `check_maps` can look at in seconds where the model is; from its multiply-adds."""
+    """How many images `check_maps` can test in seconds on the model's device, from its multiply-adds."""
     tokens, width = model.pos_embed.shape[1] + model.registers, model.pos_embed.shape[2]
     block = 12 * tokens * width**2 + 2 * tokens**2 * width  # at the usual MLP
     passes = 2 + 2 * (min(STEPS, tokens) - 1) * (len(METHODS) + ORDERS)
@@ -175,7 +175,7 @@ def affordable(model: ViT) -> int:
 def sample(
     labels: np.ndarray, groups: Sequence[str] | None, count: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Which images to look at, drawn at random: patients in turn, and classes in turn, so that a rare one is there too.
+    """Draw images at random: patients in turn, and classes in turn, so that rare classes are included.
 
     Args:
         labels: (S,) classes.
@@ -197,7 +197,7 @@ def sample(
 
 
 def _turns(keys: np.ndarray) -> np.ndarray:
-    """(S,) how many before each have the same key."""
+    """(S,) how many earlier elements have the same key."""
     _, number, count = np.unique(keys, return_inverse=True, return_counts=True)
     turns = np.empty(len(keys), dtype=int)
     turns[np.argsort(number, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
@@ -239,7 +239,7 @@ def _areas(
 
 
 def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which patches are there at each step of deletion and of insertion: two (T + 1, L) bool.
+    """Which patches are kept at each step of deletion and of insertion: two (T + 1, L) bool.
 
     Args:
         order: (L,) the patches, the most marked first.
@@ -254,7 +254,7 @@ def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @torch.inference_mode()
 def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, target: int) -> np.ndarray:
-    """(M,) the probability of the class when of x (C, S, S) only the patches kept (M, L) are there."""
+    """(M,) the probability of the class when only the patches `kept` (M, L) of x (C, S, S) are left."""
     side = round(kept.shape[1] ** 0.5)
     patch = x.shape[-1] // side
     found = []
@@ -282,7 +282,7 @@ def _cascade(
 
 
 def _stages(model: ViT) -> Iterator[tuple[str, list[Tensor]]]:
-    """From the head down: what is shuffled at each stage, in addition to what was before."""
+    """From the head down: the tensors that each stage shuffles, in addition to those of earlier stages."""
     blocks = list(model.blocks)
     half = len(blocks) // 2
     parts: dict[str, list[torch.nn.Module]] = {
@@ -302,7 +302,7 @@ def _stages(model: ViT) -> Iterator[tuple[str, list[Tensor]]]:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each row of a (B, L) with that of b: (B,); 0 where a row is constant."""
+    """Spearman's correlation of each row of a (B, L) with the same row of b: (B,); 0 where a row is constant."""
     found = np.zeros(len(a))
     for i, (one, other) in enumerate(zip(a, b, strict=True)):
         if np.ptp(one) > 0 and np.ptp(other) > 0:

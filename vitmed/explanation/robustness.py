@@ -1,9 +1,9 @@
 """What corruptions cost: the numbers of `vitmed stress`, from predictions of the same images, clean and corrupted.
 
 The error is 1 - balanced accuracy. Mean corruption error is its plain mean over all corruptions and strengths
-(Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, of which there are none on your
-images); `relative` is the mean of error - clean error, what the corruptions add. Every resample draws the same images,
-or patients, for the clean and for all corrupted predictions, so the interval of a difference is that of the difference.
+(Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, which are unknown for your images);
+`relative` is the mean of error - clean error, the error that the corruptions add. Every resample draws the same images,
+or patients, for the clean and for all corrupted predictions, so the intervals of differences are paired.
 
 Letters: S images, K classes, R resamples.
 """
@@ -30,7 +30,7 @@ from vitmed.training.checkpoint import hash_weights
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
-MANY = 30  # classes above which AUROC has no interval: it would take minutes
+MANY = 30  # classes; with more, AUROC has no interval, which would take minutes
 
 Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of each resample
 
@@ -78,7 +78,7 @@ def judge(
 
 
 def _weights(clean: Predictions, resamples: int, seed: int) -> np.ndarray:
-    """(1 + R, S): a row of ones, then how often each image was drawn; whole patients where they are known."""
+    """(1 + R, S): a row of ones, then how often each image was drawn; whole patients where patients are known."""
     size = len(clean)
     units = group_index(clean.groups, size)
     rows = [np.ones((1, size))]
