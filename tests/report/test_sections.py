@@ -14,7 +14,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import chance, counted, listed
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.notes import one_answer
+from vitmed.metrics.notes import single_class_note
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.page import sampling_of, worth
@@ -155,8 +155,8 @@ def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
     said = "Every image is called 'c0 <b>': the model has learned nothing that decides, or its threshold is wrong."
     text, metrics = page(tmp_path / "constant", draw("constant"))
     assert metrics["notes"][0] == said and said in text
-    assert not one_answer(evaluate_predictions(draw("two classes"), 0))
-    assert not one_answer(evaluate_predictions(draw("one class"), 0))
+    assert not single_class_note(evaluate_predictions(draw("two classes"), 0))
+    assert not single_class_note(evaluate_predictions(draw("one class"), 0))
 
 
 def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) -> None:

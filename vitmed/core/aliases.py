@@ -36,10 +36,7 @@ def report_alias(old: str, new: str) -> None:
 
 def with_new_names(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """The same content under the names of today; a name of today wins over its old one."""
-    found = {}
-    for key, part in content.items():
-        if key in names and names[key] not in content:
-            report_alias(key, names[key])
-            key = names[key]
-        found[key] = part
-    return found
+    old = [key for key in content if key in names and names[key] not in content]
+    for key in old:
+        report_alias(key, names[key])
+    return {names[key] if key in old else key: part for key, part in content.items()}

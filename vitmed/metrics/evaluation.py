@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.area_intervals import Area, area_interval, area_spread, class_areas, quantile, spread
 from vitmed.metrics.estimates import (
     ClassNumbers,
-    ClassWorth,
+    ClassSampleSizes,
     Estimate,
     ImagesPerPatient,
     Numbers,
@@ -23,7 +23,7 @@ from vitmed.metrics.estimates import (
     estimate,
     of_f1,
     of_share,
-    worth,
+    sample_size,
 )
 from vitmed.metrics.intervals import (
     NONE,
@@ -41,7 +41,7 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.notes import notes, undefined, without_interval
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
+from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer, known_labels
 from vitmed.metrics.table import METRICS, PER_CLASS
 
@@ -70,13 +70,13 @@ def evaluate_predictions(
         DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
-    judged = Judged(predictions, level)
-    overall, per_class = judged.estimates(bootstrap([judged], resamples, seed)[0])
+    evaluation = Evaluation(predictions, level)
+    overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
     support = np.bincount(labels, minlength=len(classes))
-    grouped, positive = predictions.groups is not None, judged.scorer.positive
+    grouped, positive = predictions.groups is not None, evaluation.scorer.positive
     found = Numbers(
         n=len(labels),
-        n_groups=judged.units.count if grouped else None,
+        n_groups=evaluation.units.count if grouped else None,
         resampling="by patient" if grouped else "by image",
         resamples=resamples,
         level=level,
@@ -84,19 +84,19 @@ def evaluate_predictions(
         positive_class=None if positive is None else classes[positive],
         overall=overall,
         per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-        confusion_matrix=judged.scorer.confusion().tolist(),
-        sample=judged.sample(grouped),
+        confusion_matrix=evaluation.scorer.confusion().tolist(),
+        sample=evaluation.sample(grouped),
     )
     return found.model_copy(
         update={
             "undefined": undefined(found),
             "no_interval": without_interval(found),
-            "notes": notes(found, labels, judged.units.index, predictions.groups),
+            "notes": notes(found, labels, evaluation.units.index, predictions.groups),
         }
     )
 
 
-class Judged:
+class Evaluation:
     """One set of predictions, and everything about its intervals that needs no resampling."""
 
     def __init__(self, predictions: Predictions, level: float = 0.95):
@@ -114,29 +114,29 @@ class Judged:
         self.classes = range(scorer.size)
         self.shares = [self._shares(c) for c in self.classes]
         self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
-        self.pulled = {name: Pulled(0.0, np.zeros(len(labels))) for name in AREAS}
+        self.overall_areas = {name: Area(0.0, np.zeros(len(labels))) for name in AREAS}
         self.areas = [self._areas(c) for c in self.classes]
 
     def _shares(self, c: int) -> dict[str, Share]:
         return class_shares(self.labels == c, self.scorer.predicted == c, self.units)
 
-    def pulls(self, c: int) -> dict[str, Pulled]:
+    def influences(self, c: int) -> dict[str, Area]:
         """AUROC and average precision of a class, and how each image pulls at them."""
-        area, average = pulled_areas(self.scorer.probabilities[:, c], self.labels == c)
+        area, average = class_areas(self.scorer.probabilities[:, c], self.labels == c)
         return {"auroc": area, "average_precision": average}
 
     def _areas(self, c: int) -> dict[str, Estimate]:
         """The areas of a class. Its pulls are added to those at the overall numbers, and not kept."""
-        found, truth, positive = self.pulls(c), self.labels == c, self.scorer.positive
+        found, truth, positive = self.influences(c), self.labels == c, self.scorer.positive
         for kind, own in found.items():
             if positive == c:
-                self.pulled[kind] = own
+                self.overall_areas[kind] = own
             elif positive is None and self.scorer.present[c]:
-                self.pulled[kind] = self.pulled[kind].plus(own, self.scorer.even[c])
+                self.overall_areas[kind] = self.overall_areas[kind].plus(own, self.scorer.even[c])
             if self.scorer.present[c]:
-                weighted = self.pulled[f"{kind}_weighted"].plus(own, float(truth.mean()))
+                weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
                 drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
-                self.pulled[f"{kind}_weighted"] = Pulled(weighted.value, weighted.pulls + drawn)
+                self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
         return {
             "auroc": of_auroc(found["auroc"], truth, self.units),
             "average_precision": self._of_area(found["average_precision"], "average_precision", truth),
@@ -153,7 +153,7 @@ class Judged:
             if positive is not None and (kind == "auroc" or name == kind):  # both of two have the same AUROC
                 overall[name] = per_class[positive][kind]
             else:
-                overall[name] = self._of_area(self.pulled[name], kind, self.rarest)
+                overall[name] = self._of_area(self.overall_areas[name], kind, self.rarest)
         for name in BOOTSTRAPPED:
             overall[name] = estimate(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
         if positive is not None and self.scorer.present.all():
@@ -165,9 +165,9 @@ class Judged:
             return self.areas[c][name]
         return (of_f1 if name == "f1" else of_share)(self.shares[c][name])
 
-    def _of_area(self, pulled: Pulled, kind: str, images: np.ndarray) -> Estimate:
+    def _of_area(self, pulled: Area, kind: str, images: np.ndarray) -> Estimate:
         """Of any area by its pulls. A perfect one has none; what it is worth then rests on `images`, of one class."""
-        found, interval = spread(pulled.pulls, self.units), NONE
+        found, interval = spread(pulled.influence, self.units), NONE
         if 0 < pulled.value < 1 and found.variance > 0:
             interval = logit_interval(pulled.value, found.variance**0.5, quantile(self.level, found.degrees))
         elif pulled.value == 1 and np.isfinite(found.variance) and not images.all():
@@ -193,7 +193,7 @@ class Judged:
         if name in LOSSES and self.accuracy.value == 1:
             return NONE  # what an error would cost was not seen, and no resample knows it
         if name in LOSSES:
-            low, high = percentile_interval(drawn, widened(self.level, self.degrees))
+            low, high = percentile_interval(drawn, widened_level(self.level, self.degrees))
             return (low, high) if high - low > ALIKE else NONE
         lowest = -1.0 if name in SIGNED else 0.0
         if lowest < value < 1:
@@ -240,22 +240,24 @@ class Judged:
             n_images=len(self.labels),
             n_patients=self.units.count if grouped else None,
             images_per_patient=counts,
-            accuracy=worth(self.accuracy),
+            accuracy=sample_size(self.accuracy),
             classes=[
-                ClassWorth(sensitivity=worth(found["sensitivity"]), specificity=worth(found["specificity"]))
+                ClassSampleSizes(
+                    sensitivity=sample_size(found["sensitivity"]), specificity=sample_size(found["specificity"])
+                )
                 for found in self.shares
             ],
         )
 
 
-def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
+def bootstrap(several: list[Evaluation], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
-    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in judged.point} for judged in several]
+    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
     units = several[0].units
     if units.count > 1:
         whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are all that is needed
         index = np.arange(units.count) if whole else units.index
-        ways = [judged.scorer.summed(units.index) if whole else judged.scorer.counted for judged in several]
+        ways = [evaluation.scorer.summed(units.index) if whole else evaluation.scorer.counted for evaluation in several]
         for weights in bootstrap_weights(index, resamples, seed):
             for way, drawn in zip(ways, draws, strict=True):
                 for name, values in way(weights)[0].items():
@@ -279,9 +281,9 @@ def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[st
     }
 
 
-def of_auroc(area: Pulled, positive: np.ndarray, units: Units) -> Estimate:
+def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
     """The estimate of an AUROC of two kinds of images; `positive`, (S,) bool, marks the first kind."""
     interval = NONE
     if np.isfinite(area.value):
-        interval = area_interval(area.value, area_spread(area.pulls, positive, units), positive, units)
+        interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
     return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")

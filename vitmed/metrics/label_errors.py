@@ -22,7 +22,7 @@ from vitmed.core.frozen import Frozen
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 
-TOLD = 50  # suspects in metrics.json; label_issues.csv has all
+LISTED = 50  # suspects in metrics.json; label_issues.csv has all
 PAIRS = 20
 HEADER = ("row", "path", "label", "suggested", "score")
 
@@ -60,7 +60,7 @@ class DoubtedLabel(Frozen):
 
 
 class LabelErrors(Frozen):
-    """`n` suspects of so many images: the most frequent `PAIRS`, the first `TOLD`; or why no label can be doubted."""
+    """`n` suspects of so many images: the most frequent `PAIRS`, the first `LISTED`; or why no label can be doubted."""
 
     n: int | None = None
     of: int
@@ -115,7 +115,7 @@ def label_errors(predictions: Predictions) -> LabelErrors | None:
         ],
         rows=[
             DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
-            for row, other, score in zip(found.rows[:TOLD], found.suggested, found.scores, strict=False)
+            for row, other, score in zip(found.rows[:LISTED], found.suggested, found.scores, strict=False)
         ],
     )
 

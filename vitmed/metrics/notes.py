@@ -97,7 +97,7 @@ def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequenc
     return told
 
 
-def one_answer(found: Numbers) -> list[str]:
+def single_class_note(found: Numbers) -> list[str]:
     """A note where images of several classes are all called the same; empty otherwise."""
     called = np.asarray(found.confusion_matrix).sum(axis=0)
     kinds = sum(1 for entry in found.per_class.values() if entry.n)
@@ -109,7 +109,7 @@ def one_answer(found: Numbers) -> list[str]:
     ]
 
 
-def lacking(found: Numbers) -> list[str]:
+def missing_interval_note(found: Numbers) -> list[str]:
     """A note where numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
     count = len(found.no_interval)
     if not count:

@@ -8,12 +8,12 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.frozen import Frozen
-from vitmed.metrics.area_intervals import Pulled, Spread, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.area_intervals import Area, Spread, area_spread, class_areas, quantile, spread
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import AREAS, Judged, bootstrap
+from vitmed.metrics.evaluation import AREAS, Evaluation, bootstrap
 from vitmed.metrics.intervals import NONE, Units
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import percentile_interval, widened
+from vitmed.metrics.resampling import percentile_interval, widened_level
 from vitmed.metrics.scoring import known_labels
 
 
@@ -109,9 +109,9 @@ def compare_predictions(
 ) -> PairedComparison:
     """Two models on the same images: the numbers of the other, and by how much the first is above it.
 
-    Both are judged on the same images, so the interval of a difference is that of the difference, narrower than
+    Both are evaluation on the same images, so the interval of a difference is that of the difference, narrower than
     those of the two numbers suggest. Of AUROC and average precision it comes from the difference of the pulls of each
-    image (DeLong's and Obuchowski's paired variance), of the rest from resamples in which both are judged.
+    image (DeLong's and Obuchowski's paired variance), of the rest from resamples in which both are evaluation.
 
     Raises:
         DataError: not the same images, labels or classes in the same order; or no labels.
@@ -121,11 +121,11 @@ def compare_predictions(
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
     if not np.array_equal(labels, known_labels(other)):
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
-    first, second = Judged(predictions, level), Judged(other, level)
+    first, second = Evaluation(predictions, level), Evaluation(other, level)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
-    own, theirs = (judged.estimates(drawn)[0] for judged, drawn in zip((first, second), draws, strict=True))
-    widen = widened(level, min(first.degrees, second.degrees))
+    own, theirs = (evaluation.estimates(drawn)[0] for evaluation, drawn in zip((first, second), draws, strict=True))
+    widen = widened_level(level, min(first.degrees, second.degrees))
     difference: dict[str, Estimate] = {}
     for name in own:
         one, two = own[name].value, theirs[name].value
@@ -142,15 +142,15 @@ def compare_predictions(
     return PairedComparison(overall=theirs, difference=difference, tests=tests)
 
 
-def _area_difference(first: Judged, second: Judged, name: str, value: float) -> Estimate:
+def _area_difference(first: Evaluation, second: Evaluation, name: str, value: float) -> Estimate:
     found, method = area_gap(first, second, name)
     reach = quantile(first.level, found.degrees) * found.variance**0.5
     return estimate(value, max(-1.0, value - reach), min(1.0, value + reach), method)  # a few images may reach beyond
 
 
-def area_gap(first: Judged, second: Judged, name: str) -> tuple[Spread, str]:
+def area_gap(first: Evaluation, second: Evaluation, name: str) -> tuple[Spread, str]:
     """Variance of the difference of an overall area, and by whose formula."""
-    pulls = first.pulled[name].pulls - second.pulled[name].pulls
+    pulls = first.overall_areas[name].influence - second.overall_areas[name].influence
     positive = first.scorer.positive
     if name == "auroc" and positive is not None:
         found = area_spread(pulls, first.labels == positive, first.units)
@@ -158,14 +158,14 @@ def area_gap(first: Judged, second: Judged, name: str) -> tuple[Spread, str]:
     return spread(pulls, first.units), "influence"
 
 
-def area_test(first: Judged, second: Judged) -> Test:
+def area_test(first: Evaluation, second: Evaluation) -> Test:
     """Whether the AUROC differs: the difference over its standard error, and its two-sided p.
 
     DeLong's test, or Obuchowski's where patients have several images, with Student's t there. p is 1 for models that
     rank alike, None where either AUROC or its variance is undefined.
     """
     found, method = area_gap(first, second, "auroc")
-    gap = first.pulled["auroc"].value - second.pulled["auroc"].value
+    gap = first.overall_areas["auroc"].value - second.overall_areas["auroc"].value
     statistic, p = gap_test(gap, found)
     return Test(statistic=statistic, p=p, method=method)
 
@@ -182,7 +182,7 @@ def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
     return statistic, float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
 
 
-def accuracy_test(first: Judged, second: Judged) -> Test:
+def accuracy_test(first: Evaluation, second: Evaluation) -> Test:
     """Whether the accuracy differs, by the images that only one of the two gets right.
 
     Independent images: McNemar's test, Psychometrika 12 (1947) 153, exact by the binomial distribution. It is not
@@ -192,7 +192,7 @@ def accuracy_test(first: Judged, second: Judged) -> Test:
     """
     from scipy.special import bdtr, chdtrc  # only who needs it waits for it
 
-    right = [judged.scorer.predicted == judged.labels for judged in (first, second)]
+    right = [evaluation.scorer.predicted == evaluation.labels for evaluation in (first, second)]
     b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     statistic: float | None = float(min(b, c))
     p: float | None = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5))) if b + c else 1.0
@@ -216,9 +216,9 @@ def compare_classes(predictions: Predictions, other: Predictions, level: float =
     found: dict[str, ClassDifference] = {}
     for c, name in enumerate(predictions.classes):
         positive = labels == c
-        areas = [pulled_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
-        gap = Pulled(areas[0].value, areas[0].pulls).plus(areas[1], -1)
-        spread_of_gap = area_spread(gap.pulls, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
+        areas = [class_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
+        gap = Area(areas[0].value, areas[0].influence).plus(areas[1], -1)
+        spread_of_gap = area_spread(gap.influence, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
         reach = quantile(level, spread_of_gap.degrees) * spread_of_gap.variance**0.5
         method = "obuchowski" if units.clustered else "delong"
         told = estimate(gap.value, gap.value - reach, gap.value + reach, method)

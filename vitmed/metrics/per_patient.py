@@ -44,7 +44,7 @@ class Patient(Frozen):
     accuracy: float
 
 
-class Heap(Frozen):
+class ErrorConcentration(Frozen):
     """The share of the errors that the worst patients hold, of which share of the images.
 
     Attributes:
@@ -73,7 +73,7 @@ class PerPatient(Frozen):
     reason: str | None = None
     spread: dict[str, Spread] = {}
     worst: list[Patient] = []
-    heap: Heap | None = None
+    heap: ErrorConcentration | None = None
 
 
 def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -134,7 +134,7 @@ def per_patient(predictions: Predictions) -> PerPatient | None:
     rng = np.random.default_rng(0)
     drawn = rng.multivariate_hypergeometric(images, total, size=SHUFFLES, method="marginals")
     by_chance = np.sort(drawn, axis=1)[:, -HEAP:].sum(axis=1) / total
-    heap = Heap(
+    heap = ErrorConcentration(
         patients=HEAP,
         share=float(errors[ranked[:HEAP]].sum() / total),
         images=float(images[ranked[:HEAP]].sum() / images.sum()),

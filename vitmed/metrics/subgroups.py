@@ -39,7 +39,7 @@ CHUNK = 2**19  # image weights held at once, where it is not
 EMPTY = "not stated"
 BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")
-OF_THE_FINDING = ("sensitivity", "specificity", "ppv", "npv")
+OF_THE_POSITIVE_CLASS = ("sensitivity", "specificity", "ppv", "npv")
 TITLES = {
     "auroc": "AUROC",
     "balanced_accuracy": "Balanced accuracy",
@@ -247,7 +247,7 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     if positive is None:
         return found
     own = numbers.per_class[part.classes[positive]]
-    overall |= {name: own[name] for name in OF_THE_FINDING}
+    overall |= {name: own[name] for name in OF_THE_POSITIVE_CLASS}
     count = int(np.sum(known_labels(part) == positive))
     return found.model_copy(update={"n_positive": count, "overall": overall})
 
