@@ -252,7 +252,7 @@ def test_a_class_of_one_patient_has_no_interval_and_says_so() -> None:
     groups = ("A", "A", "A", "A", "B", "B", "C", "C", "D", "D")
     scores = np.array([2, 1, -1, 3, -2, 1, -1, -3, 0.5, -2.0])
     result = quiet(Predictions(("a", "b"), ("x",) * 10, groups, labels, logits_of(scores)))
-    assert result["no_interval"]["sensitivity of b"] == "what it counts comes from fewer than 2 patients"
+    assert result["no_interval"]["sensitivity of b"] == "the images that it counts come from fewer than 2 patients"
     assert result["overall"]["accuracy"]["low"] is not None
     assert any("'b' come from one patient" in note for note in result["notes"])
 

@@ -152,7 +152,10 @@ def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
 
 
 def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
-    said = "Every image is called 'c0 <b>': the model has learned nothing that decides, or its threshold is wrong."
+    said = (
+        "Every image is predicted as 'c0 <b>': the model does not distinguish the classes"
+    said += ", or its threshold is wrong."
+    )
     text, metrics = page(tmp_path / "constant", draw("constant"))
     assert metrics["notes"][0] == said and said in text
     assert not single_class_note(evaluate_predictions(draw("two classes"), 0))
@@ -166,7 +169,7 @@ def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) ->
     assert "more, in metrics.json" in text and max(map(len, metrics["notes"])) < 400
     assert "1,000 classes" in text
     few, metrics = page(tmp_path / "few", draw("ten"), resamples=0)
-    assert metrics["no_interval"] and any("beneath 'All numbers'" in note for note in metrics["notes"])
+    assert metrics["no_interval"] and any("below 'All numbers'" in note for note in metrics["notes"])
     for why in set(metrics["no_interval"].values()):
         assert why in few
 
