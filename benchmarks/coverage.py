@@ -24,10 +24,10 @@ from statistics import NormalDist
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.area_intervals import area_spread, pulled_areas
+from vitmed.metrics.area_intervals import area_spread, class_areas
 from vitmed.metrics.clinical_utility import prevalence_table
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import Judged, bootstrap
+from vitmed.metrics.evaluation import Evaluation, bootstrap
 from vitmed.metrics.intervals import Units, share_gap
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import percentile_interval
@@ -84,21 +84,21 @@ def held(found: tuple[float | None, float | None], truth: float) -> float:
 
 def one_test(p: Predictions, truths: dict[str, float], resamples: int, seed: int) -> dict[str, float]:
     """Which intervals held the truth."""
-    judged = Judged(p)
-    draws = bootstrap([judged], resamples, seed)[0]
-    overall, per_class = judged.estimates(draws)
+    evaluation = Evaluation(p)
+    draws = bootstrap([evaluation], resamples, seed)[0]
+    overall, per_class = evaluation.estimates(draws)
     elsewhere = prevalence_table(p, EvaluateConfig(prevalence=PREVALENCE))
     assert elsewhere is not None
     rows = [row.ppv for row in elsewhere.rows if row.prevalence == PREVALENCE]
     overall["PPV at 1 %"] = rows[0] if rows else Estimate(value=None, low=None, high=None)
-    acted, truth = p.probabilities[:, 1] >= ACTING, judged.labels == 1
-    net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), judged.units)  # as `decision_curve`
+    acted, truth = p.probabilities[:, 1] >= ACTING, evaluation.labels == 1
+    net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), evaluation.units)  # as `decision_curve`
     overall["net benefit"] = estimate(*net, "mover")
     entries = {**overall, "sensitivity": per_class[1]["sensitivity"], "specificity": per_class[1]["specificity"]}
     found = {name: held((entries[name].low, entries[name].high), truths[name]) for name in SHOWN}
-    positive = judged.labels == 1
-    area = pulled_areas(p.probabilities[:, 1], positive)[0]
-    error = area_spread(area.pulls, positive, Units(np.arange(len(p)))).variance ** 0.5
+    positive = evaluation.labels == 1
+    area = class_areas(p.probabilities[:, 1], positive)[0]
+    error = area_spread(area.influence, positive, Units(np.arange(len(p)))).variance ** 0.5
     found["auroc, DeLong by image"] = held((area.value - 1.96 * error, area.value + 1.96 * error), truths["auroc"])
     found["balanced, percentile bootstrap"] = held(
         percentile_interval(draws["balanced_accuracy"]), truths["balanced_accuracy"]

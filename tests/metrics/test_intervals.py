@@ -10,13 +10,22 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import area_spread, pulled_areas
+from vitmed.metrics.area_intervals import area_spread, class_areas
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.intervals import Units, correlation, satterthwaite, separated, share, share_ratio, student, wilson
+from vitmed.metrics.intervals import (
+    Units,
+    correlation,
+    perfect_area,
+    satterthwaite,
+    share,
+    share_ratio,
+    student,
+    wilson,
+)
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import Ranking
-from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
+from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer
 from vitmed.metrics.table import PER_CLASS
 
@@ -62,9 +71,9 @@ def test_delong_is_what_proc_gives() -> None:
     good, poor = (37, 20, 3, 8, 4), (2, 12, 1, 8, 18)  # patients of grade 1 to 5
     grade = np.concatenate([np.repeat(np.arange(1, 6), counts) for counts in (good, poor)]).astype(float)
     positive = np.arange(113) >= 72
-    area = pulled_areas(grade, positive)[0]
+    area = class_areas(grade, positive)[0]
     assert area.value == pytest.approx(0.8236788617886179, abs=1e-12)
-    found = area_spread(area.pulls, positive, Units(np.arange(113)))
+    found = area_spread(area.influence, positive, Units(np.arange(113)))
     assert found.variance == pytest.approx(0.00146991470882363, abs=1e-12)
 
 
@@ -72,32 +81,32 @@ def test_delong_is_what_proc_gives() -> None:
 def test_delong_and_obuchowski_by_their_definitions(seed: int) -> None:
     scores, positive, patients = clustered(seed)
     other = np.round(scores + np.random.default_rng(seed + 99).normal(size=len(scores)), 1)
-    first, second = (pulled_areas(s, positive)[0] for s in (scores, other))
+    first, second = (class_areas(s, positive)[0] for s in (scores, other))
     alone, units = Units(np.arange(len(scores))), Units(patients)
-    assert area_spread(first.pulls, positive, alone).variance == pytest.approx(
+    assert area_spread(first.influence, positive, alone).variance == pytest.approx(
         slow_delong(scores, scores, positive), abs=1e-12
     )
     gap = slow_delong(scores, scores, positive) + slow_delong(other, other, positive)
     gap -= 2 * slow_delong(scores, other, positive)
-    assert area_spread(first.pulls - second.pulls, positive, alone).variance == pytest.approx(gap, abs=1e-12)
-    found = area_spread(first.pulls, positive, units)
+    assert area_spread(first.influence - second.influence, positive, alone).variance == pytest.approx(gap, abs=1e-12)
+    found = area_spread(first.influence, positive, units)
     assert found.variance == pytest.approx(slow_obuchowski(scores, positive, patients), abs=1e-12)
     assert 1 <= found.degrees <= 2 * (units.count - 1)
 
 
-def test_pulls_are_the_derivatives_by_the_weight_of_each_image() -> None:
+def test_influence_is_the_derivative_by_the_weight_of_each_image() -> None:
     scores, positive, _ = clustered(3)
     size, step = len(scores), 1e-6
     areas = Ranking(scores, positive).scores(np.ones((size, size)) + step * np.eye(size))
     for found, moved, known in zip(
-        pulled_areas(scores, positive),
+        class_areas(scores, positive),
         areas,
         (sk.roc_auc_score(positive, scores), sk.average_precision_score(positive, scores)),
         strict=True,
     ):
         assert found.value == pytest.approx(known, abs=1e-12)
-        assert found.pulls == pytest.approx((moved - found.value) / step, abs=1e-6)
-        assert found.pulls.sum() == pytest.approx(0, abs=1e-12)
+        assert found.influence == pytest.approx((moved - found.value) / step, abs=1e-6)
+        assert found.influence.sum() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (1, 10), (81, 263), (15, 148), (0, 20), (29, 29), (999, 1000)])
@@ -169,18 +178,18 @@ def test_a_perfect_result_is_not_certain() -> None:
 
 
 def test_an_auroc_of_one_solves_newcombes_equation() -> None:
-    low, high = separated(1.0, 30, 12, 1.96)
+    low, high = perfect_area(1.0, 30, 12, 1.96)
     common = (30 + 12) / 2 - 1
     spread_there = low * (1 - low) * (1 + common * (1 - low) / (2 - low) + common * low / (1 + low)) / (30 * 12)
     assert high == 1 and 1 - low == pytest.approx(1.96 * spread_there**0.5)
-    mirrored = separated(0.0, 30, 12, 1.96)
+    mirrored = perfect_area(0.0, 30, 12, 1.96)
     assert mirrored == pytest.approx((0, 1 - low))
 
 
 def test_the_widened_bootstrap_is_hesterbergs() -> None:
     edge = stats.norm.cdf(-np.sqrt(10 / 9) * stats.t.ppf(0.975, 9))
-    assert widened(0.95, 9) == pytest.approx(1 - 2 * edge)
-    assert widened(0.95, 1e6) == pytest.approx(0.95, abs=1e-4)
+    assert widened_level(0.95, 9) == pytest.approx(1 - 2 * edge)
+    assert widened_level(0.95, 1e6) == pytest.approx(0.95, abs=1e-4)
     assert student(0.95, 9) == pytest.approx(stats.t.ppf(0.975, 9))
 
 
@@ -243,7 +252,7 @@ def test_a_class_of_one_patient_has_no_interval_and_says_so() -> None:
     groups = ("A", "A", "A", "A", "B", "B", "C", "C", "D", "D")
     scores = np.array([2, 1, -1, 3, -2, 1, -1, -3, 0.5, -2.0])
     result = quiet(Predictions(("a", "b"), ("x",) * 10, groups, labels, logits_of(scores)))
-    assert result["no_interval"]["sensitivity of b"] == "what it counts comes from fewer than 2 patients"
+    assert result["no_interval"]["sensitivity of b"] == "the images that it counts come from fewer than 2 patients"
     assert result["overall"]["accuracy"]["low"] is not None
     assert any("'b' come from one patient" in note for note in result["notes"])
 

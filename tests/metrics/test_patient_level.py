@@ -60,7 +60,7 @@ def test_of_more_classes() -> None:
     with pytest.raises(ValueError, match="noisy-or"):
         combine(p, "noisy_or")
     told = patient_level(draw(classes=3))
-    assert told is not None and "is for a finding" in told["noisy_or"]["reason"] and "overall" in told["max"]
+    assert told is not None and "needs a positive class" in told["noisy_or"]["reason"] and "overall" in told["max"]
 
 
 def test_a_patient_with_one_positive_image_is_positive() -> None:

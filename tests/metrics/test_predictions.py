@@ -194,7 +194,7 @@ def test_columns_that_follow_from_others_may_be_missing(tmp_path: Path) -> None:
 def test_probabilities_alone_are_taken(tmp_path: Path) -> None:
     found = put(tmp_path / "p.csv", BARE + "y.png,b,0,1\r\n")
     assert found.probabilities == pytest.approx(np.array([[0.7, 0.3], [0, 1]]), abs=1e-7)
-    assert found.notes == ("The table has no logits: the logarithms of its probabilities stand for them.",)
+    assert found.notes == ("The table has no logits: the logarithms of its probabilities replace them.",)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, format_probability, listed
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.notes import one_answer
+from vitmed.metrics.notes import single_class_note
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.page import sampling_of, worth
@@ -88,7 +88,7 @@ def test_one_patient_gives_no_interval_and_no_promise(tmp_path: Path) -> None:
     assert "No intervals: one patient cannot show how much others would differ." in text
     assert "95% intervals" not in text and "120 images of 1 patient," in text
     assert "Only one patient is evaluated" in text and "1 patients" not in text and "1 of them" not in text
-    assert "So few images or patients cannot tell how many of 100 positive results" in text
+    assert "So few images or patients cannot show how many of 100 positive results" in text
     assert headline(metrics).endswith("; no intervals")
 
 
@@ -152,11 +152,13 @@ def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
 
 
 def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
-    said = "Every image is called 'c0 <b>': the model has learned nothing that decides, or its threshold is wrong."
+    said = (
+        "Every image is predicted as 'c0 <b>': the model does not distinguish the classes, or its threshold is wrong."
+    )
     text, metrics = page(tmp_path / "constant", draw("constant"))
     assert metrics["notes"][0] == said and said in text
-    assert not one_answer(evaluate_predictions(draw("two classes"), 0))
-    assert not one_answer(evaluate_predictions(draw("one class"), 0))
+    assert not single_class_note(evaluate_predictions(draw("two classes"), 0))
+    assert not single_class_note(evaluate_predictions(draw("one class"), 0))
 
 
 def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) ->
     assert "more, in metrics.json" in text and max(map(len, metrics["notes"])) < 400
     assert "1,000 classes" in text
     few, metrics = page(tmp_path / "few", draw("ten"), resamples=0)
-    assert metrics["no_interval"] and any("beneath 'All numbers'" in note for note in metrics["notes"])
+    assert metrics["no_interval"] and any("below 'All numbers'" in note for note in metrics["notes"])
     for why in set(metrics["no_interval"].values()):
         assert why in few
 

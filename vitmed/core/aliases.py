@@ -35,7 +35,7 @@ def report_alias(old: str, new: str) -> None:
 
 
 def with_new_names(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The same content under current names. If a file has both, the current name wins."""
+    """The same content under the names of today; a name of today wins over its old one."""
     old = [key for key in content if key in names and names[key] not in content]
     for key in old:
         report_alias(key, names[key])

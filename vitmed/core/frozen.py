@@ -8,10 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Frozen(BaseModel):
-    """Read-only typed fields; unknown keys and infinite numbers are errors.
+    """Read-only typed fields; unknown keys and infinite numbers are errors, and unset fields are not in the JSON.
 
-    A field that nothing has set is left out of the JSON. `found["name"]` is `found.name`, and `"name" in found` says
-    whether the field is set, as in the dict that the JSON holds.
+    `found["name"]` is `found.name`; `"name" in found` is whether the field is set, as in the dict that the JSON holds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -25,14 +24,14 @@ class Frozen(BaseModel):
         return name in self.model_fields_set
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, as they stand in the JSON."""
+        """Plain types for the JSON."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
-class Stored(BaseModel):
-    """A frozen part of a checkpoint: every field has its type, numbers are finite, and unknown keys are left out."""
+class Stored(Frozen):
+    """A part of a checkpoint: no value is converted to its type, and unknown keys are left out."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="ignore")
 
 
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]  # a list in the file

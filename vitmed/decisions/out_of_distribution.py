@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.frozen import Frozen, Stored
-from vitmed.metrics.area_intervals import pulled_areas
+from vitmed.metrics.area_intervals import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_share
 from vitmed.metrics.evaluation import of_auroc
@@ -176,7 +176,7 @@ def detection_auroc(
         for name in (part if part is not None else [""] * n)
     ]
     other = np.arange(len(names)) >= len(scores)
-    area = pulled_areas(np.concatenate([scores, others]), other)[0]
+    area = class_areas(np.concatenate([scores, others]), other)[0]
     return of_auroc(area, other, Units(group_index(names, len(names))))
 
 

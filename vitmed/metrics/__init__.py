@@ -1,6 +1,7 @@
 """Predictions, and from them numbers with intervals. numpy and scipy alone: no torch.
 
-predictions         `Predictions`, and predictions.csv
+predictions         `Predictions`: what a model predicts for a set of images
+predictions_csv     the cells of predictions.csv, however a spreadsheet saved them
 evaluation          every number of a set of predictions with its interval
 estimates           numbers with their intervals, as typed results
 table               `METRICS`: name, title and direction of each number

@@ -1,7 +1,7 @@
-"""Intervals of AUROC and average precision by how much each image pulls at them, with no resampling.
+"""Intervals of AUROC and average precision by the influence of each image, without resampling.
 
-The pull of an image is the derivative of the number by the image's weight (its empirical influence); the numbers'
-variance is that of the sums of the pulls over the units that were drawn.
+The influence of an image is the derivative of the number by the image's weight; the variance of the number is that of
+the sums of the influence over the units that were drawn.
 """
 
 from __future__ import annotations
@@ -10,36 +10,45 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.metrics.intervals import NONE, Units, correlation, logit_interval, normal, satterthwaite, separated, student
+from vitmed.metrics.intervals import (
+    NONE,
+    Units,
+    correlation,
+    logit_interval,
+    normal,
+    perfect_area,
+    satterthwaite,
+    student,
+)
 
 INFINITE = float("inf")
 
 
-class Pulled(NamedTuple):
-    """A number and the pull of each image at it, (S,); the pulls add up to 0."""
+class Area(NamedTuple):
+    """An area under a curve and the influence of each image on it, (S,), which sums to 0."""
 
     value: float
-    pulls: np.ndarray
+    influence: np.ndarray
 
-    def plus(self, other: Pulled, weight: float) -> Pulled:
-        """This number plus so many times another."""
-        return Pulled(self.value + weight * other.value, self.pulls + weight * other.pulls)
+    def plus(self, other: Area, weight: float) -> Area:
+        """This area plus `weight` times another."""
+        return Area(self.value + weight * other.value, self.influence + weight * other.influence)
 
 
 class Spread(NamedTuple):
-    """Variance of a number, and the degrees of freedom with which it is known (infinite: the normal quantile)."""
+    """Variance of a number, and the degrees of freedom of that variance (infinite: the normal quantile)."""
 
     variance: float
     degrees: float
 
 
-def pulled_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Pulled, Pulled]:
+def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
     """AUROC and average precision of scores (S,) for the images that are positive, (S,) bool; NaN where undefined.
 
-    The pulls at AUROC are DeLong's placement values less the AUROC, over the number of the image's kind.
+    The influence on AUROC is DeLong's placement value less the AUROC, over the number of the image's kind.
     """
     m, n = int(positive.sum()), int((~positive).sum())
-    nothing = Pulled(float("nan"), np.zeros(m + n))
+    nothing = Area(float("nan"), np.zeros(m + n))
     if not m:
         return nothing, nothing
     _, tie = np.unique(-scores, return_inverse=True)  # (S,) number of the tie, from the highest score
@@ -49,7 +58,7 @@ def pulled_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Pulled, Pull
     below = n - misses_to + misses / 2  # for a positive: negatives in the right order, a tie counts half
     above = hits_to - hits / 2  # for a negative: positives in the right order
     auroc = float(hits @ below) / (m * n) if n else float("nan")
-    area = np.where(positive, (below[tie] / n - auroc) / m, (above[tie] / m - auroc) / n) if n else nothing.pulls
+    area = np.where(positive, (below[tie] / n - auroc) / m, (above[tie] / m - auroc) / n) if n else nothing.influence
     every_to = hits_to + misses_to
     precision = hits_to / every_to
     average = float(hits @ precision) / m
@@ -57,17 +66,17 @@ def pulled_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Pulled, Pull
     own = (hits / every_to)[::-1].cumsum()[::-1] / m
     diluted = (hits * precision / every_to)[::-1].cumsum()[::-1] / m
     pull = np.where(positive, (precision[tie] - average) / m + own[tie], 0) - diluted[tie]
-    return Pulled(auroc, area), Pulled(average, pull) if n else nothing
+    return Area(auroc, area), Area(average, pull) if n else nothing
 
 
-def area_spread(pulls: np.ndarray, positive: np.ndarray, units: Units) -> Spread:
-    """Variance of an AUROC, or of the difference of two, by the pulls (S,) of each image; NaN where it has none.
+def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Spread:
+    """Variance of an AUROC, or of the difference of two, by the influence (S,) of each image; NaN if undefined.
 
     Independent images: DeLong et al., Biometrics 44 (1988) 837, eq. 4 to 6. Patients with several: Obuchowski,
-    Biometrics 53 (1997) 567, eq. 3 to 6; she has the normal quantile, and a few patients need Student's, with
-    Satterthwaite's degrees of freedom: for positive and negative images apart or for patients, whichever are fewer.
+    Biometrics 53 (1997) 567, eq. 3 to 6, with Student's in place of her normal quantile. Its degrees of freedom are
+    Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer.
     """
-    up, down = np.where(positive, pulls, 0), np.where(positive, 0, pulls)
+    up, down = np.where(positive, influence, 0), np.where(positive, 0, influence)
     m, n = int(positive.sum()), int((~positive).sum())
     if not units.clustered:
         if min(m, n) < 2:
@@ -88,19 +97,19 @@ def area_spread(pulls: np.ndarray, positive: np.ndarray, units: Units) -> Spread
     return Spread(max(0.0, total + both), min(degrees, of_patients))
 
 
-def spread(pulls: np.ndarray, units: Units) -> Spread:
-    """Variance of any number by the pulls (S,) of each image; the infinitesimal jackknife by unit.
+def spread(influence: np.ndarray, units: Units) -> Spread:
+    """Variance of any number by the influence (S,) of each image; the infinitesimal jackknife by unit.
 
     Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6.
     """
     g = units.count
     if g < 2:
         return Spread(*NONE)
-    sums = units.sums(pulls)
+    sums = units.sums(influence)
     variance = float(g / (g - 1) * (sums**2).sum())
     if not units.clustered:
         return Spread(variance, INFINITE)
-    return Spread(variance, _degrees(units.sums(np.ones(len(pulls))), sums, units.sums(pulls**2)))
+    return Spread(variance, _degrees(units.sums(np.ones(len(influence))), sums, units.sums(influence**2)))
 
 
 def _degrees(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
@@ -115,10 +124,10 @@ def quantile(level: float, degrees: float) -> float:
 
 
 def area_interval(value: float, found: Spread, positive: np.ndarray, units: Units) -> tuple[float, float]:
-    """The interval of an AUROC on the logit scale; of one that is 0 or 1, each patient counts as one image."""
+    """The interval of an AUROC on the logit scale; for an AUROC of 0 or 1, each patient counts as one image."""
     if not np.isfinite(found.variance) or (0 < value < 1 and found.variance == 0):
         return NONE  # scores that are all alike have no variance
     if 0 < value < 1:
         return logit_interval(value, found.variance**0.5, quantile(units.level, found.degrees))
     m, n = (int((units.sums(kind.astype(np.float64)) > 0).sum()) for kind in (positive, ~positive))
-    return separated(value, m, n, normal(units.level))
+    return perfect_area(value, m, n, normal(units.level))

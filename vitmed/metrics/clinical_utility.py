@@ -1,6 +1,8 @@
-"""What a result is worth where the finding is rarer or commoner than in the test, and whether acting on it pays."""
+"""Predictive values at other prevalences than that of the test, and the net benefit of acting on the predictions."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -26,64 +28,51 @@ class AtPrevalence(Frozen):
 
 
 class PrevalenceTable(Frozen):
-    """PPV and NPV by prevalence.
-
-    Attributes:
-        intended: the prevalence that was asked for, or None.
-        observed: that of these images.
-        curve: as `rows`, for more prevalences.
-        sentence: the row of 1 % or of the intended prevalence in words.
-        why: why there is nothing; "" where there is something.
-    """
+    """PPV and NPV by prevalence; `why` they are undefined, or ""."""
 
     positive: str
-    intended: float | None
-    observed: float | None
+    intended: float | None  # the prevalence that was asked for
+    observed: float | None  # that of these images
     rows: list[AtPrevalence]
-    curve: list[AtPrevalence]
-    sentence: str
+    curve: list[AtPrevalence]  # as `rows`, for more prevalences
+    sentence: str  # the row of 1 % or of the intended prevalence in words
     why: str
 
 
 class DecisionCurve(Frozen):
-    """Net benefit at each of T thresholds; acting on none is 0 everywhere.
+    """Net benefit at each of T thresholds; acting on none is 0 everywhere. `why` it is undefined, or "".
 
-    Attributes:
-        all: of acting on all images.
-        useful: [low, high] of each run of thresholds at which the lower ends of the differences from both are above 0;
-            None where fewer than `FEW_GROUPS` patients, or images, of either kind cannot tell.
-        why: why there is nothing; "" where there is something.
+    `useful` is [low, high] of each run of thresholds at which the intervals of the differences from acting on all and
+    on none lie above 0; None with fewer than `FEW_GROUPS` patients (or images) of either class.
     """
 
     positive: str
     prevalence: float | None = None
     thresholds: list[float]
     model: list[Estimate] = []
-    all: list[float] = []
+    all: list[float] = []  # of acting on all images
     useful: list[list[float]] | None = None
     why: str
 
 
 def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> PrevalenceTable | None:
-    """PPV and NPV, as the predictions decide, over a grid of prevalences. None of more than two classes.
+    """PPV and NPV of the predicted classes over a grid of prevalences. None with more than two classes.
 
-    By Bayes' theorem, sensitivity and specificity being taken to be the same at every prevalence. Both values are
-    functions of one likelihood ratio, and have its interval.
+    By Bayes' theorem, with the same sensitivity and specificity at every prevalence. Each value is a function of one
+    likelihood ratio, and has its interval.
     """
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None:
         return None
     truth, called = labels == positive, predictions.predicted == positive
-    name = predictions.classes[positive]
+    name, asked_for = predictions.classes[positive], config.prevalence
     if truth.all() or not truth.any():
-        why = "all images are of one class"
-        return PrevalenceTable(
-            positive=name, intended=config.prevalence, observed=None, rows=[], curve=[], sentence="", why=why
-        )
+        nothing = dict[str, Any](observed=None, rows=[], curve=[], sentence="")
+        return PrevalenceTable(positive=name, intended=asked_for, **nothing, why="all images are of one class")
     units, observed = Units.of(predictions), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
-    asked = {*GRID, observed, *([config.prevalence] if config.prevalence is not None else [])}
+    asked = {*GRID, observed, *([] if asked_for is None else [asked_for])}
     curve = [
         AtPrevalence(
             prevalence=prevalence,
@@ -95,40 +84,31 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> Preval
     rows = [row for row in curve if row.prevalence in asked]
     here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
     rows = [row.model_copy(update=here) if row.prevalence == observed else row for row in rows]  # as in the report
-    told = config.prevalence if config.prevalence is not None else 0.01
-    row = next(row for row in rows if row.prevalence == told)
-    return PrevalenceTable(
-        positive=name,
-        intended=config.prevalence,
-        observed=observed,
-        rows=rows,
-        curve=curve,
-        sentence=in_words(row),
-        why="",
-    )
+    words = next(in_words(row) for row in rows if row.prevalence == (0.01 if asked_for is None else asked_for))
+    found = dict[str, Any](observed=observed, rows=rows, curve=curve, sentence=words)
+    return PrevalenceTable(positive=name, intended=asked_for, **found, why="")
 
 
 def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
-    """Of the results of a kind the share that is true.
+    """The share of positive (or negative) results that are true.
 
     Args:
-        wrong: how much commoner the result is among the images that it is false of than among the others, with its
-            interval.
-        odds: how many images it is false of there are for each of the others.
+        wrong: the likelihood ratio, with its interval, of the result: images for which it is wrong against the rest.
+        odds: images for which the result is wrong, for each of the rest.
     """
     value, high, low = (1 / (1 + odds * ratio) for ratio in wrong)
     return estimate(value, low, high, "mover")
 
 
 def in_words(row: AtPrevalence) -> str:
-    """A row of the table as a physician would say it."""
+    """A row of the table in words."""
     where = f"at a prevalence of {100 * row.prevalence:.3g} %"
     parts = []
     for found, result in ((row.ppv, "positive"), (row.npv, "negative")):
         if found.value is None:
             parts.append(f"There are no {result} results to count {where}.")
         elif found.low is None or found.high is None:
-            parts.append(f"So few images or patients cannot tell how many of 100 {result} results {where} are true.")
+            parts.append(f"So few images or patients cannot show how many of 100 {result} results {where} are true.")
         else:
             plausible = f" ({_of_100(found.low)} to {_of_100(found.high)})"
             parts.append(f"Of 100 {result} results {where}, about {_of_100(found.value)}{plausible} are true.")
@@ -136,7 +116,7 @@ def in_words(row: AtPrevalence) -> str:
 
 
 def _of_100(share: float) -> str:
-    """25, 99.7 or 0.4: never 100 or 0 for what is not."""
+    """25, 99.7 or 0.4: never rounded to 100 or 0."""
     text = f"{100 * share:.0f}"
     if (text == "100" and share < 1) or (text == "0" and share > 0):
         digits = next((d for d in range(1, 4) if f"{100 * share:.{d}f}" not in (f"{100:.{d}f}", f"{0:.{d}f}")), 4)
@@ -145,11 +125,10 @@ def _of_100(share: float) -> str:
 
 
 def decision_curve(predictions: Predictions, config: EvaluateConfig) -> DecisionCurve | None:
-    """Net benefit of acting on the model, on all and on none, over threshold probabilities. None of more classes.
+    """Net benefit of acting on the model, on all and on none, over threshold probabilities. None with more classes.
 
-    Vickers & Elkin, Med. Decis. Making 26 (2006) 565: NB = TP / n - FP / n * pt / (1 - pt), where an image is acted on
-    if its probability is at least pt. Whoever acts at pt holds a missed finding to be (1 - pt) / pt times as bad as a
-    needless action.
+    Vickers & Elkin, Med. Decis. Making 26 (2006) 565: NB = TP / n - FP / n * pt / (1 - pt), where you act on an image
+    if its probability is at least pt. At pt, a missed positive is (1 - pt) / pt times as bad as a needless action.
     """
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None:

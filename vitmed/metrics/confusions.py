@@ -1,4 +1,4 @@
-"""Which class is taken for which: the wrong predictions counted by pair."""
+"""Which class is confused with which: the wrong predictions counted by pair."""
 
 from __future__ import annotations
 
@@ -13,24 +13,18 @@ PAIRS = 20  # the most frequent that are listed
 
 
 class Confusion(Frozen):
-    """Images of one class that were predicted as another.
-
-    Attributes:
-        share: of the images of the true class.
-        patients: None where they are unknown.
-        confidence: the median.
-    """
+    """Images of one class that were predicted as another."""
 
     truth: str
     predicted: str
     n: int
-    share: float
-    patients: int | None
-    confidence: float
+    share: float  # of the images of the true class
+    patients: int | None  # None where they are unknown
+    confidence: float  # the median
 
 
 class Mistakes(Frozen):
-    """`n` errors of so many images, the `PAIRS` most frequent kinds, and how many errors are of further kinds."""
+    """`n` errors among all images, the `PAIRS` most frequent pairs, and the number of errors in further pairs."""
 
     n: int
     of: int
@@ -39,7 +33,7 @@ class Mistakes(Frozen):
 
 
 def error_pairs(predictions: Predictions) -> list[tuple[int, int, np.ndarray]]:
-    """(truth, predicted, rows) of each pair that was seen, the most frequent first; rows from the surest error down.
+    """(truth, predicted, rows) of each pair, the most frequent first; rows by falling confidence.
 
     Raises:
         DataError: the predictions have no labels.
@@ -54,15 +48,15 @@ def error_pairs(predictions: Predictions) -> list[tuple[int, int, np.ndarray]]:
 
 
 def mistakes(predictions: Predictions) -> Mistakes | None:
-    """How many errors there are, and of which kind; None without images."""
+    """The number of errors, by pair; None without images."""
     if not len(predictions):
         return None
-    labels = known_labels(predictions)
+    labels, classes = known_labels(predictions), predictions.classes
     units, support = group_index(predictions.groups, len(labels)), np.bincount(labels)
     pairs = [
         Confusion(
-            truth=predictions.classes[truth],
-            predicted=predictions.classes[predicted],
+            truth=classes[truth],
+            predicted=classes[predicted],
             n=len(rows),
             share=float(len(rows) / support[truth]),
             patients=None if predictions.groups is None else len(np.unique(units[rows])),

@@ -33,8 +33,8 @@ class ClassNumbers(Frozen):
     average_precision: Estimate
 
 
-class Worth(Frozen):
-    """How much the sample of a proportion is worth; None where that is unknown."""
+class SampleSize(Frozen):
+    """The sample behind a proportion; see `Share`. None where a number is unknown."""
 
     n: int
     units: int
@@ -43,11 +43,11 @@ class Worth(Frozen):
     effective_n: float | None
 
 
-class ClassWorth(Frozen):
-    """How much the sample of a class is worth."""
+class ClassSampleSizes(Frozen):
+    """The sample sizes behind the numbers of one class."""
 
-    sensitivity: Worth
-    specificity: Worth
+    sensitivity: SampleSize
+    specificity: SampleSize
 
 
 class ImagesPerPatient(Frozen):
@@ -64,49 +64,35 @@ class Sample(Frozen):
     n_images: int
     n_patients: int | None
     images_per_patient: ImagesPerPatient | None
-    accuracy: Worth
-    classes: list[ClassWorth]
+    accuracy: SampleSize
+    classes: list[ClassSampleSizes]
 
 
 class Numbers(Frozen):
-    """Every number of a set of predictions: what `evaluate_predictions` finds.
-
-    Attributes:
-        n_groups: patients; None where they are unknown.
-        resampling: "by patient" or "by image".
-        positive_class: its name; None unless there are two classes.
-        overall: by the names in `METRICS`.
-        per_class: by class.
-        confusion_matrix: K x K counts, rows are the truth.
-        undefined: number -> why it has no value.
-        no_interval: number -> why it has a value and no interval.
-    """
+    """Every number of a set of predictions, by `evaluate_predictions`."""
 
     n: int
-    n_groups: int | None
-    resampling: str
+    n_groups: int | None  # patients; None where they are unknown
+    resampling: str  # "by patient" or "by image"
     resamples: int
     level: float
     classes: list[str]
-    positive_class: str | None
-    overall: dict[str, Estimate]
+    positive_class: str | None  # None unless there are two classes
+    overall: dict[str, Estimate]  # by the names in `METRICS`
     per_class: dict[str, ClassNumbers]
-    confusion_matrix: list[list[int]]
+    confusion_matrix: list[list[int]]  # K x K counts, rows are the truth
     sample: Sample
-    undefined: dict[str, str] = {}
-    no_interval: dict[str, str] = {}
+    undefined: dict[str, str] = {}  # number -> why it has no value
+    no_interval: dict[str, str] = {}  # number -> why it has a value and no interval
     notes: list[str] = []
 
 
 def estimate(value: float, low: float, high: float, method: str) -> Estimate:
     """A number and its interval; None where it is undefined, or has no interval."""
-    shown = bool(np.isfinite(value) and np.isfinite(low) and np.isfinite(high))
-    return Estimate(
-        value=float(value) if np.isfinite(value) else None,
-        low=float(low) if shown else None,
-        high=float(high) if shown else None,
-        method=method,
-    )
+    known = float(value) if np.isfinite(value) else None
+    if not np.isfinite([value, low, high]).all():
+        return Estimate(value=known, low=None, high=None, method=method)
+    return Estimate(value=known, low=float(low), high=float(high), method=method)
 
 
 def of_share(found: Share) -> Estimate:
@@ -120,8 +106,8 @@ def of_f1(jaccard: Share) -> Estimate:
     return estimate(value, low, high, jaccard.method)
 
 
-def worth(found: Share) -> Worth:
-    """How much the sample of a proportion is worth."""
+def sample_size(found: Share) -> SampleSize:
+    """The sample behind a proportion."""
     numbers = {"icc": found.icc, "design_effect": found.design_effect, "effective_n": found.effective_n}
     known = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
-    return Worth(n=found.n, units=found.units, **known)
+    return SampleSize(n=found.n, units=found.units, **known)

@@ -1,8 +1,7 @@
 """Every number of a set of predictions with its interval.
 
-A number has the interval that was measured to hold the truth most nearly as often as it says
-(benchmarks/coverage.py): a formula for proportions, their means and the areas under curves; for the rest the
-percentile bootstrap, in which whole patients are drawn.
+Each number has the interval whose measured coverage is nearest to its level (benchmarks/coverage.py): a formula for
+proportions, their means and the areas under curves; for the rest the percentile bootstrap of whole patients.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import Pulled, area_interval, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.area_intervals import Area, area_interval, area_spread, class_areas, quantile, spread
 from vitmed.metrics.estimates import (
     ClassNumbers,
-    ClassWorth,
+    ClassSampleSizes,
     Estimate,
     ImagesPerPatient,
     Numbers,
@@ -23,7 +22,7 @@ from vitmed.metrics.estimates import (
     estimate,
     of_f1,
     of_share,
-    worth,
+    sample_size,
 )
 from vitmed.metrics.intervals import (
     NONE,
@@ -41,7 +40,7 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.notes import notes, undefined, without_interval
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened
+from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer, known_labels
 from vitmed.metrics.table import METRICS, PER_CLASS
 
@@ -49,7 +48,7 @@ AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weig
 LOSSES = ("log_loss", "brier")
 SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
 ALIKE = 1e-12  # an interval no wider than this is none: all resamples gave the same
-BOOTSTRAPPED = (  # overall numbers that no formula here knows
+BOOTSTRAPPED = (  # overall numbers without a formula here
     *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
     *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
 )
@@ -58,25 +57,24 @@ BOOTSTRAPPED = (  # overall numbers that no formula here knows
 def evaluate_predictions(
     predictions: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
 ) -> Numbers:
-    """Every number with its interval; whole patients are taken as drawn where they are known.
+    """Every number with its interval; the units are patients where they are known.
 
     Args:
         predictions: with labels.
-        resamples: how many times to draw, for the numbers that are bootstrapped.
-        seed: of the draws.
-        level: share of samples in which an interval is to hold the truth, 0..1.
+        resamples: of the numbers that are bootstrapped.
+        level: share of samples in which an interval holds the truth, 0..1.
 
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
-    judged = Judged(predictions, level)
-    overall, per_class = judged.estimates(bootstrap([judged], resamples, seed)[0])
+    evaluation = Evaluation(predictions, level)
+    overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
     support = np.bincount(labels, minlength=len(classes))
-    grouped, positive = predictions.groups is not None, judged.scorer.positive
+    grouped, positive = predictions.groups is not None, evaluation.scorer.positive
     found = Numbers(
         n=len(labels),
-        n_groups=judged.units.count if grouped else None,
+        n_groups=evaluation.units.count if grouped else None,
         resampling="by patient" if grouped else "by image",
         resamples=resamples,
         level=level,
@@ -84,63 +82,47 @@ def evaluate_predictions(
         positive_class=None if positive is None else classes[positive],
         overall=overall,
         per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-        confusion_matrix=judged.scorer.confusion().tolist(),
-        sample=judged.sample(grouped),
+        confusion_matrix=evaluation.scorer.confusion().tolist(),
+        sample=evaluation.sample(grouped),
     )
-    return found.model_copy(
-        update={
-            "undefined": undefined(found),
-            "no_interval": without_interval(found),
-            "notes": notes(found, labels, judged.units.index, predictions.groups),
-        }
-    )
+    reasons = {"undefined": undefined(found), "no_interval": without_interval(found)}
+    found_notes = notes(found, labels, evaluation.units.index, predictions.groups)
+    return found.model_copy(update={**reasons, "notes": found_notes})
 
 
-class Judged:
-    """One set of predictions, and everything about its intervals that needs no resampling."""
+class Evaluation:
+    """One set of predictions, with everything about its intervals that does not depend on resamples."""
 
     def __init__(self, predictions: Predictions, level: float = 0.95):
         labels = known_labels(predictions)
         broken = np.flatnonzero(~np.isfinite(predictions.logits).all(axis=1))
         if len(broken):
-            raise DataError(
-                f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is row "
-                f"{broken[0] + 1}",
-                "predict these images again, or leave them out",
-            )
+            problem = f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is "
+            raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
         self.labels, self.units, self.level = labels, Units.of(predictions, level), level
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
-        self.shares = [self._shares(c) for c in self.classes]
+        self.shares = [class_shares(labels == c, scorer.predicted == c, self.units) for c in self.classes]
         self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
-        self.pulled = {name: Pulled(0.0, np.zeros(len(labels))) for name in AREAS}
+        self.overall_areas = {name: Area(0.0, np.zeros(len(labels))) for name in AREAS}
         self.areas = [self._areas(c) for c in self.classes]
 
-    def _shares(self, c: int) -> dict[str, Share]:
-        return class_shares(self.labels == c, self.scorer.predicted == c, self.units)
-
-    def pulls(self, c: int) -> dict[str, Pulled]:
-        """AUROC and average precision of a class, and how each image pulls at them."""
-        area, average = pulled_areas(self.scorer.probabilities[:, c], self.labels == c)
-        return {"auroc": area, "average_precision": average}
-
     def _areas(self, c: int) -> dict[str, Estimate]:
-        """The areas of a class. Its pulls are added to those at the overall numbers, and not kept."""
-        found, truth, positive = self.pulls(c), self.labels == c, self.scorer.positive
-        for kind, own in found.items():
+        """The areas of a class, which are also added to the overall areas."""
+        truth, positive = self.labels == c, self.scorer.positive
+        area, precision = class_areas(self.scorer.probabilities[:, c], truth)
+        for kind, own in (("auroc", area), ("average_precision", precision)):
             if positive == c:
-                self.pulled[kind] = own
+                self.overall_areas[kind] = own
             elif positive is None and self.scorer.present[c]:
-                self.pulled[kind] = self.pulled[kind].plus(own, self.scorer.even[c])
+                self.overall_areas[kind] = self.overall_areas[kind].plus(own, self.scorer.even[c])
             if self.scorer.present[c]:
-                weighted = self.pulled[f"{kind}_weighted"].plus(own, float(truth.mean()))
+                weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
                 drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
-                self.pulled[f"{kind}_weighted"] = Pulled(weighted.value, weighted.pulls + drawn)
-        return {
-            "auroc": of_auroc(found["auroc"], truth, self.units),
-            "average_precision": self._of_area(found["average_precision"], "average_precision", truth),
-        }
+                self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
+        average = self._of_area(precision, "average_precision", truth)
+        return {"auroc": of_auroc(area, truth, self.units), "average_precision": average}
 
     def estimates(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
         """All numbers, overall and of each class, from the draws (R,) of the overall numbers."""
@@ -153,7 +135,7 @@ class Judged:
             if positive is not None and (kind == "auroc" or name == kind):  # both of two have the same AUROC
                 overall[name] = per_class[positive][kind]
             else:
-                overall[name] = self._of_area(self.pulled[name], kind, self.rarest)
+                overall[name] = self._of_area(self.overall_areas[name], kind, self.rarest)
         for name in BOOTSTRAPPED:
             overall[name] = estimate(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
         if positive is not None and self.scorer.present.all():
@@ -165,35 +147,34 @@ class Judged:
             return self.areas[c][name]
         return (of_f1 if name == "f1" else of_share)(self.shares[c][name])
 
-    def _of_area(self, pulled: Pulled, kind: str, images: np.ndarray) -> Estimate:
-        """Of any area by its pulls. A perfect one has none; what it is worth then rests on `images`, of one class."""
-        found, interval = spread(pulled.pulls, self.units), NONE
-        if 0 < pulled.value < 1 and found.variance > 0:
-            interval = logit_interval(pulled.value, found.variance**0.5, quantile(self.level, found.degrees))
-        elif pulled.value == 1 and np.isfinite(found.variance) and not images.all():
+    def _of_area(self, area: Area, kind: str, images: np.ndarray) -> Estimate:
+        """Of any area by its influence; where that is 0, of a perfect area, by the number of `images`, of one class."""
+        found, interval = spread(area.influence, self.units), NONE
+        if 0 < area.value < 1 and found.variance > 0:
+            interval = logit_interval(area.value, found.variance**0.5, quantile(self.level, found.degrees))
+        elif area.value == 1 and np.isfinite(found.variance) and not images.all():
             if kind == "auroc":
                 interval = area_interval(1.0, found, images, self.units)
-            else:  # the mean of what lies within 0..1 varies no more than a proportion
+            else:  # a mean of values within 0..1 varies no more than a proportion
                 interval = wilson(1.0, self._units_with(images), normal(self.level))
-        return estimate(pulled.value, *interval, "influence")
+        return estimate(area.value, *interval, "influence")
 
     def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
         """The interval of a number by its draws (R,).
 
-        The percentile interval of a number near 1 is far too narrow when errors are few. So one that lies within 0..1
-        has Wilson's interval, for as many images as would give a proportion the variance of the draws; and where no
-        error was seen, for as many patients as the smallest class has; MCC and kappa, which lie within -1..1, likewise
-        on their own scale. The losses have the percentile interval.
+        The losses have the percentile interval. That of a number near 1 is far too narrow when errors are few, so a
+        number within 0..1 has Wilson's interval, for as many images as give a proportion the variance of the draws;
+        without an error, for as many patients as the smallest class has. MCC and kappa likewise, on -1..1.
         """
         value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
         value = 1.0 if abs(value - 1) < 1e-12 else value  # a correlation of 1 may be a rounding error above it
-        if units < 2 or not asked or 2 * len(drawn) < asked:  # a half that is defined is no fair half
+        if units < 2 or not asked or 2 * len(drawn) < asked:  # less than half are defined: a biased choice
             return NONE
         variance = float(drawn.var()) * units / (units - 1)
         if name in LOSSES and self.accuracy.value == 1:
-            return NONE  # what an error would cost was not seen, and no resample knows it
+            return NONE  # no resample has an error, so the cost of one is unknown
         if name in LOSSES:
-            low, high = percentile_interval(drawn, widened(self.level, self.degrees))
+            low, high = percentile_interval(drawn, widened_level(self.level, self.degrees))
             return (low, high) if high - low > ALIKE else NONE
         lowest = -1.0 if name in SIGNED else 0.0
         if lowest < value < 1:
@@ -206,7 +187,7 @@ class Judged:
 
     @cached_property
     def rarest(self) -> np.ndarray:
-        """(S,) bool, the images of the class that the fewest patients have; none without images."""
+        """(S,) bool, the images of the class with the fewest patients; none without images."""
         found = (self.labels == c for c in self.classes if self.scorer.present[c])
         return min(found, key=self._units_with, default=np.zeros(len(self.labels), bool))
 
@@ -222,7 +203,7 @@ class Judged:
 
     @property
     def degrees(self) -> float:
-        """Degrees of freedom with which the spread between units is known, for the bootstrap."""
+        """Degrees of freedom of the variance between units, for the bootstrap."""
         units, n = self.units, len(self.labels)
         if units.count < 2 or not units.clustered:
             return max(1.0, n - 1.0)
@@ -231,7 +212,7 @@ class Judged:
         return satterthwaite(sizes, correlation(sizes, right, right))
 
     def sample(self, grouped: bool) -> Sample:
-        """How much the sample is worth."""
+        """The sample sizes behind the numbers."""
         sizes = self.units.sums(np.ones(len(self.labels)))
         counts = None
         if grouped and len(sizes):
@@ -240,22 +221,24 @@ class Judged:
             n_images=len(self.labels),
             n_patients=self.units.count if grouped else None,
             images_per_patient=counts,
-            accuracy=worth(self.accuracy),
+            accuracy=sample_size(self.accuracy),
             classes=[
-                ClassWorth(sensitivity=worth(found["sensitivity"]), specificity=worth(found["specificity"]))
+                ClassSampleSizes(
+                    sensitivity=sample_size(found["sensitivity"]), specificity=sample_size(found["specificity"])
+                )
                 for found in self.shares
             ],
         )
 
 
-def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
+def bootstrap(several: list[Evaluation], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
-    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in judged.point} for judged in several]
+    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
     units = several[0].units
     if units.count > 1:
-        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are all that is needed
+        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
         index = np.arange(units.count) if whole else units.index
-        ways = [judged.scorer.summed(units.index) if whole else judged.scorer.counted for judged in several]
+        ways = [evaluation.scorer.summed(units.index) if whole else evaluation.scorer.counted for evaluation in several]
         for weights in bootstrap_weights(index, resamples, seed):
             for way, drawn in zip(ways, draws, strict=True):
                 for name, values in way(weights)[0].items():
@@ -264,10 +247,9 @@ def bootstrap(several: list[Judged], resamples: int, seed: int) -> list[dict[str
 
 
 def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
-    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, for the truth and the calls, (S,) bool.
+    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, from truth and prediction, (S,) bool.
 
-    Of images that are all of the class, or none, PPV, NPV and the index would be what they are whatever the model says:
-    they are undefined.
+    If all images are of the class, or none, PPV, NPV and the index do not depend on the model: they are undefined.
     """
     both = bool(truth.any()) and not truth.all()
     return {
@@ -279,9 +261,9 @@ def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[st
     }
 
 
-def of_auroc(area: Pulled, positive: np.ndarray, units: Units) -> Estimate:
-    """The estimate of an AUROC of two kinds of images; `positive`, (S,) bool, marks the first kind."""
+def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
+    """The estimate of an AUROC; `positive` is (S,) bool."""
     interval = NONE
     if np.isfinite(area.value):
-        interval = area_interval(area.value, area_spread(area.pulls, positive, units), positive, units)
+        interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
     return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")

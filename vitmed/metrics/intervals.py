@@ -1,9 +1,7 @@
 """Intervals by formula: of proportions, of areas under a curve, and of means of proportions.
 
-Images are drawn in units: patients, or images where patients are unknown or have one image each. What a formula
-needs of the units is how much they vary, so each works on sums over units.
-
-Which formula is used was decided by how often the intervals hold the truth: benchmarks/coverage.py.
+Images are drawn in units: patients, or images where patients are unknown. The formulas work on sums over units.
+benchmarks/coverage.py measured how often the intervals hold the truth, and so decided which formula is used.
 """
 
 from __future__ import annotations
@@ -18,19 +16,14 @@ import numpy as np
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 
-NONE = (float("nan"), float("nan"))
+NONE = (float("nan"), float("nan"))  # no interval
 
 
 @dataclass(frozen=True)
 class Units:
-    """What was drawn: the number of each image's unit, and whether units are patients with several images.
+    """The unit of each image, and the level of the intervals: the share of samples in which they hold the truth."""
 
-    Attributes:
-        index: (S,) int64, 0..G-1.
-        level: share of samples in which an interval is to hold the truth, 0..1.
-    """
-
-    index: np.ndarray
+    index: np.ndarray  # (S,) int64, 0..G-1
     level: float = 0.95
 
     @classmethod
@@ -40,7 +33,7 @@ class Units:
 
     @cached_property
     def count(self) -> int:
-        """How many units there are (G)."""
+        """The number of units (G)."""
         return int(self.index.max()) + 1 if len(self.index) else 0
 
     @cached_property
@@ -55,28 +48,17 @@ class Units:
 
 @dataclass(frozen=True)
 class Share:
-    """A proportion with its interval, and how much its sample is worth.
-
-    Attributes:
-        value: NaN where nothing was counted.
-        low, high: NaN where there is no interval.
-        method: "wilson", or "wilson-cluster" where patients have several images.
-        n: images counted.
-        units: units counted.
-        icc: intraclass correlation of being right within a unit, -1..1; NaN where it cannot be told.
-        design_effect: variance over that of as many independent images; NaN where it cannot be told.
-        effective_n: n / design effect, at most n; the number that the interval rests on.
-    """
+    """A proportion with its interval, and the size of its sample; NaN for what is unknown."""
 
     value: float
     low: float
     high: float
-    method: str
-    n: int
-    units: int
-    icc: float = float("nan")
-    design_effect: float = float("nan")
-    effective_n: float = float("nan")
+    method: str  # "wilson", or "wilson-cluster" where patients have several images
+    n: int  # images counted
+    units: int  # units counted
+    icc: float = float("nan")  # intraclass correlation of being right within a unit, -1..1
+    design_effect: float = float("nan")  # variance over that of as many independent images
+    effective_n: float = float("nan")  # n / design effect, at most n; the interval rests on it
 
 
 def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
@@ -85,8 +67,8 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     Independent images: Wilson, J. Am. Stat. Assoc. 22 (1927) 209. Patients with several images: the same with the
     effective number of images (Rao & Scott, Biometrics 48 (1992) 577), from the variance of a ratio between patients
     with the correction for large ones by Bell & McCaffrey, Survey Methodology 28 (2002) 169, and Student's t with
-    Satterthwaite's degrees of freedom in place of the normal quantile. Where every image is a hit, or none, nothing
-    is seen of how alike the images of a patient are, and each patient counts once.
+    Satterthwaite's degrees of freedom in place of the normal quantile. Where every image is a hit, or none, the
+    images do not show how alike those of a patient are, and each patient counts once.
 
     Args:
         hits: (S,) bool, of which only the counted matter.
@@ -103,14 +85,12 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     g, method = len(sizes), "wilson-cluster"
     if g < 2:
         return Share(value, *NONE, method, n, g)
-    residuals = found - value * sizes
-    variance = float((residuals**2 / (1 - sizes / n)).sum()) / n**2
+    variance = float(((found - value * sizes) ** 2 / (1 - sizes / n)).sum()) / n**2
     alone = value * (1 - value) / n
     icc = correlation(sizes, found, found)
-    degrees = satterthwaite(sizes, icc)
     effect = variance / alone if alone > 0 else float("nan")
     effective = n / max(1.0, effect) if alone > 0 else float(g)
-    low, high = wilson(value, effective, student(units.level, degrees))
+    low, high = wilson(value, effective, student(units.level, satterthwaite(sizes, icc)))
     return Share(value, low, high, method, n, g, icc, effect, effective)
 
 
@@ -163,7 +143,7 @@ def normal(level: float) -> float:
 
 def student(level: float, degrees: float) -> float:
     """Student's quantile of a two-sided interval: 2.262 at 0.95 and 9 degrees."""
-    from scipy.special import stdtrit  # only who needs it waits for it
+    from scipy.special import stdtrit  # imported here: predict starts without it
 
     return float(stdtrit(degrees, (1 + level) / 2))
 
@@ -175,25 +155,23 @@ def logit_interval(value: float, error: float, z: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def separated(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
+def perfect_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
     """The interval of an AUROC of 0 or 1, where DeLong's variance is 0: method 5 of Newcombe, Stat. Med. 25 (2006) 559.
 
     Solves |value - a| = z sqrt(V(a)) for a; V is the variance of Hanley & McNeil (1982) with equal sizes in its
     middle terms.
     """
+    from scipy.optimize import brentq  # imported here: predict starts without it
+
     common = (positives + negatives) / 2 - 1
 
     def excess(a: float) -> float:
         spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
         return abs(value - a) - z * float(np.sqrt(spread))
 
-    near, far = value, 0.5  # excess is 0 at the value itself, negative beside it, and grows
-    far = 1 - value if excess(0.5) < 0 else 0.5
-    near = value + (far - value) * 1e-9
-    for _ in range(80):
-        middle = (near + far) / 2
-        near, far = (middle, far) if excess(middle) < 0 else (near, middle)
-    return (far, 1.0) if value == 1 else (0.0, far)
+    far = 1 - value if excess(0.5) < 0 else 0.5  # excess is 0 at the value itself, negative beside it, and grows
+    end = brentq(excess, value + (far - value) * 1e-9, far, xtol=1e-14) if excess(far) > 0 else far
+    return (end, 1.0) if value == 1 else (0.0, end)
 
 
 def share_mean(
@@ -202,26 +180,26 @@ def share_mean(
     """The interval of the plain mean of proportions, such as balanced accuracy, from their own intervals.
 
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
-    here with the correlation that patients make who have images in several of them.
+    here with the correlation due to patients who have images in several of them.
 
     Args:
-        found: from `share`, of images that no two of them have in common.
+        found: from `share`, without an image in common.
         counted: (S,) bool each, the images of each.
         right: (S,) bool, the hits.
     """
     value = float(np.mean([f.value for f in found])) if found else float("nan")
     bounds = []
     for side in (-1, 1):
-        arms = [f.value - f.low if side < 0 else f.high - f.value for f in found]
-        total, pulls = 0.0, np.zeros(len(right))
-        for f, images, arm in zip(found, counted, arms, strict=True):
-            pull = np.where(images, right - f.value, 0.0) / max(1, f.n)
-            error = float(np.sqrt((units.sums(pull) ** 2).sum())) if units.clustered else 0.0
+        total, joint = 0.0, np.zeros(len(right))
+        for f, images in zip(found, counted, strict=True):
+            arm = f.value - f.low if side < 0 else f.high - f.value
+            influence = np.where(images, right - f.value, 0.0) / max(1, f.n)
+            error = float(np.linalg.norm(units.sums(influence))) if units.clustered else 0.0
             if error > 0:
-                pulls += pull * arm / error
+                joint += influence * arm / error
             else:
                 total += arm**2
-        total += float((units.sums(pulls) ** 2).sum())
+        total += float((units.sums(joint) ** 2).sum())
         bounds.append(value + side * np.sqrt(total) / max(1, len(found)))
     low, high = np.clip(bounds, 0, 1)
     return float(low), float(high)
@@ -231,11 +209,11 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     """How much commoner a hit is among some images than among others, with its interval: value, low and high, 0..inf.
 
     From the intervals of both proportions, by the method MOVER-R of Donner & Zou, Stat. Methods Med. Res. 21 (2012)
-    347, here with the correlation that patients make who have images among both. NaN without a hit among either; the
+    347, here with the correlation due to patients who have images among both. NaN without a hit among either; the
     interval is NaN where one of the proportions has none.
 
     Args:
-        top, bottom: (S,) bool, the images of each, of which none is in both.
+        top, bottom: (S,) bool, the images of each, none in both.
         hits: (S,) bool.
     """
     a, b = share(hits, top, units), share(hits, bottom, units)
@@ -244,7 +222,7 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     if b.value == 0:  # its reverse is 0, and has an interval
         _, low, high = share_ratio(bottom, top, hits, units)
         return float("inf"), (1 / high if high > 0 else float("inf")), (1 / low if low > 0 else float("inf"))
-    alike = likeness((hits & top, top, a.value), (hits & bottom, bottom, b.value), units)
+    alike = share_correlation((hits & top, top, a.value), (hits & bottom, bottom, b.value), units)
 
     def bound(side: int) -> float:
         """The ratio R at which a - R b lies as far from 0 as its own interval reaches."""
@@ -270,7 +248,7 @@ def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units
     """
     everyone = np.ones(len(first), bool)
     a, b = share(first, everyone, units), share(second, everyone, units)
-    alike = likeness((first, everyone, a.value), (second, everyone, b.value), units)
+    alike = share_correlation((first, everyone, a.value), (second, everyone, b.value), units)
     value = a.value - weight * b.value
 
     def reach(arm: float, other: float) -> float:
@@ -280,10 +258,10 @@ def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units
     return value, value - down, value + reach(a.high - a.value, weight * (b.value - b.low))
 
 
-def likeness(
+def share_correlation(
     one: tuple[np.ndarray, np.ndarray, float], other: tuple[np.ndarray, np.ndarray, float], units: Units
 ) -> float:
-    """Correlation of two proportions, from one unit to the next; 0 where one does not vary.
+    """Correlation of two proportions over the units; 0 where one does not vary.
 
     Args:
         one, other: hits (S,) bool, of the counted; the counted (S,) bool; the proportion.

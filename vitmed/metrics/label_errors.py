@@ -1,13 +1,12 @@
-"""Images whose label is doubted: confident learning, on predictions of images that the model did not learn from.
+"""Images with a doubtful label: confident learning, on predictions of images that the model was not trained on.
 
-Northcutt, Jiang & Chuang, J. Artif. Intell. Res. 70 (2021) 1373 (arXiv 1911.00068), section 3.1: an image is counted
-for a class where the class has at least the probability that it has on average among the images with its label, and of
-several such classes for the likeliest (the confident joint). Suspects are the images off the diagonal of that count,
-ranked by the normalised margin of the label. These are a few lines of our own; the authors' package, cleanlab, is under
-the AGPL, which vitmed could not carry. (Its version 2.9.0, `filter_by="confident_learning"`, finds the same images in
-the same order.)
+Northcutt, Jiang & Chuang, J. Artif. Intell. Res. 70 (2021) 1373 (arXiv 1911.00068), section 3.1: an image counts for a
+class whose probability is at least its mean among the images with that label, and for the likeliest of several such
+classes (the confident joint). Suspects are the images off the diagonal of that count, ranked by the normalised margin
+of the label. cleanlab 2.9.0, the authors' package, finds the same images in the same order
+(`filter_by="confident_learning"`); its licence, the AGPL, rules it out here.
 
-Nothing is changed. A suspect is a picture to look at: the model may be wrong, and where it errs often, mostly is.
+No label is changed. A suspect is an image to look at: the model may be wrong, and often is if it makes many errors.
 """
 
 from __future__ import annotations
@@ -22,28 +21,22 @@ from vitmed.core.frozen import Frozen
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 
-TOLD = 50  # suspects in metrics.json; label_issues.csv has all
+LISTED = 50  # suspects in metrics.json; label_issues.csv has all
 PAIRS = 20
 HEADER = ("row", "path", "label", "suggested", "score")
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """N images whose label is doubted, the most doubted first.
+    """N images with a doubtful label, the most doubtful first."""
 
-    Attributes:
-        rows: (N,) int64, from 0.
-        suggested: (N,) int64 the class that they are counted for.
-        scores: (N,) float64 probability of the label minus the largest of another class, -1..0; lower is worse.
-    """
-
-    rows: np.ndarray
-    suggested: np.ndarray
-    scores: np.ndarray
+    rows: np.ndarray  # (N,) int64, from 0
+    suggested: np.ndarray  # (N,) int64 the class that they count for
+    scores: np.ndarray  # (N,) float64 probability of the label minus the largest of another class, -1..0
 
 
 class DoubtedPair(Frozen):
-    """How many labels of one class are suspected to be of another."""
+    """How many labels of one class may be of another."""
 
     label: str
     suggested: str
@@ -60,7 +53,7 @@ class DoubtedLabel(Frozen):
 
 
 class LabelErrors(Frozen):
-    """`n` suspects of so many images: the most frequent `PAIRS`, the first `TOLD`; or why no label can be doubted."""
+    """`n` suspects `of` all images: the most frequent `PAIRS`, the first `LISTED`; or the reason why there are none."""
 
     n: int | None = None
     of: int
@@ -79,7 +72,7 @@ def class_thresholds(predictions: Predictions) -> np.ndarray:
 
 
 def find_suspects(predictions: Predictions) -> Suspects:
-    """The images that are counted for another class than their label, and to which that class is likelier.
+    """The images that count for another class than their label, and for which that class is likelier.
 
     Raises:
         DataError: the predictions have no labels.
@@ -97,7 +90,7 @@ def find_suspects(predictions: Predictions) -> Suspects:
 
 
 def label_errors(predictions: Predictions) -> LabelErrors | None:
-    """The suspects as they stand in metrics.json; None without images."""
+    """The suspects for metrics.json; None without images."""
     if not len(predictions):
         return None
     labels, classes = known_labels(predictions), predictions.classes
@@ -106,22 +99,19 @@ def label_errors(predictions: Predictions) -> LabelErrors | None:
     found = find_suspects(predictions)
     pairs, counts = np.unique(labels[found.rows] * len(classes) + found.suggested, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:PAIRS]
-    return LabelErrors(
-        n=len(found.rows),
-        of=len(labels),
-        pairs=[
-            DoubtedPair(label=classes[pair // len(classes)], suggested=classes[pair % len(classes)], n=int(count))
-            for pair, count in zip(pairs[order], counts[order], strict=True)
-        ],
-        rows=[
-            DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
-            for row, other, score in zip(found.rows[:TOLD], found.suggested, found.scores, strict=False)
-        ],
-    )
+    frequent = [
+        DoubtedPair(label=classes[pair // len(classes)], suggested=classes[pair % len(classes)], n=int(count))
+        for pair, count in zip(pairs[order], counts[order], strict=True)
+    ]
+    first = [
+        DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
+        for row, other, score in zip(found.rows[:LISTED], found.suggested, found.scores, strict=False)
+    ]
+    return LabelErrors(n=len(found.rows), of=len(labels), pairs=frequent, rows=first)
 
 
 def issues_csv(predictions: Predictions) -> str:
-    """The text of `label_issues.csv`: all suspects, the most doubted first; row 1 is the first of predictions.csv."""
+    """The text of `label_issues.csv`: all suspects, the most doubtful first; row 1 is the first of predictions.csv."""
     labels, found = known_labels(predictions), find_suspects(predictions)
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)

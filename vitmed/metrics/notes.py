@@ -1,4 +1,4 @@
-"""What is said beside the numbers: why one is undefined, and what must be known before they are believed."""
+"""The notes beside the numbers: why one is undefined, and what a reader must know about them."""
 
 from __future__ import annotations
 
@@ -17,40 +17,32 @@ FEW_IMAGES = 30  # the same of independent images
 
 def undefined(found: Numbers) -> dict[str, str]:
     """Why each number without a value has none."""
-    n, classes, per_class = found.n, found.classes, found.per_class
+    n, per_class = found.n, found.per_class
     reasons: dict[str, str] = {}
-    by_class: dict[tuple[str, str], str] = {}
-    for c in classes:
+    for c, own in per_class.items():
         for name in PER_CLASS:
-            if per_class[c][name].value is not None:
+            if own[name].value is not None:
                 continue
             if not n:
                 why = "there are no images"
-            elif not 0 < per_class[c].n < n:
-                why = f"every image is of class '{c}'" if per_class[c].n == n else f"there is no image of class '{c}'"
-            elif name == "ppv":
-                why = f"no image was predicted as '{c}'"
+            elif not 0 < own.n < n:
+                why = f"every image is of class '{c}'" if own.n == n else f"there is no image of class '{c}'"
             else:
-                why = f"every image was predicted as '{c}'"
-            by_class[name, c] = reasons[f"{name} of {c}"] = why
-    for name, entry in found.overall.items():
-        if entry.value is not None:
-            continue
+                why = f"{'no' if name == 'ppv' else 'every'} image was predicted as '{c}'"
+            reasons[f"{name} of {c}"] = why
+    for name in [name for name, entry in found.overall.items() if entry.value is None]:
         base = re.sub("_(macro|weighted)$", "", name)
-        if name in ("auroc", "average_precision") and found.positive_class:
-            kinds = [found.positive_class]
-        else:
-            kinds = [c for c in classes if per_class[c].n]
-        whys = [by_class[base, c] for c in kinds if (base, c) in by_class]
+        one = found.positive_class if name in ("auroc", "average_precision") else None
+        keys = [f"{base} of {c}" for c in ([one] if one else [c for c in per_class if per_class[c].n])]
+        whys = [reasons[key] for key in keys if key in reasons]
         # without one it is MCC or kappa, which need two classes and not the numbers of each
         reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
     return reasons
 
 
 def without_interval(found: Numbers) -> dict[str, str]:
-    """Why each number that has a value has no interval; empty where none could have one, which a note says."""
-    units = found.n if found.n_groups is None else found.n_groups
-    unit = "image" if found.n_groups is None else "patient"
+    """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports."""
+    units, unit = (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
@@ -61,58 +53,48 @@ def without_interval(found: Numbers) -> dict[str, str]:
         if entry.method == "bootstrap":
             reasons[name] = "nearly all resamples give the same value, or none" if found.resamples else "not asked for"
         elif entry.method == "influence":
-            reasons[name] = "no image changes it, so nothing tells how much it varies"
+            reasons[name] = "no image changes it, so its variance is unknown"
         else:
-            reasons[name] = f"what it counts comes from fewer than 2 {unit}s"
+            reasons[name] = f"the images that it counts come from fewer than 2 {unit}s"
     return reasons
 
 
 def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
-    """What a reader must know before believing the numbers."""
-    told = []
-    n_units = int(units.max()) + 1 if len(units) else 0
-    unit = "image" if groups is None else "patient"
-    absent = [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]
-    if absent and found.n:
-        told.append(
-            f"There is no image of class {listed(absent)}: what needs one is undefined, and averages over classes are "
-            "without it."
-        )
+    """What a reader must know about the numbers."""
+    n_units, unit = len(np.unique(units)), "image" if groups is None else "patient"
+    found_notes = []
+    if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
+        missing = f"There is no image of class {listed(absent)}: "
+        found_notes.append(missing + "numbers that need one are undefined, and averages over classes leave it out.")
     if n_units < 2:
-        told.append(f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}.")
-        return told
+        return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}."]
     if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
-        told.append(
-            f"There are only {n_units} {unit}s: the intervals are rough, and values outside them remain possible."
+        found_notes.append(
+            f"There are only {n_units} {unit}s: the intervals are rough, and values outside of them are possible."
         )
-    unknown = sum(1 for name in groups or () if not name)
-    if unknown:
+    if unknown := sum(not name for name in groups or ()):
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
-        told.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
-    lonely = [f"'{c}'" for k, c in enumerate(found.classes) if len(np.unique(units[labels == k])) == 1]
-    if lonely and groups is not None:
-        told.append(
-            f"All images of class {listed(lonely)} come from one patient: its intervals say nothing of other patients."
-        )
-    return told
+        found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
+    single = [f"'{c}'" for k, c in enumerate(found.classes) if len(np.unique(units[labels == k])) == 1]
+    if single and groups is not None:
+        one = f"All images of class {listed(single)} come from one patient: "
+        found_notes.append(one + "its intervals do not hold for other patients.")
+    return found_notes
 
 
-def one_answer(found: Numbers) -> list[str]:
-    """A note where images of several classes are all called the same; empty otherwise."""
+def single_class_note(found: Numbers) -> list[str]:
+    """A note if all images are predicted as one class and are not of one; empty otherwise."""
     called = np.asarray(found.confusion_matrix).sum(axis=0)
-    kinds = sum(1 for entry in found.per_class.values() if entry.n)
-    if kinds < 2 or np.count_nonzero(called) != 1:
+    if sum(entry.n > 0 for entry in found.per_class.values()) < 2 or np.count_nonzero(called) != 1:
         return []
-    return [
-        f"Every image is called '{found.classes[int(called.argmax())]}': the model has learned nothing that "
-        "decides, or its threshold is wrong."
-    ]
+    every = f"Every image is predicted as '{found.classes[int(called.argmax())]}'"
+    return [f"{every}: the model does not distinguish the classes, or its threshold is wrong."]
 
 
-def lacking(found: Numbers) -> list[str]:
-    """A note where numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
+def missing_interval_note(found: Numbers) -> list[str]:
+    """A note if numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
     count = len(found.no_interval)
     if not count:
         return []
     lack = "1 number has no interval; it is" if count == 1 else f"{count:,} numbers have no interval; they are"
-    return [f"{lack} no more certain for that. Why stands in the report beneath 'All numbers'."]
+    return [f"{lack} no more certain for that. The reasons are in the report, below 'All numbers'."]

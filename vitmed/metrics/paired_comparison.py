@@ -1,4 +1,4 @@
-"""Two models on the same images: by how much one is above the other, and whether that can be chance."""
+"""Two models on the same images: the differences of their numbers, and the tests of no difference."""
 
 from __future__ import annotations
 
@@ -8,29 +8,24 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.frozen import Frozen
-from vitmed.metrics.area_intervals import Pulled, Spread, area_spread, pulled_areas, quantile, spread
+from vitmed.metrics.area_intervals import Spread, area_spread, class_areas, quantile, spread
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import AREAS, Judged, bootstrap
+from vitmed.metrics.evaluation import AREAS, Evaluation, bootstrap
 from vitmed.metrics.intervals import NONE, Units
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import percentile_interval, widened
+from vitmed.metrics.resampling import percentile_interval, widened_level
 from vitmed.metrics.scoring import known_labels
 
 
 class Test(Frozen):
-    """A test of no difference; statistic and p are None where it is undefined.
+    """A test of no difference; statistic and p are None where it is undefined."""
 
-    Attributes:
-        only_first, only_second: of the accuracy, how many images only one of the two gets right.
-        p_holm: p adjusted for all pairs that are compared.
-    """
-
-    only_first: int | None = None
+    only_first: int | None = None  # of the accuracy: images that only this model gets right
     only_second: int | None = None
     statistic: float | None
     p: float | None
     method: str
-    p_holm: float | None = None
+    p_holm: float | None = None  # p adjusted for all pairs that are compared
 
 
 class Tests(Frozen):
@@ -41,15 +36,10 @@ class Tests(Frozen):
 
 
 class PairedComparison(Frozen):
-    """Two models on the same images.
+    """Two models on the same images; numbers by the names in `METRICS`."""
 
-    Attributes:
-        overall: the numbers of the other model, by the names in `METRICS`.
-        difference: the first minus the other.
-    """
-
-    overall: dict[str, Estimate]
-    difference: dict[str, Estimate]
+    overall: dict[str, Estimate]  # of the other model
+    difference: dict[str, Estimate]  # the first minus the other
     tests: Tests
 
 
@@ -68,32 +58,22 @@ class ComparedModel(Frozen):
 
 
 class ComparedPair(Frozen):
-    """Two of the models: the differences, first minus second, and which is better, in a sentence.
-
-    Attributes:
-        classes: by class; None of two classes, and of very many.
-    """
+    """Two of the models: the differences, first minus second, and which is better, in a sentence."""
 
     first: str
     second: str
     difference: dict[str, Estimate]
     tests: Tests
-    classes: dict[str, ClassDifference] | None
+    classes: dict[str, ClassDifference] | None  # None with two classes, and with very many
     verdict: str = ""
 
 
 class ComparisonResults(Frozen):
-    """What compare.json holds.
-
-    Attributes:
-        patients: None where they are unknown.
-        resampling: "by image" or "by patient".
-        verdict: of the best model and the next.
-    """
+    """The content of compare.json."""
 
     images: int
-    patients: int | None
-    resampling: str
+    patients: int | None  # None where they are unknown
+    resampling: str  # "by image" or "by patient"
     level: float
     resamples: int
     classes: list[str]
@@ -101,17 +81,17 @@ class ComparisonResults(Frozen):
     models: dict[str, ComparedModel]
     pairs: list[ComparedPair]
     notes: list[str]
-    verdict: str
+    verdict: str  # on the best model and the next
 
 
 def compare_predictions(
     predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
 ) -> PairedComparison:
-    """Two models on the same images: the numbers of the other, and by how much the first is above it.
+    """The numbers of the other model, and the differences, first minus other, on the same images.
 
-    Both are judged on the same images, so the interval of a difference is that of the difference, narrower than
-    those of the two numbers suggest. Of AUROC and average precision it comes from the difference of the pulls of each
-    image (DeLong's and Obuchowski's paired variance), of the rest from resamples in which both are judged.
+    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest. For AUROC and
+    average precision it comes from the difference of the influence of each image (DeLong's and Obuchowski's paired
+    variance), for the rest from resamples in which both models are evaluated.
 
     Raises:
         DataError: not the same images, labels or classes in the same order; or no labels.
@@ -121,18 +101,20 @@ def compare_predictions(
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
     if not np.array_equal(labels, known_labels(other)):
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
-    first, second = Judged(predictions, level), Judged(other, level)
+    first, second = Evaluation(predictions, level), Evaluation(other, level)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
-    own, theirs = (judged.estimates(drawn)[0] for judged, drawn in zip((first, second), draws, strict=True))
-    widen = widened(level, min(first.degrees, second.degrees))
+    own, theirs = (evaluation.estimates(drawn)[0] for evaluation, drawn in zip((first, second), draws, strict=True))
+    widen = widened_level(level, min(first.degrees, second.degrees))
     difference: dict[str, Estimate] = {}
     for name in own:
         one, two = own[name].value, theirs[name].value
         if one is None or two is None:
             difference[name] = estimate(float("nan"), *NONE, "bootstrap")
         elif name in AREAS:
-            difference[name] = _area_difference(first, second, name, one - two)
+            found, method = area_gap(first, second, name)
+            low, high = _around(one - two, found, level)  # with few images it may reach beyond -1..1
+            difference[name] = estimate(one - two, max(-1.0, low), min(1.0, high), method)
         else:
             gap = draws[0][name] - draws[1][name]
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
@@ -142,30 +124,29 @@ def compare_predictions(
     return PairedComparison(overall=theirs, difference=difference, tests=tests)
 
 
-def _area_difference(first: Judged, second: Judged, name: str, value: float) -> Estimate:
-    found, method = area_gap(first, second, name)
-    reach = quantile(first.level, found.degrees) * found.variance**0.5
-    return estimate(value, max(-1.0, value - reach), min(1.0, value + reach), method)  # a few images may reach beyond
-
-
-def area_gap(first: Judged, second: Judged, name: str) -> tuple[Spread, str]:
-    """Variance of the difference of an overall area, and by whose formula."""
-    pulls = first.pulled[name].pulls - second.pulled[name].pulls
+def area_gap(first: Evaluation, second: Evaluation, name: str) -> tuple[Spread, str]:
+    """Variance of the difference of an overall area, and the method that gives it."""
+    influence = first.overall_areas[name].influence - second.overall_areas[name].influence
     positive = first.scorer.positive
     if name == "auroc" and positive is not None:
-        found = area_spread(pulls, first.labels == positive, first.units)
+        found = area_spread(influence, first.labels == positive, first.units)
         return found, "obuchowski" if first.units.clustered else "delong"
-    return spread(pulls, first.units), "influence"
+    return spread(influence, first.units), "influence"
 
 
-def area_test(first: Judged, second: Judged) -> Test:
+def _around(value: float, found: Spread, level: float) -> tuple[float, float]:
+    reach = quantile(level, found.degrees) * found.variance**0.5
+    return value - reach, value + reach
+
+
+def area_test(first: Evaluation, second: Evaluation) -> Test:
     """Whether the AUROC differs: the difference over its standard error, and its two-sided p.
 
     DeLong's test, or Obuchowski's where patients have several images, with Student's t there. p is 1 for models that
     rank alike, None where either AUROC or its variance is undefined.
     """
     found, method = area_gap(first, second, "auroc")
-    gap = first.pulled["auroc"].value - second.pulled["auroc"].value
+    gap = first.overall_areas["auroc"].value - second.overall_areas["auroc"].value
     statistic, p = gap_test(gap, found)
     return Test(statistic=statistic, p=p, method=method)
 
@@ -182,7 +163,7 @@ def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
     return statistic, float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
 
 
-def accuracy_test(first: Judged, second: Judged) -> Test:
+def accuracy_test(first: Evaluation, second: Evaluation) -> Test:
     """Whether the accuracy differs, by the images that only one of the two gets right.
 
     Independent images: McNemar's test, Psychometrika 12 (1947) 153, exact by the binomial distribution. It is not
@@ -192,7 +173,7 @@ def accuracy_test(first: Judged, second: Judged) -> Test:
     """
     from scipy.special import bdtr, chdtrc  # only who needs it waits for it
 
-    right = [judged.scorer.predicted == judged.labels for judged in (first, second)]
+    right = [evaluation.scorer.predicted == evaluation.labels for evaluation in (first, second)]
     b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     statistic: float | None = float(min(b, c))
     p: float | None = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5))) if b + c else 1.0
@@ -216,13 +197,12 @@ def compare_classes(predictions: Predictions, other: Predictions, level: float =
     found: dict[str, ClassDifference] = {}
     for c, name in enumerate(predictions.classes):
         positive = labels == c
-        areas = [pulled_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
-        gap = Pulled(areas[0].value, areas[0].pulls).plus(areas[1], -1)
-        spread_of_gap = area_spread(gap.pulls, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
-        reach = quantile(level, spread_of_gap.degrees) * spread_of_gap.variance**0.5
+        areas = [class_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
+        gap = areas[0].plus(areas[1], -1)
+        spread_of_gap = area_spread(gap.influence, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
         method = "obuchowski" if units.clustered else "delong"
-        told = estimate(gap.value, gap.value - reach, gap.value + reach, method)
-        found[name] = ClassDifference(**dict(told), p=gap_test(gap.value, spread_of_gap)[1])
+        interval = estimate(gap.value, *_around(gap.value, spread_of_gap, level), method)
+        found[name] = ClassDifference(**dict(interval), p=gap_test(gap.value, spread_of_gap)[1])
     return found
 
 

@@ -1,11 +1,12 @@
-"""One answer per patient: the images of a patient combined, and every number again with the patient as the unit.
+"""One prediction per patient: the images of a patient combined, and every number again with the patient as the unit.
 
 Letters: S images, P patients, K classes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,31 +19,24 @@ from vitmed.metrics.ranking import rank_auroc, threshold_counts
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
-MANY_CLASSES = 50  # of more, the numbers of each class are left out: they would fill megabytes
+MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
 WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
 FEWEST = 200
 TINY = 1e-12  # a probability this near to 1 does not rank patients any more
-OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}
+OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`
 
 
 @dataclass(frozen=True)
 class Patients:
-    """Whose image each is, and what is true of each patient.
+    """The patient of each image, and the label of each patient; an image without a patient is one of its own."""
 
-    Attributes:
-        units: (S,) int64, the patient of each image, 0..P-1 by first appearance; an image without a patient is one
-            of its own.
-        labels: (P,) int64 class of each patient; -1 where it has none.
-        mixed: how many patients have images of more than one class.
-    """
-
-    units: np.ndarray
-    labels: np.ndarray
-    mixed: int
+    units: np.ndarray  # (S,) int64, 0..P-1 by first appearance
+    labels: np.ndarray  # (P,) int64 class of each patient; -1 where it has none
+    mixed: int  # patients with images of more than one class
 
 
 class AtThreshold(Frozen):
-    """The counting numbers at the threshold that was best on `n_validation` patients of validation."""
+    """The numbers that depend on a threshold, at the one that was best on `n_validation` patients of validation."""
 
     threshold: float
     n_validation: int
@@ -75,43 +69,35 @@ class ByPatient(Frozen):
 
 
 class PatientLevel(Frozen):
-    """The numbers by patient, for each of `WAYS`; `reason` where the level itself is undefined.
+    """The numbers by patient, for each of `WAYS`; `reason` where there are none."""
 
-    Attributes:
-        n: patients, of whom so many are `labelled`, `mixed` (images of several classes) and `left_out`.
-        rule: how a patient gets a label.
-        best_on_validation: the way with the highest AUROC there; None where that is unknown.
-    """
-
-    n: int
+    n: int  # patients
     labelled: int
-    mixed: int
+    mixed: int  # with images of several classes
     left_out: int
-    rule: str
+    rule: str  # how a patient gets a label
     notes: list[str]
     reason: str | None = None
     mean: ByPatient | None = None
     max: ByPatient | None = None
     noisy_or: ByPatient | None = None
-    best_on_validation: str | None = None
+    best_on_validation: str | None = None  # the way with the highest AUROC there; None where that is unknown
 
 
 def known_patients(predictions: Predictions) -> Patients:
-    """The patients and their labels.
-
-    A patient is of the class of all their images. Where the images differ, of two classes the patient is positive, as
-    one infected cell makes an infected patient; of more classes the patient has none.
+    """The patients and their labels: the class of all their images, or where the images differ, of two classes the
+    positive one (one infected cell makes an infected patient), of more classes none.
 
     Raises:
         DataError: the predictions have no labels.
     """
-    labels = known_labels(predictions)
+    labels, positive = known_labels(predictions), positive_index(predictions)
     units = group_index(predictions.groups, len(labels))
     order, starts = _sorted(units)
-    lowest = np.minimum.reduceat(labels[order], starts) if len(starts) else labels[:0]
-    highest = np.maximum.reduceat(labels[order], starts) if len(starts) else labels[:0]
+    lowest, highest = (
+        extreme.reduceat(labels[order], starts) if len(starts) else labels for extreme in (np.minimum, np.maximum)
+    )
     mixed = lowest != highest
-    positive = positive_index(predictions)
     return Patients(units, np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum()))
 
 
@@ -119,9 +105,9 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `known_patients`.
 
     Args:
-        way: a key of `WAYS`. The largest of each of more than two classes is made to sum to 1. Noisy-or,
-            1 - prod(1 - p), is that of Pearl, Probabilistic Reasoning in Intelligent Systems (1988), chapter 4: any
-            image can make the patient positive, each by itself.
+        way: a key of `WAYS`. "max" of more than two classes is scaled to sum to 1. Noisy-or, 1 - prod(1 - p): Pearl,
+            Probabilistic Reasoning in Intelligent Systems (1988), chapter 4; each image alone can make the patient
+            positive.
 
     Raises:
         ValueError: noisy-or of other than two classes.
@@ -135,7 +121,7 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
         joined = (np.add if way == "mean" else np.maximum).reduceat(p[order], starts, axis=0)
         return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
     if positive is None:
-        raise ValueError("noisy-or needs a class that is the finding")
+        raise ValueError("noisy-or needs a positive class")
     none = np.log1p(-np.minimum(p[order, positive], 1 - 1e-16))  # ln of the chance that the image is not positive
     none = (np.minimum if way == "max" else np.add).reduceat(none, starts)
     none = np.minimum(none, -np.finfo(np.float64).tiny)
@@ -143,7 +129,7 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
 
 
 def patient_predictions(predictions: Predictions, way: str) -> Predictions:
-    """What the model says of each patient that has a label, as `Predictions` with one row each, named patient 1, ..."""
+    """The prediction for each patient that has a label, one row each, named patient 1, ..."""
     patients = known_patients(predictions)
     known = np.flatnonzero(patients.labels >= 0)
     names = tuple(f"patient {i + 1}" for i in known)
@@ -167,58 +153,46 @@ def patient_level(
         return None
     patients, two = known_patients(predictions), positive_index(predictions) is not None
     known = patients.labels[patients.labels >= 0]
-    notes: list[str] = []
-    level = PatientLevel(
-        n=len(patients.labels),
-        labelled=len(known),
-        mixed=patients.mixed,
-        left_out=len(patients.labels) - len(known),
-        rule=RULES[two],
-        notes=notes,
-    )
+    n, mixed, notes, classes = len(patients.labels), patients.mixed, list[str](), len(predictions.classes)
+    level = dict[str, Any](n=n, labelled=len(known), mixed=mixed, left_out=n - len(known), rule=RULES[two], notes=notes)
     if why := _undefined(predictions, patients, known):
-        return level.model_copy(update={"reason": why})
-    many = len(predictions.classes) > MANY_CLASSES
-    possible = WORK // (len(known) * len(predictions.classes))
+        return PatientLevel(**level, reason=why)
+    possible = WORK // (len(known) * classes)
     if possible < min(resamples, FEWEST):
         notes.append("There are no intervals by patient: so many classes would take minutes.")
     resamples = min(resamples, possible) if possible >= FEWEST else 0
     areas: dict[str, float] = {}
-    found: dict[str, ByPatient] = {}
     for way, text in WAYS.items():
-        if way != "mean" and many:
-            found[way] = ByPatient(text=text, reason=f"with more than {MANY_CLASSES} classes only the mean is made")
+        if way != "mean" and classes > MANY_CLASSES:
+            why = f"with more than {MANY_CLASSES} classes only the mean is evaluated"
+            level[way] = ByPatient(text=text, reason=why)
             continue
         if way == "noisy_or" and not two:
-            found[way] = ByPatient(text=text, reason=UNDEFINED_NOISY_OR)
+            level[way] = ByPatient(text=text, reason=UNDEFINED_NOISY_OR)
             continue
-        judged = patient_predictions(predictions, way)
-        numbers = evaluate_predictions(judged, resamples)
-        kept = OF_MANY_CLASSES if many else numbers.model_fields_set - {"classes", "level"}
-        found[way] = ByPatient(text=text, **{key: value for key, value in numbers if key in kept})
+        combined = patient_predictions(predictions, way)
+        numbers = evaluate_predictions(combined, resamples)
+        kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
+        found = {key: value for key, value in numbers if key in kept}
         notes += [note for note in numbers.notes if note not in notes]
-        if two:
-            saturated = int(np.sum(judged.probabilities[:, positive_index(judged)] > 1 - TINY))
-            if saturated > 1:
-                notes.append(
-                    f"{TITLES[way]}: {saturated} of {len(judged)} patients have a probability that cannot be told from "
-                    "1, so they are not ranked among themselves."
-                )
+        saturated = int(np.sum(combined.probabilities[:, positive_index(combined)] > 1 - TINY)) if two else 0
+        if saturated > 1:
+            notes.append(
+                f"{TITLES[way]}: {saturated} of {len(combined)} patients have a probability that cannot be "
+                "distinguished from 1, so they are not ranked among themselves."
+            )
         if validation is not None and validation.groups is not None and validation.labels is not None:
             before = patient_predictions(validation, way)
-            if len(before) and len(np.unique(known_labels(before))) == len(predictions.classes):
+            if len(before) and len(np.unique(known_labels(before))) == classes:
                 areas[way] = float(rank_auroc(before.probabilities, known_labels(before), np.ones((1, len(before))))[0])
                 if two:
-                    at = _at_threshold(judged, before, resamples)
-                    found[way] = found[way].model_copy(update={"at_threshold": at})
-    best = max(areas, key=lambda way: areas[way]) if areas else None
-    return level.model_copy(update={**found, "notes": notes, "best_on_validation": best})
+                    found["at_threshold"] = _at_threshold(combined, before, resamples)
+        level[way] = ByPatient(text=text, **found)
+    return PatientLevel(**level, best_on_validation=max(areas, key=lambda way: areas[way]) if areas else None)
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The score from which an image is called positive where sensitivity + specificity is largest (Youden 1950).
-
-    It lies midway between two scores, so that none is level with it.
+    """The threshold with the largest sensitivity + specificity (Youden 1950), midway between two scores.
 
     Args:
         scores: (N,) float.
@@ -231,24 +205,19 @@ def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
     return float((above + (levels[best] if best < len(levels) else levels[-1] - 2.0)) / 2)
 
 
-def _at_threshold(judged: Predictions, before: Predictions, resamples: int) -> AtThreshold:
-    """The counting numbers at the threshold that was best on validation; log-odds, where nothing is level with 1."""
-    positive = positive_index(judged)
+def _at_threshold(combined: Predictions, before: Predictions, resamples: int) -> AtThreshold:
+    """The numbers at the threshold that was best on validation, on the log-odds, which do not saturate at 1."""
+    positive = positive_index(combined)
     assert positive is not None
     cut = youden_threshold(_odds(before, positive), known_labels(before) == positive)
-    moved = np.zeros_like(judged.logits)
-    moved[:, positive] = _odds(judged, positive) - cut
-    names = judged.paths
-    shifted = Predictions(judged.classes, names, names, judged.labels, moved, positive=judged.positive)
-    found = evaluate_predictions(shifted, resamples)
-    own = found.per_class[judged.classes[positive]]
+    moved = np.zeros_like(combined.logits)
+    moved[:, positive] = _odds(combined, positive) - cut
+    found = evaluate_predictions(replace(combined, logits=moved), resamples)
+    own = found.per_class[combined.classes[positive]]
     return AtThreshold(
         threshold=float(1 / (1 + np.exp(-cut))),
         n_validation=len(before),
-        sensitivity=own.sensitivity,
-        specificity=own.specificity,
-        ppv=own.ppv,
-        npv=own.npv,
+        **{name: own[name] for name in ("sensitivity", "specificity", "ppv", "npv")},
         balanced_accuracy=found.overall["balanced_accuracy"],
         confusion_matrix=found.confusion_matrix,
     )
@@ -267,8 +236,8 @@ def _undefined(predictions: Predictions, patients: Patients, known: np.ndarray) 
     if not len(known):
         return "every patient has images of several classes, so none has a label"
     if len(np.unique(known)) == 1:
-        told = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
-        why = f"{told} as '{predictions.classes[known[0]]}'"
+        who = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
+        why = f"{who} as '{predictions.classes[known[0]]}'"
         mixed = patients.mixed and positive_index(predictions) is not None
         both = "with" if len(known) == 1 else f"{patients.mixed} of them have"
         return why + (f" ({both} images of both classes)" if mixed else "")
@@ -276,7 +245,7 @@ def _undefined(predictions: Predictions, patients: Patients, known: np.ndarray) 
 
 
 def _sorted(units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An order (S,) of the images in which each patient's stand together, and where each patient begins (P,)."""
+    """The images (S,) in the order of the patients, and where each patient begins (P,)."""
     order = np.argsort(units, kind="stable")
     return order, np.flatnonzero(np.append(True, np.diff(units[order]) != 0)[: len(units)])
 
@@ -293,7 +262,7 @@ WAYS = {
 }
 TITLES = {"mean": "Mean", "max": "Largest", "noisy_or": "Noisy-or"}
 UNDEFINED_NOISY_OR = (
-    "noisy-or is for a finding that is there or not; of more classes each would come near 1 in a patient of many images"
+    "noisy-or needs a positive class; of more classes each would come near 1 in a patient with many images"
 )
 RULES = {
     True: "A patient with images of both classes counts as positive, as one positive image is enough.",

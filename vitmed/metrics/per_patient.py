@@ -1,6 +1,8 @@
-"""How the model does on each patient: the spread over patients, the worst of them, and how far errors come in heaps."""
+"""The performance on each patient: the spread over patients, the worst of them, and how concentrated the errors are."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -10,19 +12,14 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
-ENOUGH = 5  # images of a kind that a patient needs for a share to say anything
+ENOUGH = 5  # images of a kind that a patient needs for a share to be counted
 WORST = 10  # patients that are listed
-HEAP = 5  # "the worst five patients hold ... of the errors"
+FEW = 5  # "the worst five patients hold ... of the errors"
 SHUFFLES = 200
 
 
 class Spread(Frozen):
-    """A share over the `n` patients with at least `ENOUGH` images of the kind; or the reason why there is no spread.
-
-    Attributes:
-        outside: patients that chance would hardly give, see `outside`.
-        overall: the share of all images.
-    """
+    """A share over the `n` patients with at least `ENOUGH` images of the kind; or the reason why there is no spread."""
 
     n: int
     min: float | None = None
@@ -30,8 +27,8 @@ class Spread(Frozen):
     median: float | None = None
     q3: float | None = None
     max: float | None = None
-    outside: int | None = None
-    overall: float | None = None
+    outside: int | None = None  # patients beyond what chance explains, see `outside`
+    overall: float | None = None  # the share of all images
     reason: str | None = None
 
 
@@ -44,42 +41,31 @@ class Patient(Frozen):
     accuracy: float
 
 
-class Heap(Frozen):
-    """The share of the errors that the worst patients hold, of which share of the images.
-
-    Attributes:
-        by_chance: the share that they would hold if errors fell on images at random.
-    """
+class ErrorConcentration(Frozen):
+    """The share of the errors, and of the images, that the worst patients hold."""
 
     patients: int
     share: float
     images: float
-    by_chance: float
+    by_chance: float  # the share of the errors that they would hold if errors fell on images at random
 
 
 class PerPatient(Frozen):
-    """How the errors are spread over patients; `reason` where there is nothing to spread.
-
-    Attributes:
-        enough: `ENOUGH`.
-        spread: by number.
-        worst: the patients with the most errors, at most `WORST`.
-        heap: unset without errors, and where there are no more than `HEAP` patients.
-    """
+    """How the errors are spread over patients; `reason` where there is no spread."""
 
     n_patients: int
     errors: int
-    enough: int
+    enough: int  # `ENOUGH`
     reason: str | None = None
-    spread: dict[str, Spread] = {}
-    worst: list[Patient] = []
-    heap: Heap | None = None
+    spread: dict[str, Spread] = {}  # by number
+    worst: list[Patient] = []  # those with the most errors, at most `WORST`
+    heap: ErrorConcentration | None = None  # unset without errors, and where there are no more than `FEW` patients
 
 
 def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Name -> images (P,) and right ones among them (P,), int64, per patient by first appearance.
 
-    Of two classes sensitivity and specificity of the positive one, and accuracy; of more, accuracy.
+    The names: accuracy; of two classes also sensitivity and specificity.
 
     Raises:
         DataError: the predictions have no labels.
@@ -98,11 +84,11 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def outside(images: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(P,) bool: whom chance would hardly give, if all patients were alike: in a tail of 2.5 % of the binomial.
+    """(P,) bool: patients in a tail of 2.5 % of the binomial, beyond what chance explains if all patients were alike.
 
     The limits of a funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185), exact instead of approximate.
     """
-    from scipy.stats import binom  # here: predict must start without it
+    from scipy.stats import binom  # imported here: predict starts without it
 
     overall = right.sum() / max(1, images.sum())
     low, high = binom.cdf(right, images, overall) < 0.025, binom.sf(right - 1, images, overall) < 0.025
@@ -117,30 +103,26 @@ def per_patient(predictions: Predictions) -> PerPatient | None:
     images, right = kinds["accuracy"]
     errors = images - right
     total, size = int(errors.sum()), len(images)
-    found = PerPatient(n_patients=size, errors=total, enough=ENOUGH)
-    if size == 1:
-        return found.model_copy(update={"reason": "there is one patient"})
-    if images.max() == 1:
-        return found.model_copy(update={"reason": "each patient has one image"})
-    ranked = np.lexsort([images, -errors])  # of as many errors, first who has fewer images
+    if size == 1 or images.max() == 1:
+        why = "there is one patient" if size == 1 else "each patient has one image"
+        return PerPatient(n_patients=size, errors=total, enough=ENOUGH, reason=why)
+    ranked = np.lexsort([images, -errors])  # with as many errors, first those with fewer images
     worst = [
         Patient(patient=i + 1, n=int(images[i]), errors=int(errors[i]), accuracy=float(right[i] / images[i]))
         for i in map(int, ranked[:WORST])
         if errors[i]
     ]
-    found = found.model_copy(update={"spread": {name: _spread(*kinds[name]) for name in kinds}, "worst": worst})
-    if not total or size <= HEAP:
-        return found
-    rng = np.random.default_rng(0)
+    spread = {name: _spread(*kind) for name, kind in kinds.items()}
+    heap = dict[str, Any](heap=_concentration(images, errors, ranked[:FEW])) if total and size > FEW else {}
+    return PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst, **heap)
+
+
+def _concentration(images: np.ndarray, errors: np.ndarray, worst: np.ndarray) -> ErrorConcentration:
+    total, rng = errors.sum(), np.random.default_rng(0)
     drawn = rng.multivariate_hypergeometric(images, total, size=SHUFFLES, method="marginals")
-    by_chance = np.sort(drawn, axis=1)[:, -HEAP:].sum(axis=1) / total
-    heap = Heap(
-        patients=HEAP,
-        share=float(errors[ranked[:HEAP]].sum() / total),
-        images=float(images[ranked[:HEAP]].sum() / images.sum()),
-        by_chance=float(by_chance.mean()),
-    )
-    return found.model_copy(update={"heap": heap})
+    by_chance = float((np.sort(drawn, axis=1)[:, -FEW:].sum(axis=1) / total).mean())
+    held, seen = float(errors[worst].sum() / total), float(images[worst].sum() / images.sum())
+    return ErrorConcentration(patients=FEW, share=held, images=seen, by_chance=by_chance)
 
 
 def _spread(images: np.ndarray, right: np.ndarray) -> Spread:

@@ -1,9 +1,8 @@
-"""How far several readers of the images agree, with each other, with the reference and with the model; and by how many
-grades an answer is off where the classes are grades.
+"""How far readers of the images agree with each other, the reference and the model; and the error in grades.
 
 Kappa: Cohen, Educ. Psychol. Meas. 20 (1960) 37; with quadratic weights Cohen, Psychol. Bull. 70 (1968) 213: 1 minus
-the disagreement that is seen over that of two who read at random, each as often a class as they do. Of grades a
-disagreement counts as the square of how many grades it spans.
+the disagreement over that expected by chance from how often each reads each class. A disagreement in grades counts as
+the square of their distance.
 """
 
 from __future__ import annotations
@@ -27,52 +26,37 @@ UNREAD = -1
 
 
 class PairAgreement(Frozen):
-    """Two of readers, reference and model, on the `n` images that both have read.
-
-    Attributes:
-        why: why kappa is undefined or has no interval; "" where it has one.
-    """
+    """Two of readers, reference and model, on the `n` images that both have read."""
 
     first: str
     second: str
     n: int
     agreement: Estimate
     kappa: Estimate
-    why: str
+    why: str  # why kappa is undefined or has no interval; "" where it has one
 
 
 class Grades(Frozen):
-    """How far the model is off, in grades.
+    """The error of the model in grades."""
 
-    Attributes:
-        order: the grades, from the lowest.
-        off: mean number of grades by which the model is off.
-        within_one: share of the images on which it is off by one at most.
-    """
-
-    order: list[str]
-    off: Estimate
-    within_one: Estimate
+    order: list[str]  # the grades, from the lowest
+    off: Estimate  # mean absolute error
+    within_one: Estimate  # share of the images with an error of one grade at most
 
 
 class Agreement(Frozen):
-    """Readers with each other, with the reference and with the model; last the model with the reference.
+    """Readers with each other, with the reference and with the model; last the model with the reference."""
 
-    Attributes:
-        weights: of the disagreements, "none" or "quadratic".
-        grades: None where the classes are no grades.
-    """
-
-    weights: str
-    grades: Grades | None
+    weights: str  # of the disagreements, "none" or "quadratic"
+    grades: Grades | None  # None where the classes are no grades
     pairs: list[PairAgreement]
 
 
 def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | None:
-    """(K,) int64 grade of each class, 0 the lowest, by the classes in order; None where none was given.
+    """(K,) int64 grade of each class, 0 the lowest, from the classes in order; None without an order.
 
     Raises:
-        UsageError: they are not the classes, each once.
+        UsageError: the order does not have each class once.
     """
     if not ordinal:
         return None
@@ -85,10 +69,7 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
 
 
 def readings(cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
-    """(S,) int64 class that a reader saw in each image, `UNREAD` where the cell is empty.
-
-    Args:
-        cells: S, of a column of the table; paths: of the images, and column: its name, for the error.
+    """(S,) int64 class that a reader gave each image, from the S cells of a column; `UNREAD` where a cell is empty.
 
     Raises:
         DataError: a cell is no class.
@@ -110,16 +91,13 @@ def agreement(
     resamples: int = 2000,
     kappa: Estimate | None = None,
 ) -> Agreement | None:
-    """Every two of readers, reference and model compared; and by how many grades the model is off.
+    """Agreement of every two of readers, reference and model, and the error in grades; None if neither is asked for.
 
     Args:
         predictions: with labels.
-        raters: columns of what readers saw.
-        kappa: of the model with the reference, where it is known already; of more than two grades it is another.
+        raters: columns with the classes that readers gave.
         ordinal: the classes from the lowest grade to the highest; () where they are no grades.
-
-    Returns:
-        None where neither readers nor grades were asked for.
+        kappa: of the model with the reference, if known already; not used for more than two grades.
 
     Raises:
         UsageError, DataError: of `grades_of` and `readings`, or more readers than `MOST`.
@@ -141,12 +119,11 @@ def agreement(
         return Agreement(weights="none", grades=None, pairs=pairs)
     off = np.abs(grades[predictions.predicted] - grades[labels])
     whole, drawn = boot.sums(np.stack([off, np.ones(len(off))], axis=1))
-    told = Grades(
-        order=list(ordinal),
-        off=boot.estimate(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1])),
-        within_one=boot.proportion(off <= 1, np.ones(len(off), bool)),
+    mean_off = boot.estimate(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1]))
+    near = boot.proportion(off <= 1, np.ones(len(off), bool))
+    return Agreement(
+        weights="quadratic", grades=Grades(order=list(ordinal), off=mean_off, within_one=near), pairs=pairs
     )
-    return Agreement(weights="quadratic", grades=told, pairs=pairs)
 
 
 def _pair(
@@ -167,9 +144,9 @@ def _pair(
     if not read.any():
         why = "no image was read by both"
     elif not np.isfinite(value):
-        why = "both saw one class alone"
+        why = "both gave the same class to every image"
     elif value == 1:
-        why = "no disagreement was seen, so the resamples have none either"
+        why = "there is no disagreement, so the resamples have none either"
     found = kappa(drawn)
     found = found[np.isfinite(found)]
     variance = float(found.var()) * boot.size / max(1, boot.size - 1) if 2 * len(found) > len(drawn) else 0.0
@@ -178,11 +155,5 @@ def _pair(
         interval = within(value, -1.0, variance, student(LEVEL, max(1.0, boot.size - 1)))
     elif not why:
         why = "the resamples do not vary"
-    return PairAgreement(
-        first=a,
-        second=b,
-        n=int(read.sum()),
-        agreement=boot.proportion(first == second, read),
-        kappa=estimate(value, *interval, "bootstrap"),
-        why=why,
-    )
+    same, beyond = boot.proportion(first == second, read), estimate(value, *interval, "bootstrap")
+    return PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why)

@@ -52,7 +52,7 @@ def group_index(groups: Sequence[str] | None, size: int) -> np.ndarray:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def widened(level: float, degrees: float) -> float:
+def widened_level(level: float, degrees: float) -> float:
     """The level of a percentile interval that makes up for few units: Hesterberg, Am. Stat. 69 (2015) 371.
 
     A resample varies less than the sample did, and the spread is known from few; at 9 degrees 0.95 becomes 0.983.

@@ -1,10 +1,10 @@
 """How far a model does worse on one group of images than on another: site, scanner, sex, age.
 
-Each stratum of a column is judged alone, with the intervals of every other number of the report. A gap is the best
-stratum minus the worst, with the percentile bootstrap of that difference in resamples of whole patients; and because
-the two were picked for being far apart, it is told beside it how often shuffled strata are as far apart.
+Each stratum of a column is evaluated alone, like all images. A gap is the best stratum minus the worst, with the
+percentile bootstrap of that difference in resamples of whole patients. Because the two were picked for being far apart,
+`by_chance` is how often shuffled strata are as far apart.
 
-Equalised odds: Hardt, Price & Srebro, NeurIPS 2016 (arXiv 1610.02413): sensitivity and specificity alike in all groups.
+Equalised odds: Hardt, Price & Srebro, NeurIPS 2016 (arXiv 1610.02413): equal sensitivity and specificity in all groups.
 
 Letters: S images, K classes, R resamples, G strata.
 """
@@ -15,12 +15,13 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.frozen import Frozen
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
@@ -28,18 +29,18 @@ from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 from vitmed.metrics.scoring import known_labels
 
-FEWEST = 10  # images, and patients, below which a stratum is not judged: it says nothing, and it may name someone
+FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
-MOST = 20  # strata of a column that are told, the largest
-MANY_CLASSES = 50  # of more, strata are judged by accuracy alone
+MOST = 20  # strata of a column that are reported, the largest
+MANY_CLASSES = 50  # with more, strata are evaluated by accuracy alone
 WORK = 2**26  # draws of an image x classes, for one column
 SHUFFLES = 500
-PAIRS = 2**22  # pairs of patients x classes for which AUROC is sought by pair
+PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
 CHUNK = 2**19  # image weights held at once, where it is not
 EMPTY = "not stated"
 BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")
-OF_THE_FINDING = ("sensitivity", "specificity", "ppv", "npv")
+OF_THE_POSITIVE_CLASS = ("sensitivity", "specificity", "ppv", "npv")
 TITLES = {
     "auroc": "AUROC",
     "balanced_accuracy": "Balanced accuracy",
@@ -51,101 +52,65 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Strata:
-    """A column cut into strata.
+    """A column cut into G strata."""
 
-    Attributes:
-        names: of the G strata, in the order in which they are shown.
-        of: (S,) int64 stratum of each image, 0..G-1.
-        cut: how numbers were cut, in words; "" where each value is a stratum.
-        why: why there are no strata, so that nothing may be told; else "".
-    """
-
-    names: tuple[str, ...]
-    of: np.ndarray
-    cut: str = ""
-    why: str = ""
+    names: tuple[str, ...]  # in the order in which they are shown
+    of: np.ndarray  # (S,) int64 stratum of each image, 0..G-1
+    cut: str = ""  # how numbers were cut, in words; "" where each value is a stratum
+    why: str = ""  # why there are no strata; else ""
 
 
 class Stratum(Frozen):
-    """The headline numbers of one stratum; of a `suppressed` one only the name, and an `n` of "<10".
-
-    Attributes:
-        n_groups: patients; None where they are unknown.
-        n_positive: images of the positive class; unset without one.
-    """
+    """The headline numbers of one stratum; a `suppressed` one has only its name, and an `n` of "<10"."""
 
     name: str
     n: int | str
     suppressed: bool = False
-    n_groups: int | None = None
-    n_positive: int | None = None
+    n_groups: int | None = None  # patients; None where they are unknown
+    n_positive: int | None = None  # unset without a positive class
     overall: dict[str, Estimate] = {}
     notes: list[str] = []
 
 
 class Gap(Estimate):
-    """The best stratum minus the worst, of one metric; `reason` where it is undefined.
-
-    Attributes:
-        compared: how many strata.
-        by_chance: share of shuffles of the strata over patients with at least that gap; None where patients are in
-            several strata.
-    """
+    """The best stratum minus the worst, of one metric; `reason` where it is undefined."""
 
     metric: str | None = None
     best: str | None = None
     worst: str | None = None
-    compared: int | None = None
-    by_chance: float | None = None
+    compared: int | None = None  # strata
+    by_chance: float | None = None  # share of shuffles with at least that gap; None with patients in several strata
     reason: str | None = None
 
 
 class Subgroups(Frozen):
-    """The strata of one column, and the gaps between them; `reason` where there are no strata or no gaps.
+    """The strata of one column, and the gaps between them; `reason` where there are no strata or no gaps."""
 
-    Attributes:
-        cut: how numbers were cut into strata; "" where each value is one.
-        further: strata beyond `MOST`.
-        too_small: strata that are not evaluated; of those of one patient or image not even the name is given.
-        worst: metric -> the worst stratum, where there is a gap.
-        shuffles: how many; None where patients are in several strata.
-        equalised_odds: the larger gap in sensitivity or specificity.
-    """
-
-    cut: str
+    cut: str  # as in `Strata`
     resamples: int | None = None
     strata: list[Stratum]
-    further: int
-    too_small: int
+    further: int  # strata beyond `MOST`
+    too_small: int  # strata that are not evaluated; those of one patient or image are not even named
     gaps: dict[str, Gap]
-    worst: dict[str, str]
-    shuffles: int | None = None
-    equalised_odds: Gap | None = None
+    worst: dict[str, str]  # metric -> the worst stratum, where there is a gap
+    shuffles: int | None = None  # None where patients are in several strata
+    equalised_odds: Gap | None = None  # the larger gap in sensitivity or specificity
     reason: str | None = None
 
 
 def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--subgroup") -> None:
-    """Raises UsageError, listing what there is, where a column that is asked for is not one of the table."""
+    """Raises UsageError, with the columns of the table, if it lacks one that is asked for."""
     columns = tuple(columns)
     for name in asked:
-        if name not in columns and not columns:
-            raise UsageError(
-                f"{flag} {name}: these images have no further columns",
-                "give them in the table of --labels; docs/subgroups.md",
-            )
+        if not columns:
+            fix = "give them in the table of --labels; docs/subgroups.md"
+            raise UsageError(f"{flag} {name}: these images have no further columns", fix)
         if name not in columns:
             raise unknown_key(f"column for {flag}", name, columns)
 
 
 def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Subgroups] | None:
-    """Each column's strata, and the gaps between them.
-
-    Args:
-        predictions: with labels.
-        columns: names in `predictions.columns`.
-
-    Returns:
-        by column; None where no column is asked for.
+    """The strata, and the gaps between them, of each of these `predictions.columns`; None where none is asked for.
 
     Raises:
         UsageError: there is no such column.
@@ -158,7 +123,7 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
 
 
 def compared(found: Mapping[str, Subgroups] | None) -> bool:
-    """Whether what `subgroups` found holds a column with numbers of two strata."""
+    """Whether any column has numbers of at least two strata."""
     return any(sum(bool(s.overall) for s in column.strata) > 1 for column in (found or {}).values())
 
 
@@ -166,10 +131,10 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
     """A column cut into strata: one per value, or the quartiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
-    would tell what is true of one of them; then there are no strata.
+    would disclose one of them; then there are no strata.
 
     Args:
-        units: the patient of each cell, or what else is one; unit: "patients" or "images", as they are called.
+        units: the patient (or image) of each cell; unit: "patients" or "images".
     """
     cells = [cell.strip() for cell in cells]
     numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
@@ -181,12 +146,12 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
         of = np.searchsorted(edges, numbers, side="right")
         members = {(int(g), owner) for g, owner, known in zip(of, units, given, strict=True) if known}
         if min(np.bincount([g for g, _ in members], minlength=len(edges) + 1)) < FEWEST:
-            why = f"fewer than {FEWEST} {unit} lie in a quartile of its numbers, so none is told"
+            why = f"fewer than {FEWEST} {unit} lie in a quartile of its numbers, so none is reported"
             return Strata((), np.zeros(len(cells), np.int64), why=why)
-        told = [f"{edge:g}" for edge in edges]
-        between = [f"{low} to under {high}" for low, high in itertools.pairwise(told)]
-        names = [f"under {told[0]}", *between, f"{told[-1]} and above"]
-        cut = "cut at the quartiles of the images: " + ", ".join(told)
+        shown = [f"{edge:g}" for edge in edges]
+        between = [f"{low} to under {high}" for low, high in itertools.pairwise(shown)]
+        names = [f"under {shown[0]}", *between, f"{shown[-1]} and above"]
+        cut = "cut at the quartiles of the images: " + ", ".join(shown)
     else:
         given = np.array([bool(cell) for cell in cells], dtype=bool)
         names = sorted({cell for cell in cells if cell}, key=lambda cell: (_number(cell), cell))
@@ -200,35 +165,31 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
 
 def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
     units = group_index(predictions.groups, len(predictions))
-    unit = "images" if predictions.groups is None else "patients"
-    found = strata(predictions.columns[column], units.tolist(), unit)
-    nothing = Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={})
-    if found.names == (EMPTY,):
-        return nothing.model_copy(update={"reason": "the column is empty for all images"})
-    if found.why:
-        return nothing.model_copy(update={"reason": found.why})
+    found = strata(predictions.columns[column], units.tolist(), "images" if predictions.groups is None else "patients")
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
-    if len(found.names) > 1 and patients.max() == 1:
+    why = found.why
+    if found.names == (EMPTY,):
+        why = "the column is empty for all images"
+    elif len(found.names) > 1 and patients.max() == 1:
         why = "each value belongs to one patient (or image), so it may name them"
-        return nothing.model_copy(update={"reason": why})
+    if why:
+        return Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
     few = [g for g in range(len(found.names)) if not large[g]]
-    classes = len(predictions.classes)
-    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, classes - 1))))
-    told: list[Stratum] = []
-    for g in range(len(found.names)):
+    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
+    listed: list[Stratum] = []
+    for g, name in enumerate(found.names):
         if g in shown:
-            told.append(_stratum(found.names[g], predictions.take(np.flatnonzero(found.of == g)), fewer))
+            listed.append(_stratum(name, predictions.take(np.flatnonzero(found.of == g)), fewer))
         elif not large[g] and patients[g] > 1 and len(few) <= MOST:
-            told.append(Stratum(name=found.names[g], n=f"<{FEWEST}", suppressed=True))
-    update = {"resamples": fewer, "strata": told, "further": int(large.sum()) - len(shown), "too_small": len(few)}
-    column_found = nothing.model_copy(update=update)
-    if len(shown) < 2:
-        why = "fewer than two strata are large enough to be compared"
-        return column_found.model_copy(update={"reason": why})
-    return _with_gaps(column_found, predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
+            listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
+    further = int(large.sum()) - len(shown)
+    gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
+    if len(shown) > 1:
+        gaps = _gaps(predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
+    return Subgroups(cut=found.cut, resamples=fewer, strata=listed, further=further, too_small=len(few), **gaps)
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
@@ -239,29 +200,25 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
         weights = bootstrap_weights(group_index(part.groups, len(part)), resamples, 0)
         hits = part.predicted == known_labels(part)
         drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in weights])
-        accuracy = _estimate(float(hits.mean()), drawn)
+        accuracy = estimate(float(hits.mean()), *percentile_interval(drawn), "bootstrap")
         return Stratum(name=name, n=len(part), n_groups=patients, overall={"accuracy": accuracy}, notes=[])
-    numbers = evaluate_predictions(part, resamples)
+    numbers, count = evaluate_predictions(part, resamples), dict[str, Any]()
     overall = {name: numbers.overall[name] for name in HEADLINE}
-    found = Stratum(name=name, n=len(part), n_groups=patients, overall=overall, notes=numbers.notes)
-    if positive is None:
-        return found
-    own = numbers.per_class[part.classes[positive]]
-    overall |= {name: own[name] for name in OF_THE_FINDING}
-    count = int(np.sum(known_labels(part) == positive))
-    return found.model_copy(update={"n_positive": count, "overall": overall})
+    if positive is not None:
+        own = numbers.per_class[part.classes[positive]]
+        overall |= {name: own[name] for name in OF_THE_POSITIVE_CLASS}
+        count = {"n_positive": own.n}
+    return Stratum(name=name, n=len(part), n_groups=patients, overall=overall, notes=numbers.notes, **count)
 
 
-def _with_gaps(
-    column: Subgroups,
-    predictions: Predictions,
-    found: Strata,
-    shown: list[int],
-    units: np.ndarray,
-    resamples: int,
-    fewer: int,
-) -> Subgroups:
-    """Best minus worst of each number, over the strata large enough to carry it; `fewer` resamples where it is slow."""
+def _gaps(
+    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int, fewer: int
+) -> dict[str, Any]:
+    """Best minus worst of each number, over the strata large enough to carry it; `fewer` resamples where it is slow.
+
+    Returns:
+        the fields of `Subgroups` from `gaps` on.
+    """
     inside = np.flatnonzero(np.isin(found.of, shown))
     part, of = predictions.take(inside), found.of[inside]
     _, owner = np.unique(units[inside], return_inverse=True)
@@ -284,7 +241,7 @@ def _with_gaps(
         carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
         if len(carried) < 2:
             why = f"fewer than two strata have {FEWEST} images that it is made of"
-            gaps[name] = _no_gap(why).model_copy(update={"metric": name})
+            gaps[name] = Gap(value=None, low=None, high=None, method=None, metric=name, reason=why)
             continue
         best, worst = (pick(carried, key=lambda g: whole[g][name][0]) for pick in (max, min))
         gap = float(whole[best][name][0] - whole[worst][name][0])
@@ -295,33 +252,24 @@ def _with_gaps(
             values = np.stack([shuffled[g][name] for g in carried])
             wide = (values.max(axis=0) - values.min(axis=0))[np.isfinite(values).all(axis=0)]
             by_chance = float((1 + np.sum(wide >= gap - 1e-12)) / (1 + len(wide)))
-        gaps[name] = Gap(
-            **dict(_estimate(gap, draws[0] - draws[1])),
-            metric=name,
-            best=found.names[best],
-            worst=found.names[worst],
-            compared=len(carried),
-            by_chance=by_chance,
-        )
-    rates = [gap for name, gap in gaps.items() if name.startswith(("sensitivity", "specificity"))]
-    nothing = _no_gap("no sensitivity or specificity can be compared")
-    shown_gaps = {name: gaps[name] for name in TITLES if name in gaps}
-    return column.model_copy(
-        update={
-            "gaps": shown_gaps,
-            "worst": {name: gap.worst for name, gap in shown_gaps.items() if gap.value},
-            "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
-            "equalised_odds": max(
-                (gap for gap in rates if gap.value is not None), key=lambda gap: gap.value or 0.0, default=nothing
-            ),
-        }
-    )
+        interval = dict(estimate(gap, *percentile_interval(draws[0] - draws[1]), "bootstrap"))
+        named = dict[str, Any](metric=name, best=found.names[best], worst=found.names[worst])
+        gaps[name] = Gap(**interval, **named, compared=len(carried), by_chance=by_chance)
+    rates = [gap for name, gap in gaps.items() if name.startswith(("sensitivity", "specificity")) and not gap.reason]
+    no_rate = Gap(value=None, low=None, high=None, method=None, reason="no sensitivity or specificity can be compared")
+    reported = {name: gaps[name] for name in TITLES if name in gaps}
+    return {
+        "gaps": reported,
+        "worst": {name: gap.worst for name, gap in reported.items() if gap.value},
+        "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
+        "equalised_odds": max(rates, key=lambda gap: gap.value or 0.0, default=no_rate),
+    }
 
 
 def _shuffled(
     number: _Numbers, home: np.ndarray, shown: list[int], times: int
 ) -> dict[int, dict[str, np.ndarray]] | None:
-    """The numbers of each stratum when strata are dealt anew to patients, each of whom is in one (A,)."""
+    """The numbers of each stratum after shuffles of the strata over patients, each of whom is in one (A,)."""
     if not times:
         return None
     if number.slow:
@@ -335,7 +283,7 @@ def _shuffled(
 class _Numbers:
     """The numbers that strata are compared by, for weights (R, A) of atoms: the images of one patient in one stratum.
 
-    All of them are sums over atoms, AUROC over pairs of atoms; only where these are too many is it sought by image.
+    They are sums over atoms, AUROC over pairs of atoms; by image only where there are too many pairs (`slow`).
     """
 
     def __init__(self, predictions: Predictions, atoms: np.ndarray):
@@ -404,16 +352,6 @@ def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np
         level = np.searchsorted(others, own, "left") + np.searchsorted(others, own, "right")
         wins[:, a] = np.bincount(owner, level / 2, minlength=size)
     return wins
-
-
-def _estimate(value: float, drawn: np.ndarray) -> Estimate:
-    low, high = percentile_interval(drawn)
-    known = math.isfinite(low)
-    return Estimate(value=value, low=low if known else None, high=high if known else None, method="bootstrap")
-
-
-def _no_gap(reason: str) -> Gap:
-    return Gap(value=None, low=None, high=None, method=None, reason=reason)
 
 
 def _number(cell: str) -> float:

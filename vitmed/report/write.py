@@ -22,7 +22,7 @@ from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.maps import Maps
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.label_errors import issues_csv
-from vitmed.metrics.notes import lacking, one_answer
+from vitmed.metrics.notes import missing_interval_note, single_class_note
 from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
@@ -114,7 +114,7 @@ def write_report(
         evaluate=config.model_dump(),
         policy=None if policy is None else policy.to_json(),
     )
-    said = [*one_answer(numbers), *notes, *numbers.notes, *lacking(numbers)]
+    said = [*single_class_note(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
     if predictions.errors:
         unread = counted(len(predictions.errors), "image")
         said.append(f"{unread} could not be read; only those that could are counted.")

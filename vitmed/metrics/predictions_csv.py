@@ -1,0 +1,124 @@
+"""The cells of a `predictions.csv`, in any of the forms in which a spreadsheet saves it."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitmed.core.aliases import COLUMNS, report_alias
+from vitmed.core.csv_files import describe_header, read_text, rows_of, separator_of
+from vitmed.core.errors import DataError
+
+FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
+OOD_SCORE = "ood_score"  # a further column, which a model with an out-of-distribution score writes
+PROB, LOGIT = "prob_", "logit_"  # with the name of a class, the columns of its numbers
+TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a `predictions.csv`, for images that could be read."""
+
+    file: Path
+    found: str  # the first line, for messages
+    header: list[str]
+    numbers: list[int]  # of each row, the first below the header is 1
+    rows: list[dict[str, str]]  # name -> cell
+    errors: tuple[tuple[str, str], ...]  # path and problem of the images that could not be read
+
+    def has(self, columns: Sequence[str]) -> bool:
+        """Whether there are such columns and, if there are rows, any cell in them is filled."""
+        return bool(columns) and (not self.rows or any(row.get(name) for row in self.rows for name in columns))
+
+    def cells(self, column: str) -> list[str]:
+        """A column; empty cells if the table lacks it."""
+        return [row.get(column, "") for row in self.rows]
+
+    def floats(self, columns: Sequence[str]) -> np.ndarray:
+        """(S, C) float64; NaN where a cell holds no number."""
+        values = [[_float(row.get(name)) for name in columns] for row in self.rows]
+        return np.array(values, dtype=np.float64).reshape(len(self.rows), len(columns))
+
+    def error(self, row: int, problem: str, fix: str) -> DataError:
+        """The error for a row."""
+        return DataError(f"{self.file}: row {self.numbers[row]} has {problem}", fix)
+
+    def wrong(self, row: int, column: str, expected: str) -> DataError:
+        """The error for a cell that holds something else."""
+        cell = self.rows[row].get(column)
+        shown = "no cell" if cell is None else f"'{cell}'"
+        fix = "correct it, or write the table again with vitmed evaluate"
+        return self.error(row, f"{shown} as {column}, expected {expected}", fix)
+
+
+def read_table(file: Path) -> Table:
+    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells."""
+    text = read_text(file, "a predictions.csv")
+    separator = separator_of(text, _is_ours)
+    try:
+        lines = list(rows_of(text, separator))
+    except csv.Error as error:
+        raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
+    header = _usual(lines[0])
+    if twice := sorted({name for name in header if name and header.count(name) > 1}):
+        raise DataError(f"{file}: has the column {', '.join(twice)} twice", "rename or remove one of them")
+    numbers, rows, errors = [], [], []
+    for number, cells in enumerate(lines[1:], start=1):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if any(cell.strip() for cell in cells[len(header) :]):
+            problem = f"{file}: row {number} has more cells than the table has columns"
+            raise DataError(problem, f"quote a cell that holds a {separator!r}")
+        row = dict(zip(header, cells, strict=False))
+        if row.get("error", "").strip():
+            errors.append((row.get("path") or str(number), row["error"]))
+        else:
+            numbers.append(number)
+            rows.append(row)
+    if separator != ",":
+        _take_decimal_commas(header, rows)
+    return Table(file, describe_header(lines[0], separator), header, numbers, rows, tuple(errors))
+
+
+def _is_ours(name: str) -> bool:
+    return name.lower() in (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS) or name.lower().startswith((PROB, LOGIT))
+
+
+def _usual(header: Sequence[str]) -> list[str]:
+    """The names of columns; ours may be written in capitals or with blanks around them."""
+    names = []
+    for name in header:
+        low = name.strip().lower()
+        if low in (*FIXED_COLUMNS, OOD_SCORE, "error") and low not in header:
+            name = low
+        if low in COLUMNS and COLUMNS[low] not in header:
+            report_alias(low, name := COLUMNS[low])
+        for kind in (PROB, LOGIT):
+            if low.startswith(kind) and not any(other.startswith(kind) for other in header):
+                name = kind + name.lstrip()[len(kind) :]
+        names.append(name)
+    return names
+
+
+def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
+    """Write 0,5 as 0.5, in place, if the numbers of the model have decimal commas."""
+    ours = [name for name in header if name == "confidence" or name.startswith((PROB, LOGIT))]
+    if any(DECIMAL_COMMA.fullmatch(row.get(name, "").strip()) for row in rows for name in ours):
+        for row in rows:
+            for name, cell in row.items():
+                if name not in TEXTS and DECIMAL_COMMA.fullmatch(cell.strip()):
+                    row[name] = cell.strip().replace(",", ".")
+
+
+def _float(cell: str | None) -> float:
+    try:
+        return float(cell or "")
+    except ValueError:
+        return math.nan
