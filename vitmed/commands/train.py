@@ -19,9 +19,10 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.run_folder import REPORT, RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
+from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.decisions.operating_points import asked_point
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
@@ -207,11 +208,18 @@ def _resumed(
             f"{splits.root}: images of {', '.join(changed)} have changed since the run began", "start a new run"
         )
     session.reopen(folder, checkpoint)
-    if session.finished and any(folder.path.glob("test*/report.html")):
+    if session.finished and _is_evaluated(folder):
         raise UsageError(
             f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
         )
     return session
+
+
+def _is_evaluated(run: RunFolder) -> bool:
+    """Whether a report holds the test of the weights in best.pt."""
+    best = load_checkpoint(run.best)
+    file = find_evaluation(run, "test", best.weights_hash, best.policy)
+    return file is not None and file.with_name(REPORT).is_file()
 
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
