@@ -22,9 +22,9 @@ from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
-from vitmed.decisions.operating_points import TITLES, Fold, Folds, FoldsAuroc, asked_point, by_fold
+from vitmed.decisions.operating_points import TITLES, asked_point, target_of
+from vitmed.decisions.operating_results import Fold, Folds, FoldsAuroc, by_fold
 from vitmed.decisions.policy import DecisionPolicy
-from vitmed.decisions.reliability import FittedCalibration
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.metrics.table import METRICS
@@ -199,12 +199,11 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
         numbers = {name: one.overall[name] for name in BY_FOLD}
         if one.positive_class is not None:
             numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}
-        calibration = raw if policy is None else policy.calibration
         each.append(
             Fold(
                 images=one.n,
                 patients=one.n_groups,
-                calibration=FittedCalibration(**calibration.model_dump(mode="json")),
+                calibration=raw if policy is None else policy.calibration,
                 point="default" if operating is None else operating.chosen,
                 threshold=None if operating is None else operating.threshold,
                 why="" if point is None else point.why,
@@ -212,8 +211,7 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
             )
         )
     costs = None if policies[0] is None else policies[0].operating.model_dump(mode="json")["costs"]
-    target = None if asked in ("default", "youden") else getattr(config, asked)
-    return Folds(asked=asked, target=target, costs=costs, each=each)
+    return Folds(asked=asked, target=target_of(config, asked), costs=costs, each=each)
 
 
 def _facts(results: Sequence[Results], pooled: Predictions) -> dict[str, str]:

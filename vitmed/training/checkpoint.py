@@ -127,7 +127,7 @@ def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())  # without a copy
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)  # without a copy
     return digest.hexdigest()
 
 
