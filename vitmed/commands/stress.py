@@ -21,7 +21,7 @@ from vitmed.data.samples import Sample, labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
 from vitmed.explanation.results import Robustness
-from vitmed.explanation.robustness import FOLDER, NUMBERS, judge
+from vitmed.explanation.robustness import FOLDER, NUMBERS, measure_robustness
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
@@ -136,7 +136,7 @@ def stress(
                     return saved.preprocessing.fit(corrupt(decoded[i], name, strength, (seed, rows[i])))
 
                 corrupted[name].append(predicted(read, lambda n, before=done: advance(before + n, total)))  # type: ignore[misc]
-    content = judge(clean, corrupted, resamples, seed)
+    content = measure_robustness(clean, corrupted, resamples, seed)
     unread = [f"{len(problems):,} images could not be read and are not counted."] if problems else []
     content = content.model_copy(
         update={

@@ -159,7 +159,7 @@ def validation_of(
     file = find_evaluation(run, "val", weights_hash, policy)
     if file is None:
         raise UsageError(
-            f"{run.path / 'val' / PREDICTIONS}: missing, or not of {checkpoint.name}; calibration and thresholds need it",
+            f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it",
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
     return replace(read_evaluation(file).predictions.undecided(), positive=positive)
