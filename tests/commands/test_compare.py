@@ -159,7 +159,7 @@ def test_the_same_table_twice_is_the_same(tmp_path: Path) -> None:
     file = save(draw(1.0), tmp_path / "a")
     found = judge(file, file)
     assert list(found.content["models"]) == ["a (1)", "a (2)"]
-    assert found.verdict == "a (1) and a (2) are the same: they say the same of every image"
+    assert found.verdict == "a (1) and a (2) are the same: they predict the same for every image"
 
 
 def test_the_same_auroc_is_not_alike_where_the_accuracy_differs(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
 def test_few_patients_tell_nothing(tmp_path: Path) -> None:
     files = [save(draw(noise, size=60, each=20), tmp_path / str(noise)) for noise in (0.5, 4.0)]
     found = judge(*files)
-    assert found.verdict.endswith("3 patients, too few to tell") and "not clearly better" in found.verdict
+    assert found.verdict.endswith("3 patients, too few to decide") and "not clearly better" in found.verdict
     one = [save(draw(noise, size=60, each=60), tmp_path / f"one{noise}") for noise in (0.5, 4.0)]
     assert "1 patient, too few" in judge(*one).verdict
 
