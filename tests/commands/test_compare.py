@@ -213,7 +213,7 @@ def test_one_class_is_compared_by_accuracy(tmp_path: Path) -> None:
     [
         (lambda p: replace(p, classes=("healthy", "ill")), "has the classes healthy, ill"),
         (lambda p: replace(p, paths=tuple(f"x{path}" for path in p.paths)), "no image in common"),
-        (lambda p: replace(p, labels=1 - p.labels), "other labels for 120 of 120 images, the first is 0.png"),
+        (lambda p: replace(p, labels=1 - p.labels), "differ in the labels of 120 of 120 images, the first is 0.png"),
         (lambda p: replace(p, labels=None), "since its column label is empty"),
         (lambda p: replace(p, paths=("0.png",) * 120), "names 0.png more than once"),
     ],

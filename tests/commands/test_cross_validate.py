@@ -183,7 +183,7 @@ def test_the_page_says_what_holds_of_all_folds(decided: Path, done: Path) -> Non
         assert "holds no calibration" not in text
         facts = found["report"]["facts"]
         assert "Patients of the run" not in facts and facts["Patients"].startswith("9, each in the test of one fold")
-        assert facts["Images"].startswith("36, each judged once: fold 1: ")
+        assert facts["Images"].startswith("36, each evaluated once: fold 1: ")
         assert facts["Model choice"].count("epoch 1") == count or facts["Model choice"].startswith("epoch 1")
         assert "environment.json, in the folder of each fold (fold-1, fold-2, ...)" in text
         assert "is not known. No subgroups" not in text and "No external test" in text
