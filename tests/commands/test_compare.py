@@ -192,7 +192,7 @@ def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
 def test_few_patients_tell_nothing(tmp_path: Path) -> None:
     files = [save(draw(noise, size=60, each=20), tmp_path / str(noise)) for noise in (0.5, 4.0)]
     found = judge(*files)
-    assert found.verdict.endswith("3 patients, too few to tell") and "not clearly better" in found.verdict
+    assert found.verdict.endswith("3 patients, too few to decide") and "not clearly better" in found.verdict
     one = [save(draw(noise, size=60, each=60), tmp_path / f"one{noise}") for noise in (0.5, 4.0)]
     assert "1 patient, too few" in judge(*one).verdict
 
@@ -213,7 +213,7 @@ def test_one_class_is_compared_by_accuracy(tmp_path: Path) -> None:
     [
         (lambda p: replace(p, classes=("healthy", "ill")), "has the classes healthy, ill"),
         (lambda p: replace(p, paths=tuple(f"x{path}" for path in p.paths)), "no image in common"),
-        (lambda p: replace(p, labels=1 - p.labels), "different labels for 120 of 120 images, the first is 0.png"),
+        (lambda p: replace(p, labels=1 - p.labels), "differ in the labels of 120 of 120 images, the first is 0.png"),
         (lambda p: replace(p, labels=None), "since its column label is empty"),
         (lambda p: replace(p, paths=("0.png",) * 120), "names 0.png more than once"),
     ],

@@ -192,6 +192,19 @@ def test_a_finished_run_is_not_evaluated_again(trained: Trained) -> None:
         train(resume=trained.folder, ui=Recorder())
 
 
+def test_a_run_that_was_killed_before_its_evaluation_is_evaluated(trained: Trained, tmp_path: Path) -> None:
+    """The report in `test` is of other weights, as after --epochs N and a kill at the end of the training."""
+    shutil.copytree(trained.data.parent, tmp_path / "moved")
+    run = tmp_path / "moved" / "runs" / "tiny"
+    for file in run.glob("*/metrics.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"weights_hash": "of other weights"}))
+    result = train(resume=run, ui=Recorder())
+    assert result.test.folder == run / "test-2"
+    assert result.test.metrics.weights_hash == load_checkpoint(run / "best.pt").weights_hash
+    with pytest.raises(UsageError, match="finished and evaluated"):
+        train(resume=run, ui=Recorder())
+
+
 def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no last\.pt"):
         train(resume=tmp_path, ui=Recorder())

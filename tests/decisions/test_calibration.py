@@ -115,14 +115,14 @@ class TestFit:
         logits = (np.eye(2)[labels] * rng.uniform(0.5, 2, (100, 1))).astype(np.float32)
         p = Predictions(("a", "b"), ("x",) * 100, None, labels, logits)
         found = fitted(p)
-        assert "hardly an error" in found.note
+        assert "almost no errors" in found.note
         assert replace(p, logits=found.apply(logits)).confidence.mean() == pytest.approx(101 / 102, abs=1e-6)
 
     def test_logits_that_say_the_opposite_are_made_flat(self) -> None:
         p = draw(500, 2)
         assert p.labels is not None
         found = fitted(replace(p, labels=1 - p.labels))
-        assert found.scale == (0.05, 0.05) and "nothing of the truth" in found.note
+        assert found.scale == (0.05, 0.05) and "do not predict the label" in found.note
 
     def test_vector_scaling_of_a_rare_class_is_temperature(self) -> None:
         p = draw(200)

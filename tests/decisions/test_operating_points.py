@@ -12,19 +12,9 @@ import scipy.stats
 
 from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
-from vitmed.decisions.operating_points import (
-    Counts,
-    Fold,
-    Folds,
-    PolicyPoint,
-    apply_point,
-    asked_point,
-    by_fold,
-    choose_points,
-    report_fold_points,
-    report_points,
-)
-from vitmed.decisions.reliability import FittedCalibration
+from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.operating_points import Counts, PolicyPoint, apply_point, asked_point, choose_points
+from vitmed.decisions.operating_results import Fold, Folds, by_fold, report_fold_points, report_points
 from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, prevalence_table
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -148,7 +138,7 @@ class TestChoice:
 
     def test_too_few_positives_are_told(self) -> None:
         few = draw(100, share=0.05)
-        assert any("worth little" in note for note in choose_points(few, config(youden=True)).notes)
+        assert any("unreliable" in note for note in choose_points(few, config(youden=True)).notes)
         some = draw(300, share=0.05)
         notes = choose_points(some, config(target_sensitivity=0.99)).notes
         assert any("not one of them may be missed" in note for note in notes)
@@ -346,7 +336,7 @@ class TestDecisionCurve:
 
 
 def fold(point: str, threshold: float | None = None) -> Fold:
-    raw = FittedCalibration(method="none", scale=None, bias=None, note="")
+    raw = Calibration.none(2)
     return Fold(images=2, patients=None, calibration=raw, point=point, threshold=threshold, why="", numbers={})
 
 

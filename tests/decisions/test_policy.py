@@ -21,7 +21,8 @@ from vitmed import evaluate, predict, train
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.decisions.conformal import report_sets
-from vitmed.decisions.operating_points import asked_point, report_points
+from vitmed.decisions.operating_points import asked_point
+from vitmed.decisions.operating_results import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of
 from vitmed.metrics.predictions import Predictions
@@ -154,10 +155,10 @@ def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_p
         shutil.copy(run.folder / "test" / name, tmp_path / name)
     shutil.rmtree(tmp_path / "run" / "val")
     for file in (tmp_path / "run" / "best.pt", tmp_path / "predictions.csv"):
-        with pytest.raises(UsageError, match=r"val.predictions\.csv: is not there"):
+        with pytest.raises(UsageError, match=r"val.predictions\.csv: missing"):
             evaluate(file, data=run.data, youden=True, output=tmp_path / "r", ui=Recorder())
     shutil.copytree(run.folder / "val", tmp_path / "run" / "val")
-    with pytest.raises(UsageError, match=r"val.predictions\.csv: is not there or not of last\.pt"):
+    with pytest.raises(UsageError, match=r"val.predictions\.csv: missing or not of last\.pt"):
         evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), data=run.data, youden=True, ui=Recorder())
 
 

@@ -12,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from vitmed.core.errors import DataError
 from vitmed.explanation.corruptions import CORRUPTIONS
-from vitmed.explanation.robustness import judge, known_stress
+from vitmed.explanation.robustness import known_stress, measure_robustness
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import png
@@ -37,7 +37,7 @@ def strengths(signal: float, classes: int = 2) -> list[Predictions]:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_numbers_are_those_of_others(classes: int) -> None:
     clean, worse = draw(3, classes), {"jpeg": strengths(3, classes), "hue": strengths(2.9, classes)}
-    found = judge(clean, worse, resamples=300, seed=4)
+    found = measure_robustness(clean, worse, resamples=300, seed=4)
     own = evaluate_predictions(clean, resamples=300, seed=4)["overall"]
     for name in ("accuracy", "balanced_accuracy", "auroc"):
         for part in ("value", "low", "high"):
@@ -68,7 +68,7 @@ def test_a_mean_corruption_error_by_hand() -> None:
         z = np.array([[-s, s] for s in scores[wrong]], np.float32)
         return Predictions(("a", "b"), tuple("wxyz"), None, labels, z)
 
-    found = judge(predicted(0), {"jpeg": [predicted(i) for i in (0, 0, 1, 1, 2)]}, resamples=0)
+    found = measure_robustness(predicted(0), {"jpeg": [predicted(i) for i in (0, 0, 1, 1, 2)]}, resamples=0)
     assert found["mean_corruption_error"]["value"] == pytest.approx((0.25 + 0.25 + 0.5) / 5)
     assert found["corruptions"]["jpeg"]["lost"]["value"] == pytest.approx(0.2)
     assert found["relative"]["low"] is None and "no interval" in found["verdict"]
@@ -76,41 +76,43 @@ def test_a_mean_corruption_error_by_hand() -> None:
 
 def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
     clean = draw(4)
-    found = judge(clean, {"jpeg": [clean] * 5, "defocus": strengths(3)}, resamples=200)
+    found = measure_robustness(clean, {"jpeg": [clean] * 5, "defocus": strengths(3)}, resamples=200)
     assert found["worst"] == "defocus"
     assert found["verdict"].startswith("Defocus blur hurts most: balanced accuracy falls by")
     assert "No loss is shown for: JPEG." in found["verdict"]
-    found = judge(clean, {"jpeg": [clean] * 5}, resamples=200)
+    found = measure_robustness(clean, {"jpeg": [clean] * 5}, resamples=200)
     assert found["worst"] is None and "No corruption is shown" in found["verdict"]
     guess = draw(0)
-    assert any("better than guessing" in note for note in judge(guess, {"jpeg": [guess] * 5}, 200)["notes"])
+    assert any(
+        "better than guessing" in note for note in measure_robustness(guess, {"jpeg": [guess] * 5}, 200)["notes"]
+    )
 
 
 def test_what_is_undefined_says_why() -> None:
     one = draw(3, size=12)
     one = Predictions(one.classes, one.paths, one.groups, np.zeros(12, int), one.logits)
-    found = judge(one, {"jpeg": [one] * 5}, resamples=50)
+    found = measure_robustness(one, {"jpeg": [one] * 5}, resamples=50)
     assert found["clean"]["auroc"]["value"] is None and "one class" in found["undefined"]["auroc"]
     assert found["clean"]["balanced_accuracy"]["value"] is not None
     single = draw(3, size=1)
-    found = judge(single, {"jpeg": [single] * 5}, resamples=50)
+    found = measure_robustness(single, {"jpeg": [single] * 5}, resamples=50)
     assert found["clean"]["accuracy"]["low"] is None and "two" in found["undefined"]["intervals"]
     assert stress_curves(found) is not None
-    found = judge(draw(3), {}, resamples=50)  # every corruption was skipped
+    found = measure_robustness(draw(3), {}, resamples=50)  # every corruption was skipped
     assert found["mean_corruption_error"]["value"] is None and stress_curves(found) is None
     with pytest.raises(DataError, match="no labels"):
-        judge(Predictions(one.classes, one.paths, None, None, one.logits), {})
+        measure_robustness(Predictions(one.classes, one.paths, None, None, one.logits), {})
 
 
 def test_a_thousand_classes_take_no_minutes() -> None:
     many = draw(6, classes=1000, size=300)
-    found = judge(many, {"jpeg": [many] * 5}, resamples=100)
+    found = measure_robustness(many, {"jpeg": [many] * 5}, resamples=100)
     assert found["clean"]["auroc"]["low"] is None and "1000" not in found["undefined"]["auroc"]
     assert found["clean"]["accuracy"]["low"] is not None
 
 
 def test_the_figures_draw() -> None:
-    found = judge(draw(3), {name: strengths(3) for name in CORRUPTIONS}, resamples=50)
+    found = measure_robustness(draw(3), {name: strengths(3) for name in CORRUPTIONS}, resamples=50)
     assert robustness(draw(3), None) is None
     figure = stress_curves(found)
     assert figure is not None and png(figure).startswith(b"\x89PNG")
@@ -122,13 +124,13 @@ def test_the_figures_draw() -> None:
 
 def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> None:
     weights = {"head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
-    assert known_stress(tmp_path, weights) is None
+    assert known_stress(tmp_path, hash_weights(weights)) is None
     for name, digest in (("stress", hash_weights(weights)), ("stress-2", "another")):
         (tmp_path / name).mkdir()
-        told = judge(draw(3), {}, resamples=0).model_copy(update={"weights_sha256": digest, "what": name})
+        told = measure_robustness(draw(3), {}, resamples=0).model_copy(update={"weights_sha256": digest, "what": name})
         (tmp_path / name / "stress.json").write_text(json.dumps(told.to_dict()))
     (tmp_path / "stress-3").mkdir()
     (tmp_path / "stress-3" / "stress.json").write_text("torn")
-    found = known_stress(tmp_path, weights)
+    found = known_stress(tmp_path, hash_weights(weights))
     assert found is not None and found.what == "stress"
-    assert known_stress(tmp_path, weights | {"head.bias": torch.ones(2)}) is None
+    assert known_stress(tmp_path, hash_weights(weights | {"head.bias": torch.ones(2)})) is None

@@ -40,13 +40,7 @@ UNKNOWN = "Patients are unknown: each image counts as independent, so the compar
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison.
-
-    Attributes:
-        content: the content of compare.json.
-        verdict: the result in one sentence.
-        folder: holds compare.json and the picture; None without `output`.
-    """
+    """The content of compare.json, the verdict in one sentence, and the folder of both compare.json and the picture."""
 
     content: ComparisonResults
     verdict: str
@@ -55,7 +49,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Model:
-    """A model to compare; a baseline belongs to the model in whose report folder it lies."""
+    """A model, or a baseline with the name of its model."""
 
     name: str
     predictions: Predictions
@@ -67,19 +61,17 @@ def compare(
 ) -> Comparison:
     """Compare models by their predictions for the same images.
 
-    Images are matched by path; those that some model lacks are left out. Baselines in the folder of a report take part
-    in the comparison.
+    Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
 
     Args:
         *results: predictions.csv files, folders of a report, or run folders (their test); at least two, or one with
             baselines in its folder.
         output: a new folder for compare.json and differences.png.
         resamples: bootstrap resamples behind the intervals.
-        ui: where messages go.
 
     Raises:
-        DataError: different classes or labels, or no common image.
-        UsageError: nothing to compare, or an output folder that exists.
+        DataError: the tables differ in classes or labels, or have no image in common.
+        UsageError: nothing to compare, or an output that exists.
     """
     ui = ui or Ui()
     if output is not None and Path(output).exists() and (not Path(output).is_dir() or any(Path(output).iterdir())):
@@ -88,50 +80,27 @@ def compare(
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     first = models[0].predictions
-    numbers = {model.name: evaluate_predictions(model.predictions, resamples).overall for model in models}
-    pairs: list[ComparedPair] = []
-    combinations = [pair for pair in itertools.combinations(models, 2) if not all(m.baseline_of for m in pair)]
-    with ui.bar("comparing", unit="pairs") as advance:
-        for done, (a, b) in enumerate(combinations, start=1):
-            found = compare_predictions(a.predictions, b.predictions, resamples, level=LEVEL)
-            few = 2 < len(first.classes) <= MANY_CLASSES
-            classes = compare_classes(a.predictions, b.predictions, LEVEL) if few else None
-            pairs.append(
-                ComparedPair(
-                    first=a.name, second=b.name, difference=found.difference, tests=found.tests, classes=classes
-                )
-            )
-            advance(done, len(combinations))
     units = int(group_index(first.groups, len(first)).max()) + 1
-    pairs = [
-        pair.model_copy(update={"verdict": _verdict_of(pair, a.predictions, b.predictions, units)})
-        for pair, (a, b) in zip(adjusted(pairs), combinations, strict=True)
-    ]
-    last = pairs[_most_telling(models, numbers, pairs)].verdict
+    numbers = {model.name: evaluate_predictions(model.predictions, resamples).overall for model in models}
+    pairs = _compare_pairs(models, resamples, units, ui)
+    last = pairs[_best_and_next(models, numbers, pairs)].verdict
     if first.groups is None:
         notes.append(UNKNOWN)
     elif units < FEW_GROUPS:
         only = "is only 1 patient" if units == 1 else f"are only {units} patients"
-        notes.append(f"There {only}: too few to tell which model is better.")
+        notes.append(f"There {only}: too few to show which model is better.")
     content = ComparisonResults(
-        images=len(first),
-        patients=None if first.groups is None else units,
+        images=len(first), patients=None if first.groups is None else units, level=LEVEL, resamples=resamples,
         resampling="by image" if first.groups is None else "by patient",
-        level=LEVEL,
-        resamples=resamples,
-        classes=list(first.classes),
-        positive_class=first.positive,
+        classes=list(first.classes), positive_class=first.positive,
         models={m.name: ComparedModel(baseline_of=m.baseline_of, overall=numbers[m.name]) for m in models},
-        pairs=pairs,
-        notes=notes,
-        verdict=last,
-    )
-    folder = None
-    if output is not None:
+        pairs=pairs, notes=notes, verdict=last,
+    )  # fmt: skip
+    folder = None if output is None else Path(output)
+    if folder is not None:
         from vitmed.report.plots.differences import differences
         from vitmed.report.plots.drawing import png
 
-        folder = Path(output)
         picture = png(differences(content))
         make_folder(folder)
         write_json(folder / "compare.json", content.to_dict())
@@ -139,6 +108,23 @@ def compare(
     for note in notes:
         ui.warn(note)
     return Comparison(content, last, folder)
+
+
+def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
+    """Every two models that are not both baselines, with adjusted p-values and a verdict."""
+    pairs, combinations = [], [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
+    by_class = 2 < len(models[0].predictions.classes) <= MANY_CLASSES
+    with ui.bar("comparing", unit="pairs") as advance:
+        for done, (a, b) in enumerate(combinations, start=1):
+            found = compare_predictions(a.predictions, b.predictions, resamples, level=LEVEL)
+            classes = compare_classes(a.predictions, b.predictions, LEVEL) if by_class else None
+            names = {"first": a.name, "second": b.name}
+            pairs.append(ComparedPair(**names, difference=found.difference, tests=found.tests, classes=classes))
+            advance(done, len(combinations))
+    return [
+        pair.model_copy(update={"verdict": _verdict_of(pair, a.predictions, b.predictions, units)})
+        for pair, (a, b) in zip(adjusted(pairs), combinations, strict=True)
+    ]
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
@@ -188,7 +174,7 @@ def _table(path: Path) -> Path:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """A short name for each table: its run or folder, with enough of the path to be unique."""
+    """A short name for each table: its run or folder, with as much of the path as makes it unique."""
     parts = []
     for file in files:
         own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
@@ -242,15 +228,15 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
         other = np.flatnonzero(known_labels(model.predictions) != labels)
         if len(other):
             raise DataError(
-                f"{model.name} and {first.name} have different labels for {len(other):,} of {len(paths):,} images, the "
+                f"{model.name} and {first.name} differ in the labels of {len(other):,} of {len(paths):,} images, the "
                 f"first is {paths[other[0]]}",
                 "evaluate both with the same labels",
             )
     notes = []
     left_out = {m.name: len(m.predictions) - len(paths) for m in models if len(m.predictions) > len(paths)}
     if left_out:
-        missing = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
-        notes.append(f"The models share {len(paths):,} images; left out, because some model lacks them: {missing}.")
+        counts = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
+        notes.append(f"{len(paths):,} images are shared; left out because not all have them: {counts}.")
     known = [m for m in aligned if m.predictions.groups is not None]
     if not known:
         return aligned, notes
@@ -268,18 +254,12 @@ def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positi
     order = [found.classes.index(name) for name in first.classes]
     place = np.argsort(order)  # class number in `found` -> in `first`
     return replace(
-        found,
-        classes=first.classes,
-        paths=tuple(paths),
+        found, classes=first.classes, paths=tuple(paths), positive=positive, errors=(), columns={},
         groups=None if found.groups is None else tuple(found.groups[i] for i in picked),
-        labels=place[known_labels(found)[picked]],
-        logits=found.logits[picked][:, order],
+        labels=place[known_labels(found)[picked]], logits=found.logits[picked][:, order],
         calibrated=None if found.calibrated is None else found.calibrated[picked][:, order],
         decided=None if found.decided is None else place[found.decided[picked]],
-        positive=positive,
-        errors=(),
-        columns={},
-    )
+    )  # fmt: skip
 
 
 def adjusted(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
@@ -287,19 +267,13 @@ def adjusted(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
     auroc, accuracy = ([pair.tests[name].p for pair in pairs] for name in ("auroc", "accuracy"))
     of_auroc, of_accuracy = iter(holm(auroc)), iter(holm(accuracy))
     of_classes = iter(holm([found.p for pair in pairs for found in (pair.classes or {}).values()]))
-    return [
-        pair.model_copy(
-            update={
-                "tests": Tests(
-                    auroc=pair.tests.auroc.model_copy(update={"p_holm": next(of_auroc)}),
-                    accuracy=pair.tests.accuracy.model_copy(update={"p_holm": next(of_accuracy)}),
-                ),
-                "classes": pair.classes
-                and {c: own.model_copy(update={"p_holm": next(of_classes)}) for c, own in pair.classes.items()},
-            }
-        )
-        for pair in pairs
-    ]
+    done = []
+    for pair in pairs:
+        area = pair.tests.auroc.model_copy(update={"p_holm": next(of_auroc)})
+        right = pair.tests.accuracy.model_copy(update={"p_holm": next(of_accuracy)})
+        own = pair.classes and {c: p.model_copy(update={"p_holm": next(of_classes)}) for c, p in pair.classes.items()}
+        done.append(pair.model_copy(update={"tests": Tests(auroc=area, accuracy=right), "classes": own}))
+    return done
 
 
 def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units: int) -> str:
@@ -309,7 +283,7 @@ def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units:
 
 
 def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
-    """Which of two is better, in a sentence: by AUROC or, if that is undefined or identical, by accuracy."""
+    """Which of two is better, in a sentence: by AUROC, or by accuracy where AUROC is undefined or the same."""
     same = _no_gap(pair.difference["auroc"]) and not _no_gap(pair.difference["accuracy"])
     metric = "accuracy" if same or pair.difference["auroc"].value is None else "auroc"
     gap, p = pair.difference[metric], pair.tests[metric].p_holm
@@ -323,14 +297,14 @@ def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
     count = f"{units:,} {'patient' if patients else 'image'}{'' if units == 1 else 's'}"
     name = METRICS[metric].title
     interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
-    facts = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
+    result = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
     if patients and units < FEW_GROUPS:
-        return f"{names[0]} is not clearly better than {names[1]}: {facts}, too few to tell"
+        return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"
     if _no_gap(gap):
-        return f"{names[0]} and {names[1]} are alike: {facts}"
+        return f"{names[0]} and {names[1]} are alike: {result}"
     clear = p is not None and p < 1 - LEVEL and low is not None and low > 0
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-    return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {facts}{shown}"
+    return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {result}{shown}"
 
 
 def _no_gap(gap: Estimate) -> bool:
@@ -338,10 +312,10 @@ def _no_gap(gap: Estimate) -> bool:
     return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)
 
 
-def _most_telling(
+def _best_and_next(
     models: Sequence[Model], numbers: Mapping[str, Mapping[str, Estimate]], pairs: Sequence[ComparedPair]
 ) -> int:
-    """Index of the pair for the last line: the best model and the next best, or a baseline if there is no other."""
+    """The number of the pair of the best model and the next; a baseline comes last."""
 
     def height(model: Model) -> float:
         auroc, accuracy = (numbers[model.name][name].value for name in ("auroc", "accuracy"))

@@ -22,9 +22,9 @@ from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
-from vitmed.decisions.operating_points import TITLES, Fold, Folds, FoldsAuroc, asked_point, by_fold
+from vitmed.decisions.operating_points import TITLES, asked_point, target_of
+from vitmed.decisions.operating_results import Fold, Folds, FoldsAuroc, by_fold
 from vitmed.decisions.policy import DecisionPolicy
-from vitmed.decisions.reliability import FittedCalibration
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.metrics.table import METRICS
@@ -55,9 +55,9 @@ def train_folds(
 
     Args:
         train: `vitmed.train`.
-        config: the given configuration, before a plan.
-        first: arguments of `train` for the first fold; the other folds use the configuration of the first.
-        name: name of the folder that holds the folds.
+        config: before a plan.
+        first: arguments of `train` for the first fold; the other folds take its configuration.
+        name: of the folder that holds the folds.
 
     Returns:
         the folder, and the evaluation of the pooled predictions, each from a model that was not trained on the image.
@@ -73,7 +73,7 @@ def train_folds(
 
 
 def resume_folds(train: Train, folder: RunFolder, gates: dict[str, float], ui: Ui) -> tuple[RunFolder, Evaluation]:
-    """Continue interrupted folds; finished folds are not repeated.
+    """Go on with folds that were interrupted; finished folds are not repeated.
 
     Raises:
         CheckpointError: the first fold has not begun.
@@ -104,15 +104,10 @@ def _run_folds(
 
 
 def _one(
-    train: Train,
-    folder: RunFolder,
-    fold: int,
-    window: Any,
-    first: Mapping[str, Any] | None,
-    done: Sequence[RunFolder],
-    ui: Ui,
-) -> RunFolder:
-    """One fold: finished, resumed, or from the start."""
+    train: Train, folder: RunFolder, fold: int, window: Any, first: Mapping[str, Any] | None,
+    done: Sequence[RunFolder], ui: Ui,
+) -> RunFolder:  # fmt: skip
+    """One fold: finished already, resumed, or from the start."""
     name = f"fold-{fold}"
     there = attempts(folder, fold)
     for place in there:
@@ -134,7 +129,7 @@ def _one(
 
 
 def attempts(folder: RunFolder, fold: int) -> list[RunFolder]:
-    """The run folders of a fold, oldest first: `fold-1`, and `fold-1-2` if it was started again."""
+    """The run folders of a fold, the oldest first: `fold-1`, and `fold-1-2` where it was started again."""
     found = [path for path in folder.path.iterdir() if re.fullmatch(rf"fold-{fold}(-\d+)?", path.name)]
     return [RunFolder(path) for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)]
 
@@ -153,21 +148,16 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     area = metric_values(pooled)["auroc"]
     auroc = FoldsAuroc(pooled=area if math.isfinite(area) else None, mean=_mean(results, "auroc"))
     mixed = _mixing(auroc, _spread(results, "auroc"))
-    notes = [f"Pooled over {len(places)} models, one for each fold; none has seen the images that it is evaluated on."]
+    notes = [f"Pooled over {len(places)} models, one for each fold; no model has seen its test images."]
     notes += [*_decisions(folds), *mixed, *by_name([one.report.notes for one in results])]
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
-            folder.path / "test",
-            pooled,
-            title=f"{len(places)} folds of {data_folder(root).resolve().name}",
-            facts=_facts(results, pooled),
-            read=lambda path: thumbnail(root / path, first.preprocessing),
-            config=config,
-            notes=notes,
+            folder.path / "test", pooled, title=f"{len(places)} folds of {data_folder(root).resolve().name}",
+            facts=_facts(results, pooled), read=lambda path: thumbnail(root / path, first.preprocessing),
+            config=config, notes=notes, folds=folds.model_copy(update={"auroc": auroc}),
             baselines={key: pool([found[key] for found in baselines]) for key in shared},
             flow=folds_flow(saved, places, pooled, config.subgroups),
-            folds=folds.model_copy(update={"auroc": auroc}),
-        )
+        )  # fmt: skip
     for name in BY_FOLD[:2]:
         ui.say(f"{METRICS[name].title} by fold: {_spread(results, name)}")
     return Evaluation(pooled, metrics, folder.path / "test")
@@ -177,18 +167,13 @@ def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
     """The test predictions.csv of a fold. Raises CheckpointError if its best.pt was not evaluated."""
     file = find_evaluation(place, "test", saved.weights_hash, saved.policy)
     if file is None:
-        raise CheckpointError(
-            f"{place.path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {place.path}"
-        )
+        problem = f"{place.path}: has no evaluation of its best.pt on its test"
+        raise CheckpointError(problem, f"vitmed evaluate {place.path}")
     return file
 
 
 def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None], config: EvaluateConfig) -> Folds:
-    """The numbers and the policy of each fold, for the pooled report.
-
-    Args:
-        results: test results of each fold.
-    """
+    """The numbers of each fold on its test, and its policy, for the pooled report."""
     classes = results[0].classes
     asked = asked_point(config, len(classes))
     each: list[Fold] = []
@@ -199,21 +184,15 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
         numbers = {name: one.overall[name] for name in BY_FOLD}
         if one.positive_class is not None:
             numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}
-        calibration = raw if policy is None else policy.calibration
-        each.append(
-            Fold(
-                images=one.n,
-                patients=one.n_groups,
-                calibration=FittedCalibration(**calibration.model_dump(mode="json")),
-                point="default" if operating is None else operating.chosen,
-                threshold=None if operating is None else operating.threshold,
-                why="" if point is None else point.why,
-                numbers=numbers,
-            )
-        )
+        fold = Fold(
+            images=one.n, patients=one.n_groups, numbers=numbers, why="" if point is None else point.why,
+            calibration=raw if policy is None else policy.calibration,
+            point="default" if operating is None else operating.chosen,
+            threshold=None if operating is None else operating.threshold,
+        )  # fmt: skip
+        each.append(fold)
     costs = None if policies[0] is None else policies[0].operating.model_dump(mode="json")["costs"]
-    target = None if asked in ("default", "youden") else getattr(config, asked)
-    return Folds(asked=asked, target=target, costs=costs, each=each)
+    return Folds(asked=asked, target=target_of(config, asked), costs=costs, each=each)
 
 
 def _facts(results: Sequence[Results], pooled: Predictions) -> dict[str, str]:
@@ -237,11 +216,11 @@ def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
 
 
 def _decisions(folds: Folds) -> list[str]:
-    """A note on the thresholds; none if the likeliest class decides and nothing else was requested."""
+    """A note on what decides, where you asked for more than the likeliest class."""
     if folds.asked == "default":
         return []
     if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
-        return ["Each fold takes the class with the lowest expected cost, by the costs that were given."]
+        return ["Each fold predicts the class with the lowest expected cost, by the costs of the configuration."]
     thresholds = [
         "the likelier class" if fold.threshold is None else f"from {fold.threshold:.3g}" for fold in folds.each
     ]
@@ -250,14 +229,14 @@ def _decisions(folds: Folds) -> list[str]:
 
 
 def _mixing(auroc: FoldsAuroc, each: str) -> list[str]:
-    """A note if the pooled AUROC differs noticeably from those of the folds."""
+    """A note where the pooled AUROC differs from the mean of the folds."""
     pooled, mean = auroc.pooled, auroc.mean
     if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
         return []
     return [
-        f"Pooled, the AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images; pooled, "
-        "images of different models are ranked against each other, and the same probability need not mean the same "
-        "from two models. The mean of the folds shows how well one model separates the classes."
+        f"The pooled AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images. The "
+        "pooled AUROC ranks images of different models against each other, and the same probability from two models "
+        "need not mean the same. The mean of the folds shows how well one model separates the classes."
     ]
 
 

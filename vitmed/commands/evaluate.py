@@ -22,27 +22,21 @@ from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.decisions.evaluation_folder import read_split
-from vitmed.decisions.policy import notes_of
+from vitmed.decisions.policy import DecisionPolicy, notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.inference import check_finite, predict_logits
+from vitmed.models.vit import ViT
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.pdf import check_formats
-from vitmed.report.rebuild import (
-    found_with_model,
-    new_folder,
-    note_prevalence,
-    rebuild,
-    same_images,
-    with_columns,
-)
+from vitmed.report.rebuild import found_with_model, new_folder, note_prevalence, rebuild, same_images, with_columns
 from vitmed.report.run_description import describe_images, facts, is_own_split
 from vitmed.report.write import read_baselines, write_report
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 from vitmed.training.fit_policy import forward_with_scores, policy_for, score_other_images, split_scores
 from vitmed.training.prepare import check_readers
 
@@ -67,24 +61,22 @@ def evaluate(
     """Evaluate a checkpoint on a labelled split and write the report.
 
     Args:
-        checkpoint: a best.pt, last.pt or epoch_0010.pt; or a predictions.csv, whose report is then made again
-            without model or images (and so without pictures).
+        checkpoint: a best.pt, last.pt or epoch_0010.pt; or a predictions.csv: its report is made again without model,
+            images and pictures.
         data: another folder; classes are matched by name. Default: the images that the run held out.
         split: "test", "val" or "train".
-        output: folder of the report; default `<run>/<split>`, never one that is there.
-        group_regex: finds the patient in the paths of `data`; default the run's own.
-        groups: instead of it, "names", "dicom" or a CSV table; as of `train`.
-        labels: a CSV table with the class of the images in `data`; as of `train`.
+        output: a new folder for the report; default `<run>/<split>`.
+        group_regex: finds the patient in the paths of `data`; default: the expression of the run.
+        groups: instead of `group_regex`, "names", "dicom" or a CSV table; as in `train`.
+        labels: a CSV table with the class of the images in `data`; as in `train`.
         fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
-        allow_leakage: evaluate on `data` although some of it was trained on.
+        allow_leakage: evaluate on `data` even if the model was trained on some of it.
         unlike: a folder of other images, to see whether the model notices them.
-        baselines: gives the predictions of baselines for the same images; called after the model has predicted; see
-            `BASELINES`.
-        ui: where messages and progress go.
+        baselines: returns predictions of the baselines for the same images; called after the model has predicted.
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
     Raises:
-        CheckpointError, DataError, UsageError: what cannot be used. GateError: a gate not met.
+        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met.
     """
     ui = ui or Ui()
     gates = parse_gates(fail_under)
@@ -116,72 +108,68 @@ def evaluate(
         ui.warn(note)
     notes += data_notes(run) if data is None else []
     with ui.bar(f"evaluating {name}") as advance:
-        indices, logits, problems = predict_logits(
-            model,
-            saved.preprocessing,
-            read,
-            len(samples),
-            where,
-            progress=advance,
-            forward=forward_with_scores(model, policy),
-        )
-    if problems:
-        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
-    check_finite(logits, saved.path)
+        logits = _logits(model, saved, read, len(samples), policy, advance)
     if unlike is not None:
         policy = score_other_images(Path(unlike), saved, model, policy, ui)
-    shown = [samples[i] for i in indices]
     logits, columns = split_scores(logits, len(saved.classes))
-    predictions = labelled(saved.classes, shown, logits, saved.config.data.positive, chosen.columns)
+    predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
     predictions = replace(predictions, columns={**columns, **predictions.columns})
     predictions = policy.apply(predictions) if policy else predictions
-    asked = config.map_images
-    if asked is None and chosen.part in ("train", "val"):
-        asked = 0  # half a minute each time, for a report that nobody relies on
-    attention, maps = check_attention(model, saved.preprocessing, read, predictions, asked, ui)
-    others = baselines() if baselines is not None else _known_baselines(run.path / split, predictions)
+    quick = config.map_images is None and chosen.part in ("train", "val")  # maps take half a minute
+    attention, maps = check_attention(
+        model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
+    )
     own = split if is_own_split(saved, chosen) else None
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
-        ui.say(f"no comparison with the own test: {saved.path.name} is not evaluated on it yet (vitmed evaluate)")
+        ui.say(
+            f"no comparison with the test of the run: {saved.path.name} is not evaluated on it yet (vitmed evaluate)"
+        )
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
-            folder,
-            predictions,
-            title=what,
-            facts=facts(saved, what, len(samples), describe(where)),
+            folder, predictions, title=what, facts=facts(saved, what, len(samples), describe(where)),
             read=lambda path: thumbnail(root / path, saved.preprocessing),
             records=read_json_lines(run.metrics) or None,
             validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
-            internal=internal,
-            config=config,
-            notes=notes,
-            baselines=others,
-            policy=policy,
-            weights_hash=saved.weights_hash,
-            found=found_with_model(attention, known_stress(run.path, saved.weights)),
-            maps=maps,
+            internal=internal, config=config, notes=notes, policy=policy, weights_hash=saved.weights_hash,
+            baselines=baselines() if baselines is not None else _known_baselines(run.path / split, predictions),
+            found=found_with_model(attention, known_stress(run.path, saved.weights_hash)), maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
-        )
+        )  # fmt: skip
     if own == "test" and output is None and saved.path.name == run.best.name:
         _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 
 
+def _logits(
+    model: ViT, saved: Checkpoint, read: Callable[[int], np.ndarray], count: int, policy: DecisionPolicy | None,
+    progress: Callable[[int, int], None],
+) -> np.ndarray:  # fmt: skip
+    """(S, K), and the OOD score as a further column where the policy has one. Raises DataError: an unreadable image."""
+    where, forward = next(model.parameters()).device, forward_with_scores(model, policy)
+    _, logits, problems = predict_logits(
+        model, saved.preprocessing, read, count, where, progress=progress, forward=forward
+    )
+    if problems:
+        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
+    check_finite(logits, saved.path)
+    return logits
+
+
 def _write_card(run: RunFolder, card: str, ui: Ui) -> None:
-    """model_card.md, unless somebody has written in it."""
+    """Write model_card.md, unless somebody has edited it."""
     file = run.model_card
     if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
-        ui.warn(f"{file} was edited: left as it is; remove it to have a new one with these numbers")
-        return
-    write_text(file, card)
+        ui.warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
+    else:
+        write_text(file, card)
 
 
 def data_notes(run: RunFolder) -> list[str]:
     """The notes of the data check before the training, for the head of the report."""
     try:
         return [str(note) for note in json.loads(run.data_check.read_text(encoding="utf-8"))["notes"]]
-    except (OSError, ValueError, KeyError, TypeError):  # a run of before there was such a file
+    except (OSError, ValueError, KeyError, TypeError):  # an older run has no such file
         return []
 
 
@@ -191,7 +179,7 @@ def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predic
 
 
 def thumbnail(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
-    """An image for a report, (H, W, 3) uint8, at most `side` px on its longer side, in the network's window."""
+    """An image for display, (H, W, 3) uint8, no side longer than `side`; with the window of the run."""
     image = read_image(path, frame=how.frame, window=how.window)
     image.thumbnail((side, side))
     return np.asarray(image)

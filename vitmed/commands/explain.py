@@ -1,4 +1,4 @@
-"""`vitmed explain`: attention maps of a checkpoint; and the maps of an evaluation with their faithfulness."""
+"""`vitmed explain`: attention maps of a checkpoint; and the maps of an evaluation with their checks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import free_name, make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
 from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.batches import read_batches
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.explanation.attention import METHODS, attention_maps
-from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample
+from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
 from vitmed.explanation.maps import TITLES, Maps, joined
 from vitmed.explanation.results import Attention
 from vitmed.imaging.preprocessing import Preprocessing
@@ -36,14 +37,14 @@ BATCH = 16  # images to read and explain at once
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` returns.
+    """The result of `explain`.
 
     Attributes:
-        predictions: of the readable images; the others are in its `errors`.
+        predictions: of the images that could be read; its `errors` names the others.
         maps: method -> (S, h, w) float32 in 0..1, in the order of the predictions.
-        targets: (S,) the explained class of each image.
-        verdicts: method -> the verdict of the newest evaluation of the run, in words; empty without one.
-        folder: holds explain.json and a picture for each image.
+        targets: (S,) the class that is explained.
+        verdicts: method -> its verdict in the newest evaluation of the run, where there is one.
+        folder: explain.json and a picture for each image.
     """
 
     predictions: Predictions
@@ -69,14 +70,13 @@ def explain(
 
     Args:
         images, checkpoint, runs, frame: as in `predict`.
-        methods: keys of `attention.METHODS`; default all.
+        methods: keys of `attention.METHODS`; none: all of them.
         target: the class to explain; default the predicted class of each image.
-        output: new folder for the pictures and explain.json; default `explain`, or `explain-2` and so on.
-        ui: where messages and progress go.
+        output: a new folder for the pictures and explain.json; default `explain`.
 
     Raises:
-        DataError: no readable image. CheckpointError: no run, or an unusable checkpoint.
-        UsageError: an unknown method or class, or an output folder that cannot be used.
+        DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
+        UsageError: an unknown method or class, or an output that cannot be used.
     """
     ui = ui or Ui()
     for name in methods:
@@ -87,13 +87,7 @@ def explain(
         raise unknown_key("class", target, saved.classes)
     how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     named = [images] if isinstance(images, str | Path) else images
-    folder = free_name(Path(FOLDER)) if output is None else Path(output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: exists and is not empty", "name a new folder with --output")
-    for place in (Path(name) for name in named):
-        if place.is_dir() and place.resolve() != Path().resolve():
-            refuse_inside(place, folder)
-    RunFolder.probe(folder.parent)
+    folder = _new_folder(output, [Path(name) for name in named])
     predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
@@ -103,9 +97,7 @@ def explain(
     maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, targets, ui)
     if methods:
         maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in methods})
-    verdicts = known_verdicts(saved)
-    known = {name: verdicts[name] for name in maps.grids if name in verdicts}
-    found = Explanation(predictions, maps.grids, maps.targets, known, folder)
+    verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     make_folder(folder)
     with ui.bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
@@ -113,11 +105,24 @@ def explain(
             assert figure is not None
             write_bytes(folder / picture_name(i), png(figure))
             advance(i + 1, len(predictions))
+    found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder)
     write_json(folder / NUMBERS, explanation_json(found, saved.path.name))
     for name in maps.grids:
         ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
-    ui.say(f"{len(predictions):,} picture{'s' * (len(predictions) != 1)}: {folder}")
+    ui.say(f"{counted(len(predictions), 'picture')}: {folder}")
     return found
+
+
+def _new_folder(output: str | Path | None, images: Sequence[Path]) -> Path:
+    """The folder to write, outside of the folders of images. Raises UsageError where it cannot be used."""
+    folder = free_name(Path(FOLDER)) if output is None else Path(output)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+    for place in images:
+        if place.is_dir() and place.resolve() != Path().resolve():
+            refuse_inside(place, folder)
+    RunFolder.probe(folder.parent)
+    return folder
 
 
 def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:
@@ -132,16 +137,16 @@ def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.n
     return joined(parts)
 
 
-UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain the predictions"
+UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain anything"
 
 
 def picture_name(row: int) -> str:
-    """The file of an image's picture, named by row, because the image's own name may contain a patient's."""
+    """The file of a picture: named by row, because the name of an image may hold the name of a patient."""
     return f"row-{row + 1}.png"
 
 
 def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
-    """The content of explain.json, the only output that names the paths."""
+    """The content of explain.json, the only file with the paths."""
     p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
     rows = [
         {
@@ -166,7 +171,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
 
 
 def known_verdicts(saved: Checkpoint) -> dict[str, str]:
-    """Method -> the verdict of the newest report on maps of these weights; the test goes before validation."""
+    """Method -> the verdict in the newest report on these weights, test before validation."""
     files = sorted(
         saved.path.parent.glob("*/metrics.json"),
         key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
@@ -191,14 +196,11 @@ def check_attention(
     images: int | None,
     ui: Ui,
 ) -> tuple[Attention | None, Maps | None]:
-    """Check the maps of an evaluation: a verdict on each method, and the maps of some images for the figure.
+    """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
 
     Args:
         read: row of the predictions -> (S, S, C) uint8.
-        images: how many images to check; None: as many as take some seconds; 0: no maps at all.
-
-    Returns:
-        the verdicts and the maps; None and None without maps.
+        images: how many to check; None: as many as take some seconds; 0: neither checks nor maps.
     """
     if images == 0 or not len(predictions):
         return None, None
@@ -207,15 +209,14 @@ def check_attention(
     maps = attention_maps(model, preprocessing, pictures, predictions.predicted[shown], shown)
     count = affordable(model) if images is None else images
     if images is None and count < FEW <= len(predictions):
-        slow = "a check would take minutes on this machine; --map-images 8 asks for it"
-        found = check_maps(model, preprocessing, np.empty((0, 0, 0, 0), np.uint8), np.empty(0, int))
-        return found.model_copy(update={"reason": slow, "drawn": ""}), maps
+        slow = "it would take minutes on this machine; --map-images 8 does it"
+        return unchecked(model, 0).model_copy(update={"reason": slow, "drawn": ""}), maps
     rows, units, drawn = sample(known_labels(predictions), predictions.groups, count)
     with ui.bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
-    verdicts = "; ".join(f"{part.title} {part.verdict}" for part in found.methods.values())
-    ui.say(f"attention maps: {verdicts or f'not checked: {found.reason}'}")
+    verdicts = [f"{part.title} {part.verdict}" for part in found.methods.values()]
+    ui.say("attention maps: " + ("; ".join(verdicts) or f"not checked: {found.reason}"))
     return found.model_copy(update={"drawn": drawn}), maps
 
 

@@ -38,15 +38,15 @@ def predict(
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> Predictions:
-    """Classify images with a checkpoint, preprocessed as when it was trained.
+    """Classify images with a checkpoint and its preprocessing.
 
     Args:
-        images: files, folders (searched below) and glob patterns.
+        images: files, folders (searched with their subfolders) and glob patterns.
         checkpoint: default the best checkpoint of the newest run in `runs`.
-        frame: which frame of files that have several, from 0; default the run's own.
+        frame: the frame of files with several, from 0; default: the frame of the run.
 
     Returns:
-        the predictions, paths as given; what could not be read stands in `errors`.
+        the predictions, paths as given; `errors` names the files that could not be read.
 
     Raises:
         DataError: nothing to predict. CheckpointError: no run, or a checkpoint that cannot be used.
@@ -62,36 +62,25 @@ def predict(
     if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
         ui.warn(f"{flat:,} images have 8 bits and are not windowed; the model was trained on deeper ones")
 
-    def read(index: int) -> np.ndarray:
-        return preprocessing.read(paths[index])
-
+    forward = forward_with_scores(model, saved.policy)
     with ui.bar("predicting") as advance:
         indices, logits, problems = predict_logits(
-            model,
-            preprocessing,
-            read,
-            len(paths),
-            where,
-            progress=advance,
-            forward=forward_with_scores(model, saved.policy),
-        )
+            model, preprocessing, lambda i: preprocessing.read(paths[i]), len(paths), where,
+            progress=advance, forward=forward,
+        )  # fmt: skip
     check_finite(logits, saved.path)
     logits = logits if len(indices) else np.empty((0, len(saved.classes)), np.float32)
     logits, columns = split_scores(logits, len(saved.classes))
+    names, errors = [path.as_posix() for path in paths], sorted(problems.items())
     predictions = Predictions(
-        classes=saved.classes,
-        paths=tuple(paths[i].as_posix() for i in indices),
-        groups=None,
-        labels=None,
-        logits=logits,
-        errors=tuple((paths[i].as_posix(), problem) for i, problem in sorted(problems.items())),
-        columns=columns,
-    )
+        classes=saved.classes, paths=tuple(names[i] for i in indices), groups=None, labels=None, logits=logits,
+        errors=tuple((names[i], problem) for i, problem in errors), columns=columns,
+    )  # fmt: skip
     return saved.policy.apply(predictions) if saved.policy else predictions
 
 
 def _is_flat(path: Path) -> bool:
-    """Whether an image has 8 bits; what cannot be read is reported later."""
+    """Whether an image has 8 bits; an unreadable image is reported later."""
     try:
         return not read_header(path).needs_window
     except DataError:
@@ -99,22 +88,20 @@ def _is_flat(path: Path) -> bool:
 
 
 def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
-    """The named checkpoint, or the newest run's best, which is then named in a message."""
+    """The named checkpoint, or the best one of the newest run; a message then says which."""
     if checkpoint is not None:
         return load_checkpoint(checkpoint)
     newest = RunFolder.newest(runs)
     if newest is None:
-        raise CheckpointError(
-            f"{runs}: no run with a best.pt is there",
-            "vitmed train DIR first, or say where: --runs FOLDER, --checkpoint FILE",
-        )
+        fix = "vitmed train DIR first, or name a place: --runs FOLDER, --checkpoint FILE"
+        raise CheckpointError(f"{runs}: no run with a best.pt is there", fix)
     saved = load_checkpoint(newest.best)
     ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved
 
 
 def list_images(names: Sequence[str | Path]) -> list[Path]:
-    """Files as named, folders searched below, patterns expanded; in that order. Raises DataError for nothing."""
+    """Files, images in folders and their subfolders, and matches of patterns. Raises DataError without any."""
     found: list[Path] = []
     for name in names:
         path = Path(name)

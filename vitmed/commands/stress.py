@@ -1,27 +1,30 @@
-"""`vitmed stress`: a checkpoint -> what it loses when its images get worse."""
+"""`vitmed stress`: a checkpoint -> what it loses when its images are corrupted."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
-from vitmed.checks.evaluation_images import ImageRequest, choose_samples
+from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
 from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.batches import in_threads
 from vitmed.data.samples import Sample, labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
 from vitmed.explanation.results import Robustness
-from vitmed.explanation.robustness import FOLDER, NUMBERS, judge
+from vitmed.explanation.robustness import FOLDER, NUMBERS, measure_robustness
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
@@ -30,14 +33,14 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 
 
 @dataclass(frozen=True)
 class Stress:
-    """What a stress test gave: the numbers (what stress.json holds) and the folder."""
+    """The numbers of a stress test, as stress.json holds them, and its folder."""
 
     content: Robustness
     folder: Path
@@ -60,20 +63,19 @@ def stress(
     allow_leakage: bool = False,
     ui: Ui | None = None,
 ) -> Stress:
-    """Judge a checkpoint on the images of a split as they are, and made worse in several ways and strengths.
+    """Evaluate a checkpoint on the images of a split, clean and corrupted in several ways and strengths.
 
     Args:
         checkpoint: a best.pt, last.pt or epoch_0010.pt, or a run folder.
         data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
-        output: default `<run>/stress`, never one that is there.
-        images: at most so many, a stratified sample.
-        corruptions: keys of `corruption.CORRUPTIONS`; none: all of them.
+        output: a new folder; default `<run>/stress`.
+        images: the most images, a stratified sample.
+        corruptions: keys of `CORRUPTIONS`; none: all of them.
         resamples: bootstrap resamples behind the intervals.
-        seed: of the sample, of the corruptions and of the resamples.
-        ui: where messages and progress go.
+        seed: of the sample, the corruptions and the resamples.
 
     Raises:
-        CheckpointError, DataError, UsageError: what cannot be used.
+        CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
     ui = ui or Ui()
     for name in corruptions:
@@ -82,9 +84,8 @@ def stress(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     if images < 1 or resamples < 0 or seed < 0:
-        raise UsageError(
-            f"--images {images}, --resamples {resamples}, --seed {seed}", "one image or more, none below 0"
-        )
+        given = f"--images {images}, --resamples {resamples}, --seed {seed}"
+        raise UsageError(given, "--images is 1 or more, the others are 0 or more")
     saved = load_checkpoint(checkpoint)
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
@@ -96,70 +97,74 @@ def stress(
     decoded, problems = _decode(saved.preprocessing, chosen.root, [chosen.samples[i] for i in asked], ui)
     if problems:
         if len(problems) == len(asked):
-            raise DataError(
-                "\n".join(sorted(problems.values())[:10]), "restore these files, or name others with --data"
-            )
+            lines = "\n".join(sorted(problems.values())[:10])
+            raise DataError(lines, "restore these files, or name others with --data")
         ui.warn(f"{len(problems):,} of {len(asked):,} images cannot be read and are left out, such as:")
         ui.warn(next(iter(problems.values())))
     rows = [row for i, row in enumerate(asked) if i not in problems]  # where each stands among the samples
-    samples = [chosen.samples[row] for row in rows]
     names, skipped = _applicable(list(corruptions) or list(CORRUPTIONS), saved.preprocessing.channels, decoded)
-    model = saved.model().to(pick_device(device))
-
-    def predicted(read: Callable[[int], np.ndarray], advance: Callable[[int], None]) -> Predictions:
-        where = next(model.parameters()).device
-        _, logits, _ = predict_logits(
-            model, saved.preprocessing, read, len(samples), where, progress=lambda done, total: advance(done)
-        )
-        check_finite(logits, saved.path)
-        predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
-        return predictions if saved.policy is None else saved.policy.apply(predictions)
-
     what, _ = describe_images(saved, chosen)
     ui.say(
-        f"{what}: {len(samples):,} of {len(chosen.samples):,} images, {len(names)} corruptions of 5 strengths, "
-        f"{(1 + 5 * len(names)) * len(samples):,} passes"
+        f"{what}: {len(rows):,} of {len(chosen.samples):,} images, {len(names)} corruptions of 5 strengths, "
+        f"{(1 + 5 * len(names)) * len(rows):,} passes"
     )
-    corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
-    with ui.bar("judging corrupted images") as advance:
-        total, done = (1 + 5 * len(names)) * len(samples), 0
-        start = time.perf_counter()
-        clean = predicted(lambda i: saved.preprocessing.fit(decoded[i]), lambda n: advance(n, total))
-        if len(samples) and names:
-            minutes = (time.perf_counter() - start) * 5 * len(names) / 60
-            ui.say(f"about {max(1, round(minutes))} minute{'s' * (round(minutes) > 1)} (--images takes fewer)")
-        for name in names:
-            for strength in range(1, 6):
-                done += len(samples)
-
-                def read(i: int, name: str = name, strength: int = strength) -> np.ndarray:
-                    return saved.preprocessing.fit(corrupt(decoded[i], name, strength, (seed, rows[i])))
-
-                corrupted[name].append(predicted(read, lambda n, before=done: advance(before + n, total)))  # type: ignore[misc]
-    content = judge(clean, corrupted, resamples, seed)
+    clean, corrupted = _predict_all(saved, chosen, decoded, rows, names, seed, pick_device(device), ui)
+    found = measure_robustness(clean, corrupted, resamples, seed)
     unread = [f"{len(problems):,} images could not be read and are not counted."] if problems else []
-    content = content.model_copy(
-        update={
-            "what": what,
-            "checkpoint": saved.path.name,
-            "weights_sha256": saved.weights_hash,
-            "images_of": len(chosen.samples),
-            "unreadable": len(problems),
-            "seed": seed,
-            "image_size": saved.preprocessing.image_size,
-            "notes": [*chosen.notes, *content.notes, *unread],
-            "skipped": skipped,
-        }
-    )
+    about = {
+        "what": what, "checkpoint": saved.path.name, "weights_sha256": saved.weights_hash,
+        "images_of": len(chosen.samples), "unreadable": len(problems), "seed": seed, "skipped": skipped,
+        "image_size": saved.preprocessing.image_size, "notes": [*chosen.notes, *found.notes, *unread],
+    }  # fmt: skip
+    content = found.model_copy(update=about)
     make_folder(folder)
     figure = stress_curves(content)
     if figure is not None:
         write_bytes(folder / CURVES, png(figure))
+        samples = [chosen.samples[row] for row in rows]
         write_bytes(folder / SAMPLES, png(stress_samples(_pictures(decoded, samples, content, rows, seed))))
     write_json(folder / NUMBERS, content.to_dict())
     ui.say(content.verdict)
     ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
     return Stress(content, folder)
+
+
+def _predict_all(
+    saved: Checkpoint, chosen: EvaluationImages, images: Sequence[Image.Image], rows: Sequence[int],
+    names: Sequence[str], seed: int, device: torch.device, ui: Ui,
+) -> tuple[Predictions, dict[str, list[Predictions]]]:  # fmt: skip
+    """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5.
+
+    Args:
+        images: decoded; rows: where each stands among the chosen samples.
+    """
+    model, how, samples = saved.model().to(device), saved.preprocessing, [chosen.samples[row] for row in rows]
+    passes = [(name, strength) for name in names for strength in range(1, 6)]
+    total, start = (1 + len(passes)) * len(rows), time.perf_counter()
+
+    def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
+        progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
+        _, logits, _ = predict_logits(model, how, lambda i: how.fit(change(i)), len(rows), device, progress=progress)
+        check_finite(logits, saved.path)
+        predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
+        return predictions if saved.policy is None else saved.policy.apply(predictions)
+
+    corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
+    with ui.bar("evaluating corrupted images") as advance:
+        clean = predicted(0, lambda i: images[i])
+        if rows and names:
+            minutes = max(1, round((time.perf_counter() - start) * len(passes) / 60))
+            ui.say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
+        for number, (name, strength) in enumerate(passes, 1):
+            change = partial(_corrupted, images, rows, name, strength, seed)
+            corrupted[name].append(predicted(number, change))
+    return clean, corrupted
+
+
+def _corrupted(
+    images: Sequence[Image.Image], rows: Sequence[int], name: str, strength: int, seed: int, i: int
+) -> Image.Image:
+    return corrupt(images[i], name, strength, (seed, rows[i]))
 
 
 def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
@@ -199,7 +204,7 @@ def _decode(
 
 
 def _applicable(names: Sequence[str], channels: int, images: Sequence[Image.Image]) -> tuple[list[str], dict[str, str]]:
-    """Which corruptions say something of these images, and key -> why not of the others."""
+    """The corruptions that change these images, and key -> why the others are left out."""
     reason = "the network sees grey" if channels < 3 else "the images are grey" if all(map(is_grey, images)) else None
     skipped = {name: f"needs colour, and {reason}" for name in names if CORRUPTIONS[name].colour and reason is not None}
     return [name for name in names if name not in skipped], skipped

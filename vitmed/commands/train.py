@@ -22,6 +22,7 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
+from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.decisions.operating_points import asked_point
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
@@ -29,6 +30,7 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
+from vitmed.report.write import REPORT
 from vitmed.training.checkpoint import find_paths, load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
@@ -182,11 +184,18 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
     run.check_unchanged(checkpoint.hashes)
     run.resume_from(folder, checkpoint)
-    if run.finished and any(folder.path.glob("test*/report.html")):
+    if run.finished and _is_evaluated(folder):
         raise UsageError(
             f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
         )
     return run
+
+
+def _is_evaluated(run: RunFolder) -> bool:
+    """Whether a report holds the test of the weights in best.pt."""
+    best = load_checkpoint(run.best)
+    file = find_evaluation(run, "test", best.weights_hash, best.policy)
+    return file is not None and file.with_name(REPORT).is_file()
 
 
 def folder_to_resume(path: Path, name: str | None, changes: Iterable[str], allowed: Mapping[str, str]) -> RunFolder:

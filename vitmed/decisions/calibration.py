@@ -23,11 +23,10 @@ LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
 
 
 class Calibration(Stored):
-    """calibrated logits = scale * logits + bias, class by class.
+    """calibrated logits = scale * logits + bias, K numbers each; every scale is above 0.
 
     Attributes:
         method: "none", "temperature" (one scale for all, no bias) or "vector".
-        scale, bias: K numbers each; every scale is above 0.
         note: what a reader must know about the fit; "" if nothing.
     """
 
@@ -39,7 +38,7 @@ class Calibration(Stored):
     @model_validator(mode="after")
     def _fits(self) -> Calibration:
         if len(self.scale) != len(self.bias) or not all(value > 0 for value in self.scale):
-            raise ValueError(f"scale {self.scale} and bias {self.bias} are not those of a calibration")
+            raise ValueError(f"scale {self.scale} and bias {self.bias} do not form a calibration")
         return self
 
     @classmethod
@@ -48,7 +47,7 @@ class Calibration(Stored):
         return cls(method="none", scale=(1.0,) * classes, bias=(0.0,) * classes, note=note)
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
-        """(S, K) -> (S, K) float32; the very same bits where the method is none."""
+        """(S, K) -> (S, K) float32; unchanged where the method is none."""
         if self.method == "none":
             return logits.astype(np.float32, copy=False)
         return (logits.astype(np.float64) * self.scale + self.bias).astype(np.float32)
@@ -58,9 +57,9 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Cali
     """The calibration with the lowest log loss on validation.
 
     If validation is too small or uniform (fewer than 50 images, one class alone, logits that do not differ), the logits
-    stay as they are and the note gives the reason. If validation holds hardly an error, the loss falls without end as
-    the temperature goes to 0; the temperature then stops where the mean confidence is (n + 1) / (n + 2), Laplace's rule
-    of succession: n images without an error support no more.
+    stay as they are and the note gives the reason. If validation has almost no errors, the loss keeps falling as the
+    temperature goes to 0; the temperature then stops where the mean confidence is (n + 1) / (n + 2), Laplace's rule of
+    succession: n images without an error support no more.
 
     Args:
         logits: (S, K), as the network gives them; labels: (S,) int64.
@@ -69,7 +68,7 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Cali
     size, classes = logits.shape
     counts = np.bincount(labels, minlength=classes)
     if method == "none":
-        return Calibration.none(classes, "none was asked for")
+        return Calibration.none(classes, "switched off")
     if size < FEWEST:
         why = f"{counted(size, 'validation image')} {'is' if size == 1 else 'are'} too few to fit a calibration"
         return Calibration.none(classes, f"{why} (at least {FEWEST})")
@@ -97,16 +96,16 @@ def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:
     most = float(brentq(too_sure, LOWEST, HIGHEST)) if too_sure(LOWEST) < 0 < too_sure(HIGHEST) else HIGHEST
     note = ""
     if slope(LOWEST) >= 0:
-        scale, note = LOWEST, "the logits say nothing of the truth, so they were made as flat as is allowed"
+        scale, note = LOWEST, "the logits do not predict the label, so they were made as flat as possible"
     elif slope(most) <= 0:
-        scale, note = most, "validation holds hardly an error, so it cannot show how sure the model may be; bounded"
+        scale, note = most, "validation has almost no errors and cannot show how confident the model may be; bounded"
     else:
         scale = float(brentq(slope, LOWEST, most, xtol=1e-12))
     return Calibration(method="temperature", scale=(scale,) * classes, bias=(0.0,) * classes, note=note)
 
 
 def _vector(logits: np.ndarray, labels: np.ndarray) -> Calibration:
-    """Log loss plus a pull of one image's weight towards temperature scaling, so that a minimum always exists."""
+    """Log loss plus a penalty (of one image's weight) on the distance from temperature scaling, so a minimum exists."""
     from scipy.optimize import minimize
 
     size, classes = logits.shape

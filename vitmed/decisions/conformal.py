@@ -1,13 +1,13 @@
-"""Sets of classes that hold the truth with a chosen probability, however good the model is (split conformal).
+"""Prediction sets: classes that include the true one with a chosen probability, for any model (split conformal).
 
 The score of an image is 1 - the probability of its true class (LAC: Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114
 (2019) 223), with a threshold of its own for each class (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). Where
 patients are known, each counts once, its images sharing its weight (Lee, Barber & Willett, arXiv 2306.06342, HCP).
 
-What is guaranteed: of images of one class, one from each new patient of the same kind as those of validation, at least
-the chosen share have the truth in their set, on average over validation sets. What is not: that for one patient, for a
-subgroup, for another hospital, or for one certain validation set; and it holds only nearly, since validation also chose
-the epoch and the calibration.
+Guaranteed: if you take one image of a class from each new patient of the same population as validation, at least the
+chosen share of these images have the true class in their set, on average over validation sets. Not guaranteed: the same
+for one patient, a subgroup, another hospital or one particular validation set. The guarantee is approximate, because
+validation also chose the epoch and the calibration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN = 30  # classes whose coverage and set size the report shows
 
 
 class SetNumbers(Frozen):
-    """Of `n` images: how often the set holds the truth, how many classes it has, and how often it has only one."""
+    """How often the sets of `n` images hold the truth, how many classes they have, and how often a single one."""
 
     n: int
     coverage: Estimate
@@ -35,12 +35,9 @@ class SetNumbers(Frozen):
 
 
 class ClassSets(SetNumbers):
-    """The sets of the images of one class.
+    """The sets of the images of one class; `least` is the probability from which the class belongs to a set.
 
-    Attributes:
-        least: from which probability the class belongs to a set.
-        calibrated_on: patients (or images) of validation.
-        promised: False where these are too few for a promise.
+    `calibrated_on` counts patients (or images) of validation; `promised` is False where they are too few.
     """
 
     least: float
@@ -52,11 +49,10 @@ class PredictionSets(Frozen):
     """How often the sets hold the truth, and how large they are.
 
     Attributes:
-        asked: how often they are to hold the truth.
-        by: "patient" or "image".
-        per_class: of the first `SHOWN` classes.
+        asked: the coverage that was asked for, `by` "patient" or "image".
+        per_class: the first `SHOWN` classes.
         sizes: how many images have a set of 0, 1, 2, ... classes.
-        without: classes for which nothing is promised.
+        without: classes without a guarantee.
     """
 
     asked: float
@@ -73,11 +69,11 @@ class SetThresholds(Stored):
 
     Attributes:
         coverage: how often the set is to hold the truth.
-        by: "patient" or "image", the unit of the promise.
-        note: what a reader must know about the promise; "" if nothing.
+        by: "patient" or "image", the unit of the guarantee.
+        note: what a reader must know about the guarantee; "" if nothing.
         least: K probabilities, one threshold for each class.
         units: K counts of patients or images behind the thresholds.
-        without: names of the classes for which nothing is promised.
+        without: classes without a guarantee.
     """
 
     coverage: float
@@ -89,11 +85,11 @@ class SetThresholds(Stored):
 
 
 def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
-    """Choose the thresholds; None where validation has too few images for any promise.
+    """Choose the thresholds; None where validation has too few images for any guarantee.
 
-    By patient where they are known and there are enough of them, coverage / (1 - coverage) or more; else by image, and
-    the note gives the reason. A class with too few patients of its own takes the threshold of all classes together, and
-    nothing is promised for it alone.
+    The unit is the patient where patients are known and there are at least coverage / (1 - coverage) of them; else the
+    image, and the note gives the reason. A class with too few patients takes the threshold of all classes together, and
+    has no guarantee of its own.
 
     Args:
         validation: calibrated, with labels.
@@ -106,26 +102,20 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
     if validation.groups is None:
         by = "image"
     elif pooled is None:
-        note = (
-            f"validation has {len(np.unique(units))} patients, too few to promise {coverage:g} for new ones; so it "
-            "holds for new images of the same patients at best"
-        )
+        few = f"validation has {len(np.unique(units))} patients, too few to guarantee {coverage:g} for new patients"
+        note = f"{few}; the guarantee holds for new images of the same patients at best"
         by, units = "image", np.arange(len(labels))
         pooled = least_probability(true, units, coverage)
     if pooled is None:
         return None
-    least: list[float] = []
-    counts, without = [], []
-    for c, name in enumerate(validation.classes):
-        chosen = labels == c
-        own = least_probability(true[chosen], units[chosen], coverage)
-        counts.append(len(np.unique(units[chosen])))
-        if own is None:
-            without.append(name)
-        least.append(pooled if own is None else own)
+    rows = [labels == c for c in range(len(validation.classes))]
+    own = [least_probability(true[chosen], units[chosen], coverage) for chosen in rows]
     return SetThresholds(
-        coverage=coverage, by=by, note=note, least=tuple(least), units=tuple(counts), without=tuple(without)
-    )
+        coverage=coverage, by=by, note=note,
+        least=tuple(pooled if least is None else least for least in own),
+        units=tuple(len(np.unique(units[chosen])) for chosen in rows),
+        without=tuple(name for name, least in zip(validation.classes, own, strict=True) if least is None),
+    )  # fmt: skip
 
 
 def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:
@@ -157,7 +147,7 @@ def prediction_sets(predictions: Predictions, fitted: SetThresholds) -> np.ndarr
 def report_sets(
     predictions: Predictions, fitted: SetThresholds | None, config: EvaluateConfig
 ) -> PredictionSets | None:
-    """How often the sets hold the truth, and how large they are, in all and by class. None where nothing was fitted."""
+    """How often the sets hold the truth, and how large they are, in all and by class; None without thresholds."""
     if fitted is None:
         return None
     labels, boot = known_labels(predictions), Bootstrap.of(predictions, config.resamples)
@@ -169,29 +159,16 @@ def report_sets(
     whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([of, of * sizes[:, None]], axis=1)))
 
     def numbers(i: int) -> SetNumbers:
-        n = whole[0][i]
-        return SetNumbers(
-            n=int(n),
-            coverage=boot.proportion(held, of[:, i]),
-            size=boot.estimate(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i])),
-            single=boot.proportion(single, of[:, i]),
-        )
+        n, coverage, alone = whole[0][i], boot.proportion(held, of[:, i]), boot.proportion(single, of[:, i])
+        size = boot.estimate(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i]))
+        return SetNumbers(n=int(n), coverage=coverage, size=size, single=alone)
 
-    per_class = {
-        name: ClassSets(
-            **dict(numbers(1 + c)),
-            least=fitted.least[c],
-            calibrated_on=fitted.units[c],
-            promised=name not in fitted.without,
-        )
-        for c, name in enumerate(shown)
-    }
+    def of_class(c: int, name: str) -> ClassSets:
+        own, promised = dict(numbers(1 + c)), name not in fitted.without
+        return ClassSets(**own, least=fitted.least[c], calibrated_on=fitted.units[c], promised=promised)
+
     return PredictionSets(
-        asked=fitted.coverage,
-        by=fitted.by,
-        note=fitted.note,
-        overall=numbers(0),
-        per_class=per_class,
-        sizes=np.bincount(sizes, minlength=1).tolist() if len(sizes) else [],
-        without=list(fitted.without),
-    )
+        asked=fitted.coverage, by=fitted.by, note=fitted.note, overall=numbers(0),
+        per_class={name: of_class(c, name) for c, name in enumerate(shown)},
+        sizes=np.bincount(sizes, minlength=1).tolist() if len(sizes) else [], without=list(fitted.without),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The folder of an evaluation read back: predictions.csv as its decision policy decided, and metrics.json beside it."""
+"""Reads the folder of an evaluation: predictions.csv with its decision policy, and metrics.json beside it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ import numpy as np
 from vitmed.core.aliases import HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
-from vitmed.decisions.operating_points import Folds, by_fold
+from vitmed.decisions.operating_results import Folds, by_fold
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.metrics.predictions import Predictions
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What an evaluation left behind.
-
-    Attributes:
-        predictions: calibrated and decided as in its report.
-        policy: the decision policy of the report; None where there was none.
-        metrics: the content of metrics.json; {} where there is no such file.
+    """An evaluation: predictions, calibrated and decided as in its report; its decision policy; and what metrics.json
+    holds, {} where there is no such file.
     """
 
     predictions: Predictions
@@ -41,44 +37,43 @@ class Evaluated:
 def read_evaluation(file: Path) -> Evaluated:
     """A predictions.csv with the positive class and the decision policy of the metrics.json beside it.
 
-    The table of a baseline takes the positive class alone: the policy is that of the model.
+    The table of a baseline takes the positive class alone: the policy belongs to the model.
 
     Raises:
         DataError: a file cannot be used, or the two do not belong together.
     """
-    metrics = read_metrics(file.with_name(NUMBERS))
+    beside = file.with_name(NUMBERS)
+    metrics = read_metrics(beside)
     if not metrics:
         return Evaluated(Predictions.from_csv(file, labelled=True), None, metrics)
     of_model = not file.name.startswith(BASELINE)
-    policy = _policy_of(file.with_name(NUMBERS), metrics) if of_model else None
+    policy = _policy_of(beside, metrics) if of_model else None
 
     def calibrate(read: Predictions) -> Predictions:
-        if policy is None or read.classes == tuple(metrics["classes"]):
-            return read if policy is None else policy.calibrate(read)
+        assert policy is not None
+        if read.classes == tuple(metrics["classes"]):
+            return policy.calibrate(read)
         raise DataError(
-            f"{file.with_name(NUMBERS)}: has the classes {metrics['classes']}, the table beside it "
-            f"{list(read.classes)}",
-            "bring the columns of the table into that order, or move metrics.json away to go without it",
+            f"{beside}: has the classes {metrics['classes']}, the table beside it {list(read.classes)}",
+            "put the columns of the table in the order of metrics.json, or move metrics.json away",
         )
 
     old = "judgement" in metrics["report"]  # the logits of 0.1.0 are calibrated
     pooled = of_model and bool(metrics.get("folds"))
-    try:
-        folds = Folds.model_validate(metrics["folds"]) if pooled else None
-    except ValueError:
-        raise _no_report(file.with_name(NUMBERS)) from None
-    predictions = Predictions.from_csv(
-        file, labelled=True, as_decided=pooled, calibrate=None if old or policy is None else calibrate
-    )
+    convert = None if old or policy is None else calibrate
+    predictions = Predictions.from_csv(file, labelled=True, as_decided=pooled, calibrate=convert)
     if old and policy is not None:
         calibrate(predictions)
         known = policy.calibration
         raw = (predictions.logits.astype(np.float64) - known.bias) / known.scale
         predictions = replace(predictions, logits=raw)
-    if pooled and not by_fold(folds):
-        predictions = replace(predictions, decided=None)
+    try:
+        if pooled and not by_fold(Folds.model_validate(metrics["folds"])):
+            predictions = replace(predictions, decided=None)
+    except ValueError:
+        raise _no_report(beside) from None
     if metrics["positive_class"] not in (None, *predictions.classes):
-        raise _no_report(file.with_name(NUMBERS))
+        raise _no_report(beside)
     predictions = replace(predictions, positive=metrics["positive_class"])
     return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
 
@@ -109,19 +104,19 @@ def _policy_of(file: Path, metrics: Mapping[str, Any]) -> DecisionPolicy | None:
 
 
 def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None) -> Path | None:
-    """The predictions.csv of an evaluation of these very weights on a split of the run; None where there is none.
+    """The predictions.csv of an evaluation of these weights on a split of the run; None where there is none.
 
     Args:
-        split: "val" or "test": the folders `test`, `test-2`, ... are looked at.
-        weights_hash: of the weights; None: not known.
-        policy: of the weights; what 0.1.0 evaluated is recognised by it.
+        split: "val" or "test": the search covers the folders `test`, `test-2`, ...
+        weights_hash: None: not known.
+        policy: of the weights; it identifies an evaluation of 0.1.0.
     """
     for folder in run.evaluations(split):
         try:
             metrics = read_metrics(folder / NUMBERS)
             who = (metrics.get("flow") or {}).get("judged") or {"split": split}
             found = who["split"] == split and is_of(metrics, weights_hash, policy)
-        except (DataError, KeyError, TypeError):  # a folder of somebody else
+        except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
             continue
         if found and (folder / PREDICTIONS).is_file():
             return folder / PREDICTIONS
@@ -131,7 +126,7 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
 def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:
     """Whether a metrics.json is of these weights.
 
-    A file of 0.1.0 states no hash; its out-of-distribution score, else its calibration, must be that of the policy.
+    A file of 0.1.0 states no hash; its out-of-distribution score, or else its calibration, must equal the policy's.
     """
     if not metrics or metrics.get("weights_hash") is not None:
         return bool(metrics) and metrics["weights_hash"] == weights_hash
@@ -164,8 +159,7 @@ def validation_of(
     file = find_evaluation(run, "val", weights_hash, policy)
     if file is None:
         raise UsageError(
-            f"{run.path / 'val' / PREDICTIONS}: is not there or not of {checkpoint.name}, and thresholds and "
-            "calibration are chosen on it",
+            f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it",
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
     return replace(read_evaluation(file).predictions.undecided(), positive=positive)

@@ -1,25 +1,23 @@
-"""Operating points: from which probability an image is predicted positive; chosen on validation, evaluated elsewhere.
+"""Operating points: from which probability an image is predicted positive; chosen on validation.
 
-Of two classes a point is a threshold. Of more, a matrix of costs decides instead, by the lowest expected cost of the
-calibrated probabilities (Elkan, IJCAI 2001, equation 1). A threshold lies in the middle between two neighbouring
-probabilities of validation, so that it does not depend on the last digit of one.
+Two classes have a threshold. More classes have a matrix of costs: the class with the lowest expected cost of the
+calibrated probabilities is predicted (Elkan, IJCAI 2001, equation 1). A threshold lies in the middle between two
+neighbouring probabilities of validation, so that it does not depend on the last digit of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import JsonValue
+from pydantic import JsonValue, PlainSerializer
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.frozen import Frozen, Names, Numbers, Stored
 from vitmed.core.text import counted
-from vitmed.decisions.reliability import FittedCalibration
-from vitmed.metrics.bootstrap import Bootstrap, ratio
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.evaluation import class_shares
 from vitmed.metrics.intervals import Units, share_ratio
@@ -28,8 +26,8 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import known_labels
 
-FEW = 10  # positive or negative images, or patients, below which what validation promises is worth little
-MOST_SHOWN = 6  # classes of which an example of a matrix is shown
+FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
+MOST_SHOWN = 6  # classes for which a message shows an example of a matrix
 
 
 class Counts(Frozen):
@@ -41,21 +39,8 @@ class Counts(Frozen):
     tn: int
 
 
-class Rates(Frozen):
-    """What decisions at a threshold reach."""
-
-    sensitivity: Estimate
-    specificity: Estimate
-    ppv: Estimate
-    npv: Estimate
-    f1: Estimate
-    lr_plus: Estimate
-    lr_minus: Estimate
-    counts: Counts
-
-
 class Reached(Frozen):
-    """What decisions reach: the rates of two classes, and where costs were given what they cost (see `spent`)."""
+    """What decisions reach: the rates of two classes (see `rates`), and their cost where costs are given."""
 
     sensitivity: Estimate | None = None
     specificity: Estimate | None = None
@@ -70,106 +55,38 @@ class Reached(Frozen):
     accuracy: Estimate | None = None
 
 
-class OperatingPoint(Frozen):
-    """One operating point.
-
-    Attributes:
-        promised: what validation gave; None where it gave nothing.
-        threshold: None where the likelier class decides, or the lowest expected cost.
-        asked: what was to be reached.
-        why: why the point could not be chosen; "" where it could.
-        reached: on the evaluated images; None where the point could not be chosen.
-    """
-
-    title: str
-    promised: Rates | None = None
-    threshold: float | None
-    asked: float | str | list[list[float]] | None
-    why: str
-    reached: Reached | None
-
-
-class OperatingPoints(Frozen):
-    """Every operating point by its key in `TITLES`, and which is `chosen`: it decides.
-
-    Attributes:
-        positive: the positive class; None of more than two classes.
-        by_fold: of pooled folds, the threshold of each.
-    """
-
-    positive: str | None
-    chosen: str
-    threshold: float | None
-    points: dict[str, OperatingPoint]
-    notes: list[str]
-    by_fold: list[float | None] | None = None
-
-
-class Fold(Frozen):
-    """What one fold is: its calibration, the key of the point that decides, and its numbers.
-
-    Attributes:
-        patients: None where they are unknown.
-        why: why another point than the one that was asked for decides; "" where it does not.
-    """
-
-    images: int
-    patients: int | None
-    calibration: FittedCalibration
-    point: str
-    threshold: float | None
-    why: str
-    numbers: dict[str, Estimate]
-
-
-class FoldsAuroc(Frozen):
-    """AUROC of the pooled images, and the mean over the folds; None where undefined."""
-
-    pooled: float | None
-    mean: float | None
-
-
-class Folds(Frozen):
-    """Pooled folds.
-
-    Attributes:
-        asked: key of the operating point that was asked for; target: what it is to reach; costs: the matrix.
-    """
-
-    asked: str
-    target: float | str | list[list[float]] | None
-    costs: list[list[float]] | None
-    each: list[Fold]
-    auroc: FoldsAuroc | None = None
-
-
 class PolicyPoint(Stored):
-    """A threshold.
+    """One operating point as it was chosen.
 
     Attributes:
-        threshold: probability of the positive class from which an image is predicted positive; None: the likeliest
-            class is predicted.
-        asked: what the point is to reach, such as a sensitivity of 0.95; None if nothing.
+        threshold: the probability from which an image is predicted positive; None: the likeliest class is predicted.
+        asked: the target of the point, such as a sensitivity of 0.95; None if it has none.
         why: why there is no such threshold; "" where there is one.
-        promised: what it reaches on validation.
+        promised: what the point reaches on validation.
     """
 
     threshold: float | None
     asked: JsonValue
     why: str
-    promised: Rates | None = None
+    promised: Annotated[Reached, PlainSerializer(Reached.to_dict)] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the point decides at all: it has a threshold, or it is the likeliest class."""
+        return self.threshold is not None or not self.why
+
+
+LIKELIEST = PolicyPoint(threshold=None, asked=None, why="")
 
 
 class PolicyPoints(Stored):
-    """Every operating point that validation gives, and the one that decides.
+    """Every operating point that validation gives, by its key in `TITLES`; the `chosen` one decides.
 
     Attributes:
-        positive: name of the positive class; None of more than two classes.
-        chosen: key in `points` of the one that decides.
-        points: by key in `TITLES`.
+        positive: the positive class; None with more than two classes.
         costs: K x K, the cost of predicting the column's class for an image of the row's; None if none were given.
         notes: what makes the choice doubtful.
-        positives, negatives: validation images of two classes.
+        positives, negatives: validation images, with two classes.
     """
 
     positive: str | None
@@ -182,15 +99,15 @@ class PolicyPoints(Stored):
 
     @property
     def threshold(self) -> float | None:
-        """That of the point that decides."""
+        """The threshold of the point that decides."""
         return self.points[self.chosen].threshold
 
 
 def asked_point(config: EvaluateConfig, classes: int) -> str:
-    """The key of the point that is to decide; "default" if none was asked for.
+    """The key of the point that you asked for; "default" without one.
 
     Raises:
-        UsageError: two points at once, or one that so many classes do not have.
+        UsageError: two points at once, or a point that does not fit the number of classes.
     """
     wishes = {
         "youden": config.youden,
@@ -216,7 +133,7 @@ def cost_matrix(config: EvaluateConfig, classes: int, positive: int | None) -> n
     """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
 
     Raises:
-        UsageError: it does not fit the number of classes, or an error costs nothing more than being right.
+        UsageError: the costs do not fit the number of classes, or an error costs less than a right answer.
     """
     if config.cost is None:
         return None
@@ -260,32 +177,32 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     asked, positive = asked_point(config, len(classes)), positive_index(validation)
     costs = cost_matrix(config, len(classes), positive)
     stored = None if costs is None else costs.tolist()
-    likeliest = PolicyPoint(threshold=None, asked=None, why="")
     if positive is None:
-        points = dict.fromkeys(("default", asked), likeliest)
+        points = dict.fromkeys(("default", asked), LIKELIEST)
         return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, notes=())
     truth = labels == positive
     scores = validation.probabilities[:, positive]
-    points, units = {"default": likeliest}, Units.of(validation)
+    points, units = {"default": LIKELIEST}, Units.of(validation)
     counts = {"positives": int(truth.sum()), "negatives": int((~truth).sum())}
-    for key, target in _targets(config, asked).items():
-        absent = classes[positive if not truth.any() else 1 - positive]
+    absent = classes[positive if not truth.any() else 1 - positive]
+    for key, target in {"youden": None, asked: target_of(config, asked)}.items():
+        if key == "default":
+            continue
         threshold, why = None, f"validation holds no image of class '{absent}'"
         if all(counts.values()):
             tp, fp = threshold_counts(scores, truth)
             threshold, why = _threshold(key, target, scores, tp, fp, costs, positive, config.prevalence)
         points[key] = PolicyPoint(threshold=threshold, asked=target, why=why)
     for key, point in points.items():
-        if point.threshold is not None or not point.why:
-            promised = rates(_is_called(scores, point.threshold), truth, units)
+        if point.usable:
+            promised = rates(is_called(scores, point.threshold), truth, units)
             points[key] = point.model_copy(update={"promised": promised})
     chosen, notes = asked, []
-    if points[asked].why:
+    if why := points[asked].why:
         chosen = "default"
-        notes.append(
-            f"The operating point that was asked for could not be chosen: {points[asked].why}. The likeliest class "
-            "decides instead."
-        )
+        notes = [
+            f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
+        ]
     if chosen != "default" and all(counts.values()):
         notes += _weak(counts, units, truth, config)
     return PolicyPoints(
@@ -293,12 +210,9 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     )
 
 
-def _targets(config: EvaluateConfig, asked: str) -> dict[str, Any]:
-    """Key -> what is to be reached, of the points that are looked for."""
-    targets: dict[str, Any] = {"youden": None}
-    if asked not in ("default", "youden"):
-        targets[asked] = getattr(config, asked)
-    return targets
+def target_of(config: EvaluateConfig, asked: str) -> Any:
+    """What a point is to reach, such as a sensitivity of 0.95; None where it has no target."""
+    return None if asked in ("default", "youden") else getattr(config, asked)
 
 
 def _threshold(
@@ -311,13 +225,13 @@ def _threshold(
     positive: int,
     prevalence: float | None,
 ) -> tuple[float | None, str]:
-    """The threshold of a point, or None and why there is none.
+    """The threshold of a point, or None and the reason.
 
     Args:
-        tp, fp: (T + 1,) from `threshold_counts`: called positive at and above each distinct score, from high to low.
+        tp, fp: (T + 1,) from `threshold_counts`: predicted positive at and above each distinct score, from high to low.
     """
     sensitivity, specificity = tp / tp[-1], 1 - fp / fp[-1]
-    last = len(tp) - 1  # calling every image positive; 0 calls none
+    last = len(tp) - 1  # every image is predicted positive; at 0 none is
     if key == "youden":  # Youden, Cancer 3 (1950) 32
         best = int(np.argmax(np.round(sensitivity + specificity, 12)))
         if best in (0, last):
@@ -349,10 +263,8 @@ def _threshold(
 def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: EvaluateConfig) -> list[str]:
     """What makes the choice of a threshold doubtful."""
     notes, few = [], []
-    for name, chosen, target in (
-        ("positive", truth, config.target_sensitivity),
-        ("negative", ~truth, config.target_specificity),
-    ):
+    kinds = (("positive", truth, config.target_sensitivity), ("negative", ~truth, config.target_specificity))
+    for name, chosen, target in kinds:
         images, patients = counts[f"{name}s"], len(np.unique(units.index[chosen]))
         what = counted(images, f"{name} image") + (f" of {counted(patients, 'patient')}" if units.clustered else "")
         if min(images, patients) < FEW:
@@ -360,24 +272,24 @@ def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: Ev
         elif target is not None and images * (1 - target) < 1:
             notes.append(f"Validation has {what}, so {target:g} means that not one of them may be missed.")
     if few:
-        notes.append(f"The threshold rests on {' and '.join(few)} in validation; what it promises is worth little.")
+        notes.append(
+            f"The threshold rests on {' and '.join(few)} in validation; its numbers on validation are unreliable."
+        )
     return notes
 
 
-def _is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
-    """(S,) bool: predicted positive. Without a threshold the likelier class, so a probability above one half."""
+def is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
+    """(S,) bool: predicted positive; without a threshold from a probability above one half."""
     return scores > 0.5 if threshold is None else scores >= threshold
 
 
-def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
+def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Reached:
     """The rates with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
     shares = class_shares(truth, called, units)
     cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
-    return Rates(
-        sensitivity=of_share(shares["sensitivity"]),
-        specificity=of_share(shares["specificity"]),
-        ppv=of_share(shares["ppv"]),
-        npv=of_share(shares["npv"]),
+    proportions = {name: of_share(shares[name]) for name in ("sensitivity", "specificity", "ppv", "npv")}
+    return Reached(
+        **proportions,
         f1=of_f1(shares["f1"]),
         lr_plus=estimate(*share_ratio(truth, ~truth, called, units), "mover"),
         lr_minus=estimate(*share_ratio(truth, ~truth, ~called, units), "mover"),
@@ -393,122 +305,6 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
         assert operating.costs is not None
         return replace(predictions, costs=tuple(operating.costs))
     return replace(predictions, positive=operating.positive, threshold=operating.threshold)
-
-
-def report_points(
-    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
-) -> OperatingPoints | None:
-    """What each operating point reaches on the evaluated images, beside what it reaches on validation.
-
-    Without operating points, the likeliest class alone is reported. None of more than two classes without costs.
-    """
-    positive, labels = positive_index(predictions), known_labels(predictions)
-    if positive is None:
-        return _report_costs(predictions, operating, config)
-    if operating is None or operating.positive != predictions.classes[positive]:
-        likeliest = PolicyPoint(threshold=None, asked=None, why="")
-        operating = PolicyPoints(positive=None, chosen="default", points={"default": likeliest}, costs=None, notes=())
-    units, truth = Units.of(predictions), labels == positive
-    points = {}
-    for key, point in operating.points.items():
-        reached = None
-        if point.threshold is not None or not point.why:
-            called = _is_called(predictions.probabilities[:, positive], point.threshold)
-            reached = Reached(**dict(rates(called, truth, units)))
-            if operating.costs:
-                taken = np.where(called, positive, 1 - positive)
-                reached = reached.model_copy(update=spent(operating.costs, predictions, taken, config))
-        points[key] = OperatingPoint(title=TITLES[key], **dict(point), reached=reached)
-    return OperatingPoints(
-        positive=predictions.classes[positive],
-        chosen=operating.chosen,
-        threshold=predictions.threshold,
-        points=points,
-        notes=list(operating.notes),
-    )
-
-
-def by_fold(folds: Folds | None) -> bool:
-    """Whether pooled folds decided otherwise than by the likeliest class, each at what its own validation chose."""
-    return folds is not None and any(fold.point != "default" for fold in folds.each)
-
-
-def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
-    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold.
-
-    Args:
-        predictions: as the folds `decided`.
-    """
-    asked, positive = folds.asked, positive_index(predictions)
-    if not by_fold(folds) or positive is None:
-        rows = None if folds.costs is None else [tuple(row) for row in folds.costs]
-        costs = PolicyPoints(positive=None, chosen=asked, points={}, costs=rows, notes=())
-        return report_points(predictions, costs, config)
-    found = report_points(replace(predictions, decided=None), None, config)
-    assert found is not None
-    truth, units = known_labels(predictions) == positive, Units.of(predictions)
-    reached = Reached(**dict(rates(predictions.predicted == positive, truth, units)))
-    if folds.costs:
-        reached = reached.model_copy(update=spent(folds.costs, predictions, predictions.predicted, config))
-    point = OperatingPoint(
-        title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="", reached=reached
-    )
-    thresholds = [fold.threshold for fold in folds.each]
-    return found.model_copy(update={"chosen": asked, "by_fold": thresholds, "points": {**found.points, asked: point}})
-
-
-def _report_costs(
-    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
-) -> OperatingPoints | None:
-    if operating is None or not operating.costs:
-        return None
-    points = {}
-    for key, called in (("default", predictions.likeliest), ("cost", predictions.predicted)):
-        reached = Reached.model_validate(spent(operating.costs, predictions, called, config))
-        points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
-    return OperatingPoints(positive=None, chosen=operating.chosen, threshold=None, points=points, notes=[])
-
-
-def spent(costs: Any, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Estimate]:
-    """What decisions cost, as fields of `Reached`, and their accuracy on these images.
-
-    `expected_cost` is by image; `normalised_cost` is over that of the cheapest single class for all (Ferrer, arXiv
-    2209.05355: above 1 the model is worth less than no model).
-
-    Of two classes the costs are those at `config.prevalence`, where it is given; else classes are as common as here.
-
-    Args:
-        costs: K x K; called: (S,) int64, the class that is taken.
-    """
-    matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
-    boot, positive, k = (
-        Bootstrap.of(predictions, config.resamples),
-        positive_index(predictions),
-        len(predictions.classes),
-    )
-    kinds = np.eye(k)[labels]  # (S, K)
-    whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
-
-    def common(sums: np.ndarray) -> np.ndarray:
-        """(..., K) how common each class is."""
-        if positive is None or config.prevalence is None:
-            return ratio(sums[..., :k], sums[..., :k].sum(axis=-1, keepdims=True))
-        return np.broadcast_to(
-            np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence), sums[..., :k].shape
-        )
-
-    def expected(sums: np.ndarray) -> np.ndarray:
-        shares = common(sums)
-        return np.where(shares > 0, shares * ratio(sums[..., k:], sums[..., :k]), 0.0).sum(axis=-1)
-
-    def normalised(sums: np.ndarray) -> np.ndarray:
-        return ratio(expected(sums), (common(sums) @ matrix).min(axis=-1))
-
-    return {
-        "expected_cost": boot.estimate(float(expected(whole)), expected(drawn)),
-        "normalised_cost": boot.estimate(float(normalised(whole)), normalised(drawn)),
-        "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
-    }
 
 
 TITLES = {

@@ -24,20 +24,20 @@ from vitmed.metrics.predictions import OOD_SCORE, Predictions
 from vitmed.metrics.resampling import group_index
 
 QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images
+QUANTILES = [0.05, 0.25, 0.5, 0.75, 0.95]  # of the scores, in the report
 FEWEST = 20  # training images
 MOST_CLASSES = 100  # with a mean of their own; of more there is one mean for all
 MOST_FITTED = 2000  # training images that the score is fitted on
 
 
 class OodScore(Stored):
-    """Where the features of the training images lie.
+    """Where the features of the training images lie; a metrics.json leaves out means and precision.
 
     Attributes:
         n: training images that it was fitted on.
-        scale: distance (squared) of the validation quantile; a score of 1 lies there.
+        scale: squared distance of the validation quantile, where the score is 1.
         means: (M, D) float32, of each class.
-        precision: (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance. A metrics.json holds neither
-            means nor precision, so nothing can be scored with it.
+        precision: (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -101,7 +101,7 @@ def fit_ood_score(train: np.ndarray, labels: np.ndarray, validation: np.ndarray)
 
 
 class Unlike(Frozen):
-    """`n` other images: how well the score detects them, the share that is above 1, and their scores."""
+    """`n` other images: how well the score detects them, the share with a score above 1, and all scores."""
 
     n: int
     auroc: Estimate
@@ -116,8 +116,8 @@ class OutOfDistribution(Frozen):
         n: training images behind the score.
         n_above: images with a score above 1; flagged: their share.
         quantiles: of the scores, at 5, 25, 50, 75 and 95 %.
-        unlike: other images; None where none were given.
-        error_rate_below, error_rate_above: the share of errors among images with such a score; None without labels.
+        unlike: None without other images.
+        error_rate_below, error_rate_above: the share of errors among images with a score up to, or above, 1.
     """
 
     n: int
@@ -132,13 +132,8 @@ class OutOfDistribution(Frozen):
 def report_ood_scores(
     predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
 ) -> OutOfDistribution | None:
-    """How many of the evaluated images are unlike the training images, how often those are wrong, and other images.
-
-    Args:
-        others: scores of other images, if any are given.
-
-    Returns:
-        None where the predictions hold no scores.
+    """How many of the evaluated images are unlike the training images, and how often their predictions are wrong; None
+    where the predictions hold no scores. `others` are the scores of other images.
     """
     scores = scores_of(predictions)
     if scores is None or fitted is None or not len(scores):
@@ -146,19 +141,12 @@ def report_ood_scores(
     boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
     unlike, other = None, np.array(others, dtype=np.float64)
     if len(other):
-        unlike = Unlike(
-            n=len(other),
-            auroc=detection_auroc(scores, predictions.groups, other),
-            flagged=of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other))))),
-            scores=[float(f"{score:.5g}") for score in other],
-        )
-    found = OutOfDistribution(
-        n=fitted.n,
-        n_above=int(above.sum()),
-        flagged=boot.proportion(above, np.ones(len(above), bool)),
-        quantiles=np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist(),
-        unlike=unlike,
-    )
+        flagged = of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other)))))
+        auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]
+        unlike = Unlike(n=len(other), auroc=auroc, flagged=flagged, scores=listed)
+    flagged, quantiles = boot.proportion(above, np.ones(len(above), bool)), np.quantile(scores, QUANTILES).tolist()
+    n_above = int(above.sum())
+    found = OutOfDistribution(n=fitted.n, n_above=n_above, flagged=flagged, quantiles=quantiles, unlike=unlike)
     if predictions.labels is None:
         return found
     wrong = predictions.predicted != predictions.labels

@@ -33,24 +33,22 @@ YES, NO = "yes", "no: "
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 MOST_NAMES = 20  # classes that the cell of a set names
 # Fields of `evaluate` that change what is chosen.
-CHOOSING = (
-    "calibration", "youden", "target_sensitivity", "target_specificity", "cost", "prevalence", "coverage", "max_risk",
-)  # fmt: skip
+CHOOSING = {"calibration", "youden", "target_sensitivity", "target_specificity", "cost", "prevalence"}
+CHOOSING |= {"coverage", "max_risk"}
 
 
 class DecisionPolicy(Stored):
     """What validation chooses.
 
     Attributes:
-        asked: the fields `CHOOSING` of the configuration that it was chosen for.
+        asked: the fields `CHOOSING` of the configuration.
         n: validation images.
-        weights_hash: of the weights that it was chosen for; None: not known (0.1.0 did not store it).
-        calibration: of the raw logits.
-        operating: the operating points, of calibrated probabilities.
+        weights_hash: None: not known, as in 0.1.0.
+        calibration: of the raw logits; everything else is chosen on calibrated probabilities.
         prediction_sets: None where validation has too few images.
-        abstention: None where no limit of the risk was asked for.
+        abstention: None without a limit of the risk.
         ood_score: None where it could not be fitted.
-        other_scores: out-of-distribution scores of other images that an evaluation was given (`--unlike`).
+        other_scores: OOD scores of the images that `--unlike` names.
     """
 
     asked: dict[str, JsonValue]
@@ -66,7 +64,7 @@ class DecisionPolicy(Stored):
     def apply(self, predictions: Predictions) -> Predictions:
         """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
 
-        A user's column of that name stays. Applied again, it gives the same.
+        A user's column of the same name stays. Applying the policy twice changes nothing.
         """
         decided = apply_point(self.calibrate(predictions), self.operating)
         own = {name: cells for name, cells in decided.columns.items() if name not in _policy_columns(decided)}
@@ -87,7 +85,7 @@ class DecisionPolicy(Stored):
         scores = scores_of(predictions)
         sizes = np.ones(len(predictions), int) if inside is None else inside.sum(axis=1)
         unsure = np.zeros(len(predictions), bool)
-        if self.abstention is not None:  # without a `least`, no certainty is enough for the risk that was asked for
+        if self.abstention is not None:  # without `least`, no certainty is enough for the limit of the risk
             least = self.abstention.least
             unsure = np.ones_like(unsure) if least is None else certainty(predictions) < least
         answers = []
@@ -107,7 +105,7 @@ class DecisionPolicy(Stored):
         """Read what a checkpoint or a metrics.json holds, for a model of these classes.
 
         Raises:
-            ValueError: it is something else; names the part, and what was expected there.
+            ValueError: it is not such a policy; the message names the part and the expected content.
         """
         try:
             policy = cls.model_validate(with_new_names(content, POLICY))
@@ -120,41 +118,28 @@ class DecisionPolicy(Stored):
         return policy
 
     def _check_classes(self, classes: Sequence[str]) -> None:
-        k, operating, sets = len(classes), self.operating, self.prediction_sets
-        point = operating.points.get(operating.chosen)
-        for good, problem in (
-            (len(self.calibration.scale) == k, "calibration: it is of other classes"),
-            (operating.positive in (classes if k == 2 else [None]), "operating.positive: it is of other classes"),
-            (point is not None, f"operating.chosen: there is no point {operating.chosen!r}"),
-            (
-                operating.costs is None or [len(row) for row in operating.costs] == [k] * k,
-                "operating.costs: they are of other classes",
+        k, operating, sets, abstention = len(classes), self.operating, self.prediction_sets, self.abstention
+        point, other = operating.points.get(operating.chosen), "does not fit the classes"
+        decides = operating.costs is not None if k != 2 else point is not None and point.threshold is not None
+        good = {
+            f"calibration: {other}": len(self.calibration.scale) == k,
+            f"operating.positive: {other}": operating.positive in (classes if k == 2 else [None]),
+            f"operating.chosen: there is no point {operating.chosen!r}": point is not None,
+            f"operating.costs: {other}": operating.costs is None or [len(row) for row in operating.costs] == [k] * k,
+            "operating.points: the chosen point has neither a threshold nor costs": (
+                operating.chosen == "default" or decides
             ),
-            (
-                operating.chosen == "default"
-                or (operating.costs is not None if k != 2 else point is not None and point.threshold is not None),
-                "operating.points: the point that was chosen has neither a threshold nor costs",
-            ),
-            (
-                sets is None or (len(sets.least), len(sets.units)) == (k, k),
-                "prediction_sets: they are of other classes",
-            ),
-            (
-                self.abstention is None or self.abstention.least is not None or self.abstention.why,
-                "abstention.why: it is empty",
-            ),
-        ):
-            if not good:
-                raise ValueError(problem)
+            f"prediction_sets: {other}": sets is None or (len(sets.least), len(sets.units)) == (k, k),
+            "abstention.why: empty": abstention is None or abstention.least is not None or bool(abstention.why),
+        }
+        if problems := [problem for problem, fits in good.items() if not fits]:
+            raise ValueError(problems[0])
 
 
 class AnswerCounts(Frozen):
-    """How many of `n` images are answered, and why the others are not.
+    """How many of `n` images the model answers, and the share of errors among the answered and among the others.
 
-    Attributes:
-        answered: the share that is.
-        wrong_answered, wrong_unanswered: the share of errors among the answered and among the others.
-        unanswered: reason -> images; an image with two reasons counts at both.
+    `unanswered` counts the images by reason; an image with two reasons counts twice.
     """
 
     n: int
@@ -168,16 +153,11 @@ class AnswerCounts(Frozen):
 def count_answers(predictions: Predictions) -> AnswerCounts | None:
     """The counts of the column `answer`; None without images, or where no policy wrote the column."""
     cells = predictions.columns.get(ANSWER, ())
-    if not cells or not all(cell == YES or cell.startswith(NO) for cell in cells):
+    if not cells or not _policy_columns(predictions):
         return None
-    answered = np.array([cell == YES for cell in cells])
-    why = Counter(
-        SEVERAL if reason.endswith(SEVERAL) else reason
-        for cell in cells
-        if cell != YES
-        for reason in cell.removeprefix(NO).split(", ")
-    )
-    boot = Bootstrap.of(predictions, 0)
+    answered, boot = np.array([cell == YES for cell in cells]), Bootstrap.of(predictions, 0)
+    reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
+    why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
     wrong = predictions.predicted != known_labels(predictions)
     return AnswerCounts(
         n=len(cells),
@@ -207,21 +187,18 @@ def _policy_columns(predictions: Predictions) -> set[str]:
 
 
 def own_columns(predictions: Predictions) -> tuple[str, ...]:
-    """The columns that a user's table brought, in its order."""
+    """The columns of the user's table, in its order."""
     return tuple(name for name in predictions.columns if name not in {OOD_SCORE, *_policy_columns(predictions)})
 
 
 def asked_of(config: EvaluateConfig) -> dict[str, Any]:
     """The fields of the configuration that change what is chosen."""
-    asked = config.model_dump(include=set(CHOOSING))
-    return asked if config.cost is not None else asked | {"prevalence": None}  # which then changes no choice
+    asked = config.model_dump(include=CHOOSING)
+    return asked if config.cost is not None else asked | {"prevalence": None}  # without costs it changes no choice
 
 
 def choose_policy(
-    validation: Predictions,
-    config: EvaluateConfig,
-    ood_score: OodScore | None = None,
-    weights_hash: str | None = None,
+    validation: Predictions, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
 ) -> DecisionPolicy:
     """Choose everything on what a model predicts for its validation images.
 
@@ -231,13 +208,11 @@ def choose_policy(
         weights_hash: of the model.
 
     Raises:
-        UsageError: an operating point that these classes do not have, or two of them.
+        UsageError: an operating point that does not fit the number of classes, or two points.
     """
     calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration)
-    plain = _calibrated(validation, calibration)
-    positive = positive_index(plain)
-    if positive is not None:
-        plain = replace(plain, positive=plain.classes[positive])
+    plain, positive = _calibrated(validation, calibration), positive_index(validation)
+    plain = plain if positive is None else replace(plain, positive=plain.classes[positive])
     operating = choose_points(plain, config)
     return DecisionPolicy(
         asked=asked_of(config),

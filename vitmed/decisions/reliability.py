@@ -1,14 +1,15 @@
-"""How far the probabilities can be believed, before calibration and after it.
+"""Measures of calibration, before and after the fitted calibration.
 
-Of two classes the probability of the finding is held against how often it is there; of more, the confidence in the
-class that is taken against how often it is right, and each class against the rest.
+With two classes, the probability of the positive class is compared with how often the class is there. With more, the
+confidence in the predicted class is compared with how often it is right, and each class with the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -24,18 +25,13 @@ from vitmed.metrics.scoring import known_labels
 
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
 PER_BIN = 10  # images that a bin has at least, where there are few
-CLASSES = 30  # the commonest are judged one by one
+CLASSES = 30  # the commonest are measured one by one
 NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
-STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this is one without end
+STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this counts as infinite
 
 
 class Bin(Frozen):
-    """A bin of the reliability diagram: `n` images with a probability between `start` and `end`.
-
-    Attributes:
-        said: the mean probability.
-        seen: the share of the images for which it is true.
-    """
+    """A bin: `n` images with a probability between `start` and `end`, `said` on average, and how often it is true."""
 
     said: float
     seen: Estimate
@@ -57,8 +53,8 @@ class Reliability(Frozen):
 
     Attributes:
         undefined: measure -> why it has no value.
-        brier_skill: 1 - Brier score / that of always giving how common each class is.
-        curve: the bins.
+        brier_skill: 1 - Brier score / Brier score of always predicting how common each class is.
+        curve: the bins of the reliability diagram.
     """
 
     undefined: dict[str, str]
@@ -71,28 +67,24 @@ class Reliability(Frozen):
     per_class: dict[str, ClassReliability]
 
 
-class FittedCalibration(Frozen):
-    """A calibration as a report names it: "none", "temperature", "vector", or "by fold" with neither scale nor bias."""
+class CalibrationReport(Frozen):
+    """The fitted calibration, and every measure before and after it.
+
+    Attributes:
+        method: as in `Calibration`; or "by fold", with neither scale nor bias.
+        about: which probability is measured.
+        before: None without a calibration.
+        folds: of pooled folds, the calibration of each.
+    """
 
     method: str
     scale: list[float] | None
     bias: list[float] | None
     note: str
-
-
-class CalibrationReport(FittedCalibration):
-    """How far the probabilities can be believed.
-
-    Attributes:
-        about: what the probabilities are of.
-        before: None where there was no calibration.
-        folds: of pooled folds, the calibration of each.
-    """
-
     about: str
     before: Reliability | None
     after: Reliability
-    folds: list[FittedCalibration] | None = None
+    folds: list[Calibration] | None = None
 
 
 def report_calibration(
@@ -102,96 +94,106 @@ def report_calibration(
 
     Args:
         predictions: calibrated, with labels.
-        calibration: with which their logits were made; None where nobody knows.
+        calibration: of these predictions; None where it is not known.
     """
     known = calibration or Calibration.none(len(predictions.classes), "this model holds no calibration")
     positive = positive_index(predictions)
-    what = "confidence in the likeliest class"
-    about = what if positive is None else f"probability of {predictions.classes[positive]}"
-    before = None
-    if known.method != "none":
-        before = _measures(replace(predictions, calibrated=None), config)
-    after, fitted = _measures(predictions, config), known.model_dump(mode="json")
-    return CalibrationReport(**fitted, about=about, before=before, after=after)
+    likeliest = "confidence in the likeliest class"
+    about = likeliest if positive is None else f"probability of {predictions.classes[positive]}"
+    before = None if known.method == "none" else _measures(replace(predictions, calibrated=None), config)
+    after = _measures(predictions, config)
+    return CalibrationReport(**known.model_dump(mode="json"), about=about, before=before, after=after)
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     labels, chances = known_labels(predictions), predictions.probabilities
-    size, classes = chances.shape
-    boot, positive, rows = Bootstrap.of(predictions, config.resamples), positive_index(predictions), np.arange(size)
-    tiny = np.finfo(np.float64).eps
-    true = np.clip(chances[rows, labels], tiny, 1 - tiny)
+    (size, classes), positive = chances.shape, positive_index(predictions)
+    boot = Bootstrap.of(predictions, config.resamples)
+    commonest = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")
     if positive is None:
         scores, events = chances.max(axis=1), chances.argmax(axis=1) == labels
-        squares = (chances**2).sum(axis=1) - 2 * chances[rows, labels] + 1
     else:
         scores, events = chances[:, positive], labels == positive
-        squares = (scores - events) ** 2
-    counts = np.eye(classes)[labels] if classes <= CLASSES else np.zeros((size, 0))
-    bins = bin_edges(scores, size)
-    place = np.searchsorted(bins, scores, side="right")
-    binned = np.eye(len(bins) + 1)[place]  # (S, B)
-    b = binned.shape[1]
-    columns = [np.ones(size), -np.log(true), squares]
-    values = np.concatenate(
-        [np.stack(columns, axis=1), binned, binned * events[:, None], binned * scores[:, None], counts], axis=1
-    )
-    whole, drawn = boot.sums(values)
-    found: dict[str, Estimate] = {}
+    edges = bin_edges(scores, size)
+    place = np.searchsorted(edges, scores, side="right")
+    found, curve = _overall(chances, labels, scores, events, np.eye(len(edges) + 1)[place], boot, positive)
+    found["ece_classwise"] = _classwise(chances, labels, boot)
     undefined: dict[str, str] = {}
-
-    seen = chances.argmax(axis=1) != labels  # errors: where there are none, no resample knows what one would cost
-
-    def put(name: str, of: Any) -> None:
-        found[name] = boot.estimate(float(of(whole)), of(drawn if seen.any() else drawn[:0]))
-
-    def skill(sums: np.ndarray) -> np.ndarray:
-        share = ratio(sums[..., 3 + 3 * b :], sums[..., :1])
-        if positive is not None:
-            share = share[..., [positive]]
-            return 1 - ratio(ratio(sums[..., 2], sums[..., 0]), (share * (1 - share))[..., 0])
-        return 1 - ratio(ratio(sums[..., 2], sums[..., 0]), 1 - (share**2).sum(axis=-1))
-
-    def error(sums: np.ndarray) -> np.ndarray:
-        true, said = sums[..., 3 + b : 3 + 2 * b], sums[..., 3 + 2 * b : 3 + 3 * b]
-        return ratio(np.abs(true - said).sum(axis=-1), sums[..., 0])
-
-    put("log_loss", lambda sums: ratio(sums[..., 1], sums[..., 0]))
-    put("brier", lambda sums: ratio(sums[..., 2], sums[..., 0]))
-    if classes <= CLASSES:
-        put("brier_skill", skill)
-    else:
-        share = np.bincount(labels, minlength=classes) / max(size, 1)
-        value = 1 - squares.mean() / (1 - (share**2).sum()) if len(np.unique(labels)) > 1 else float("nan")
-        found["brier_skill"] = boot.estimate(float(value), np.empty(0))
     if found["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
-    put("ece", error)
-    found["ece_classwise"] = _classwise(chances, labels, boot)
     if size < 2 * PER_BIN:
         found |= dict.fromkeys(("ece", "ece_classwise"), boot.estimate(float("nan"), np.empty(0)))
         few = f"it needs two bins of {PER_BIN} images, and there are {size} images"
         undefined |= {"ece": few, "ece_classwise": few}
     elif classes > 100:
         undefined["ece_classwise"] = "it is left out of more than 100 classes"
-    curve = [
-        Bin.model_validate(
-            {
-                "said": float(whole[3 + 2 * b + i] / whole[3 + i]),
-                "seen": boot.proportion(events, place == i),
-                "n": int(whole[3 + i]),
-                "from": float(scores[place == i].min()),
-                "to": float(scores[place == i].max()),
-            }
-        )
-        for i in range(b)
-        if whole[3 + i]
-    ]
-    commonest = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES]
-    judged = [positive] if positive is not None else sorted(int(c) for c in commonest)
-    told, why = _against_the_rest(predictions, judged, boot)
+    shown = [positive] if positive is not None else sorted(int(c) for c in commonest[:CLASSES])
+    per_class, why = _against_the_rest(predictions, shown, boot)
     undefined |= {f"slope of {name}": text for name, text in why.items()}
-    return Reliability(undefined=undefined, **found, curve=curve, per_class=told)
+    return Reliability(undefined=undefined, **found, curve=curve, per_class=per_class)
+
+
+def _overall(
+    chances: np.ndarray, labels: np.ndarray, scores: np.ndarray, events: np.ndarray, binned: np.ndarray,
+    boot: Bootstrap, positive: int | None,
+) -> tuple[dict[str, Estimate], list[Bin]]:  # fmt: skip
+    """Log loss, Brier score and skill, calibration error; and the bins of the reliability diagram.
+
+    Args:
+        scores: (S,) the probability that is measured; events: (S,) bool, whether it comes true.
+        binned: (S, B) the bin of each image, as rows of the identity.
+    """
+    size, classes = chances.shape
+    true, tiny = chances[np.arange(size), labels], np.finfo(np.float64).eps
+    squares = (scores - events) ** 2 if positive is not None else (chances**2).sum(axis=1) - 2 * true + 1
+    columns = {
+        "n": np.ones((size, 1)),
+        "nats": -np.log(np.clip(true, tiny, 1 - tiny))[:, None],
+        "squares": squares[:, None],
+        "binned": binned,
+        "seen": binned * events[:, None],
+        "said": binned * scores[:, None],
+        "counts": np.eye(classes)[labels] if classes <= CLASSES else np.zeros((size, 0)),
+    }
+    ends = np.cumsum([part.shape[1] for part in columns.values()])[:-1]
+    whole, drawn = (
+        dict(zip(columns, np.split(sums, ends, axis=-1), strict=True))
+        for sums in boot.sums(np.concatenate(list(columns.values()), axis=1))
+    )
+    if not (chances.argmax(axis=1) != labels).any():  # without an error, no resample knows what one would cost
+        drawn = {name: sums[:0] for name, sums in drawn.items()}
+
+    def mean(name: str, sums: dict[str, np.ndarray]) -> np.ndarray:
+        return ratio(sums[name], sums["n"])[..., 0]
+
+    def skill(sums: dict[str, np.ndarray]) -> np.ndarray:
+        share = ratio(sums["counts"], sums["n"])
+        constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
+        return 1 - ratio(mean("squares", sums), constant)
+
+    def error(sums: dict[str, np.ndarray]) -> np.ndarray:
+        return ratio(np.abs(sums["seen"] - sums["said"]).sum(axis=-1), sums["n"][..., 0])
+
+    def estimate(of: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Estimate:
+        return boot.estimate(float(of(whole)), of(drawn))
+
+    found = {"log_loss": estimate(partial(mean, "nats")), "brier": estimate(partial(mean, "squares"))}
+    found["ece"] = estimate(error)
+    if classes <= CLASSES:
+        found["brier_skill"] = estimate(skill)
+    else:
+        share = np.bincount(labels, minlength=classes) / max(size, 1)
+        value = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
+        found["brier_skill"] = boot.estimate(float(value), np.empty(0))
+    curve = []
+    for i in np.flatnonzero(whole["binned"]):
+        inside = binned[:, i] > 0
+        ends_of = {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
+        said, n = whole["said"][i] / whole["binned"][i], int(whole["binned"][i])
+        curve.append(
+            Bin.model_validate({"said": float(said), "seen": boot.proportion(events, inside), "n": n, **ends_of})
+        )
+    return found, curve
 
 
 def bin_edges(scores: np.ndarray, size: int) -> np.ndarray:
@@ -227,9 +229,9 @@ def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Esti
 
 
 def _against_the_rest(
-    predictions: Predictions, judged: list[int], boot: Bootstrap
+    predictions: Predictions, shown: list[int], boot: Bootstrap
 ) -> tuple[dict[str, ClassReliability], dict[str, str]]:
-    """O:E, calibration in the large (intercept) and slope of classes; and by class why a slope is undefined.
+    """O:E, calibration in the large (intercept) and slope of each class; and class -> why its slope is undefined.
 
     Logistic recalibration (Cox, Biometrika 45 (1958) 562; Van Calster et al., BMC Medicine 17 (2019) 230): the truth on
     the log odds of the probability. The slope is 1 and the intercept, with the slope held at 1, is 0 where the
@@ -237,35 +239,33 @@ def _against_the_rest(
     (Liang & Zeger, Biometrika 73 (1986) 13).
     """
     labels, chances = known_labels(predictions), predictions.probabilities
-    odds = log_odds(predictions.calibrated_logits)[:, judged]  # (S, J)
-    events = labels[:, None] == np.array(judged)
-    whole, drawn = boot.sums(np.concatenate([events, chances[:, judged]], axis=1))
+    odds = log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
+    events = labels[:, None] == np.array(shown)
+    whole, drawn = boot.sums(np.concatenate([events, chances[:, shown]], axis=1))
     seen, said = np.split(whole, 2), np.split(drawn, 2, axis=1)
-    told: dict[str, ClassReliability] = {}
+    found: dict[str, ClassReliability] = {}
     why: dict[str, str] = {}
-    for j, c in enumerate(judged):
+    for j, c in enumerate(shown):
         name = predictions.classes[c]
         ratios = float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j])
-        if events[:, j].all() or not events[:, j].any():  # then it says nothing but how many images there are
+        if events[:, j].all() or not events[:, j].any():  # then O:E depends on the number of images alone
             ratios = float("nan"), np.empty(0)
         intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
-        told[name] = ClassReliability(
-            o_e=boot.estimate(*ratios), intercept=intercept or NOTHING, slope=slope or NOTHING
-        )
-        if reason:
-            why[name] = reason
-    return told, why
+        o_e = boot.estimate(*ratios)
+        found[name] = ClassReliability(o_e=o_e, intercept=intercept or NOTHING, slope=slope or NOTHING)
+        why |= {name: reason} if reason else {}
+    return found, why
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:
-    """(S, K) log of p / (1 - p) of every class, exact also where p is all but 1."""
+    """(S, K) log of p / (1 - p) of every class, exact also where p is almost 1."""
     z = logits.astype(np.float64)
     z = z - z.max(axis=1, keepdims=True) if z.size else z
     parts = np.exp(z)
     rows, top = np.arange(len(z)), z.argmax(axis=1) if z.size else np.empty(0, np.int64)
     beside = parts.copy()
     beside[rows, top] = 0
-    rest = parts.sum(axis=1, keepdims=True) - parts  # of the others; for the likeliest summed anew, without its 1
+    rest = parts.sum(axis=1, keepdims=True) - parts  # of the others; for the likeliest class summed without it
     rest[rows, top] = beside.sum(axis=1)
     return z - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
 
@@ -279,11 +279,11 @@ def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estima
     if spread < 1e-9:
         return intercept, None, "the probability is the same for all images"
     if odds[events].min() >= odds[~events].max():
-        return intercept, None, "the classes are told apart without an error, so the slope has no end"
+        return intercept, None, "the classes are separated without an error, so the slope is infinite"
     line = np.stack([(odds - odds.mean()) / spread, np.ones(len(odds))], axis=1)
     slope = _recalibrate(line, np.zeros(len(odds)), events, boot)
     if slope is None:
-        return intercept, None, "the fit finds no end"
+        return intercept, None, "the fit does not converge"
     value, low, high = (None if part is None else part / spread for part in (slope.value, slope.low, slope.high))
     return intercept, Estimate(value=value, low=low, high=high, method=slope.method), ""
 

@@ -23,9 +23,9 @@ class Abstention(Stored):
     """From which certainty the model answers.
 
     Attributes:
-        max_risk: the share of errors that the answers are to stay below.
+        max_risk: the limit for the share of errors among the answers.
         least: the certainty; None: the model never answers, and `why` gives the reason.
-        coverage, risk, bound: on validation the share answered, its share of errors, and the upper bound of that.
+        coverage, risk, bound: on validation, the share answered, its share of errors, and the upper bound of the share.
     """
 
     max_risk: float
@@ -55,13 +55,12 @@ class Answered(Frozen):
 
 
 class SelectivePrediction(Frozen):
-    """The risk-coverage curve, and what is reached at the chosen certainty.
+    """The risk-coverage curve, and what the chosen certainty reaches.
 
     Attributes:
         error_rate: with every image answered.
-        area: the mean risk over all shares answered, of images that are equally sure in the mean order.
-        chosen: None where no risk was chosen.
-        reached: None where no image is answered, or no risk was chosen.
+        area: the mean risk over all shares answered; images of equal certainty share their errors.
+        chosen, reached: None without a limit of the risk; `reached` also where no image is answered.
     """
 
     error_rate: Estimate
@@ -72,10 +71,8 @@ class SelectivePrediction(Frozen):
 
 
 def certainty(predictions: Predictions) -> np.ndarray:
-    """(S,) float64 in 0..1: how far an image is from another prediction.
-
-    The probability of the predicted class; of two classes with a threshold t other than one half, the distance from t
-    in log odds, written as a probability.
+    """(S,) float64 in 0..1: the probability of the predicted class; with a threshold, the distance from it in log odds,
+    written as a probability.
     """
     if predictions.threshold is None or predictions.positive is None:
         return predictions.confidence
@@ -86,7 +83,7 @@ def certainty(predictions: Predictions) -> np.ndarray:
 
 
 def choose_abstention(validation: Predictions, max_risk: float | None) -> Abstention | None:
-    """From which certainty the model answers so that its share of errors stays below `max_risk`; None without a limit.
+    """The certainty from which the model answers and keeps its share of errors below `max_risk`; None without a limit.
 
     Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, algorithm 1): a search by halves over the
     certainties of validation, each step tested at 0.05 / number of steps by the upper end of an exact binomial
@@ -102,7 +99,7 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     boot = Bootstrap.of(validation, 0)
     wrong = validation.predicted != labels
     order = np.argsort(-sure, kind="stable")
-    distinct = np.unique(sure)[::-1]  # from the surest down
+    distinct = np.unique(sure)[::-1]  # from high to low
     if not len(distinct):
         return Abstention(max_risk=max_risk, least=None, why="there are no validation images")
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
@@ -120,21 +117,15 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
         why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {len(labels):,} images"
         return Abstention(max_risk=max_risk, least=None, why=why)
     chosen = order[: answered[best]]
-    return Abstention(
-        max_risk=max_risk,
-        least=float(distinct[best]),
-        why="",
-        coverage=len(chosen) / len(labels),
-        risk=float(wrong[chosen].mean()),
-        bound=upper_bound(wrong[chosen], effect, DOUBT / steps),
-    )
+    coverage, bound = len(chosen) / len(labels), upper_bound(wrong[chosen], effect, DOUBT / steps)
+    risk, least = float(wrong[chosen].mean()), float(distinct[best])
+    return Abstention(max_risk=max_risk, least=least, why="", coverage=coverage, risk=risk, bound=bound)
 
 
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
-    """By how much the share of errors varies more than that of as many independent images: 1 or more.
+    """Variance of the share of errors over patients / binomial variance (Kish, Survey Sampling, 1965, section 8.2).
 
-    The variance of the share over patients / that of a binomial (Kish, Survey Sampling, 1965, section 8.2). Without an
-    error nobody knows; then each patient is taken to be one trial.
+    At least 1. Without an error it is unknown; then each patient counts as one trial.
 
     Args:
         wrong: (S,) bool; units: (S,) int64, the patient of each image.
@@ -160,38 +151,33 @@ def upper_bound(wrong: np.ndarray, effect: float, doubt: float) -> float:
 def report_abstention(
     predictions: Predictions, chosen: Abstention | None, config: EvaluateConfig
 ) -> SelectivePrediction:
-    """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what is
-    reached at the chosen certainty.
+    """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what the
+    chosen certainty reaches.
     """
     labels, sure = known_labels(predictions), certainty(predictions)
-    wrong, boot = predictions.predicted != labels, Bootstrap.of(predictions, config.resamples)
-    size, reached = len(labels), None
+    wrong, boot, every = (
+        predictions.predicted != labels,
+        Bootstrap.of(predictions, config.resamples),
+        np.ones(len(sure), bool),
+    )
+    reached = None
     area, curve = boot.estimate(float("nan"), np.empty(0)), RiskCoverage(coverage=[], risk=[], low=[], high=[])
-    if size:
+    if len(sure):
         area, curve = _curve(sure, wrong, boot)
-    if chosen is not None and chosen.least is not None and size:
-        reached = _reached(predictions, labels, wrong, sure >= chosen.least, boot)
-    return SelectivePrediction(
-        error_rate=boot.proportion(wrong, np.ones(size, bool)), area=area, curve=curve, chosen=chosen, reached=reached
-    )
-
-
-def _reached(
-    predictions: Predictions, labels: np.ndarray, wrong: np.ndarray, answered: np.ndarray, boot: Bootstrap
-) -> Answered:
-    shown = predictions.classes[:SHOWN]
-    return Answered(
-        n=int(answered.sum()),
-        coverage=boot.proportion(answered, np.ones(len(labels), bool)),
-        risk=boot.proportion(wrong, answered),
-        per_class={name: boot.proportion(answered, labels == c) for c, name in enumerate(shown)},
-    )
+    if chosen is not None and chosen.least is not None and len(sure):
+        answered = sure >= chosen.least
+        coverage, risk = boot.proportion(answered, every), boot.proportion(wrong, answered)
+        shown = enumerate(predictions.classes[:SHOWN])
+        per_class = {name: boot.proportion(answered, labels == c) for c, name in shown}
+        reached = Answered(n=int(answered.sum()), coverage=coverage, risk=risk, per_class=per_class)
+    rate = boot.proportion(wrong, every)
+    return SelectivePrediction(error_rate=rate, area=area, curve=curve, chosen=chosen, reached=reached)
 
 
 def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estimate, RiskCoverage]:
-    """The area, and the curve at `GRID` shares of the images, from the surest on.
+    """The area, and the curve at `GRID` shares of the images, from the most certain on.
 
-    Images that are equally sure share their errors evenly, so that no order among them is made up.
+    Images of equal certainty share their errors evenly, because they have no order.
     """
     order = np.argsort(-sure, kind="stable")
     _, tie, count = np.unique(-sure, return_inverse=True, return_counts=True)
@@ -199,27 +185,23 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     shares = np.linspace(0, 1, GRID)[1:]
     place = np.clip(np.ceil(shares * len(sure)).astype(int) - 1, 0, len(sure) - 1)
     risks = np.cumsum(errors) / np.arange(1, len(sure) + 1)
-    resampled, areas = [], []
+    resampled, areas = [np.empty((0, len(shares)))], [np.empty(0)]
     if boot.size >= 2 and boot.resamples:
         for weights in bootstrap_weights(boot.units, boot.resamples, seed=0):
             w = weights.take(order, axis=1)  # (r, S)
             answered = np.cumsum(w, axis=1)
-            risk = ratio(np.cumsum(w * errors, axis=1), answered)
-            areas.append(ratio(np.nansum(w * np.nan_to_num(risk), axis=1), answered[:, -1]))
+            sofar = ratio(np.cumsum(w * errors, axis=1), answered)
+            areas.append(ratio(np.nansum(w * np.nan_to_num(sofar), axis=1), answered[:, -1]))
             total = answered[:, -1:]
-            resampled.append(np.stack([_at(row, shares * n) for row, n in zip(answered, total[:, 0], strict=True)]))
-            resampled[-1] = np.take_along_axis(risk, resampled[-1], axis=1)
-    drawn = np.concatenate(resampled) if resampled else np.empty((0, len(shares)))
+            ends = np.stack([_at(row, shares * n) for row, n in zip(answered, total[:, 0], strict=True)])
+            resampled.append(np.take_along_axis(sofar, ends, axis=1))
+    drawn = np.concatenate(resampled)
     points = [boot.estimate(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
-    curve = RiskCoverage(
-        coverage=shares.tolist(),
-        risk=[point.value for point in points],
-        low=[point.low for point in points],
-        high=[point.high for point in points],
-    )
-    return boot.estimate(float(risks.mean()), np.concatenate(areas) if areas else np.empty(0)), curve
+    risk, low, high = ([point[name] for point in points] for name in ("value", "low", "high"))
+    curve = RiskCoverage(coverage=shares.tolist(), risk=risk, low=low, high=high)
+    return boot.estimate(float(risks.mean()), np.concatenate(areas)), curve
 
 
 def _at(answered: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """First place where so many images are answered."""
+    """The first place where that many images are answered."""
     return np.minimum(np.searchsorted(answered, asked - 1e-9), len(answered) - 1)

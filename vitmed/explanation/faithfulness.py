@@ -1,15 +1,14 @@
-"""Does a map explain anything? Two questions for every method in `attention.METHODS`.
+"""Does an attention map explain anything? Two questions for every method in `attention.METHODS`.
 
-1. Does the prediction depend on the marked patches? Patches are removed (deletion) or added (insertion), the most
-   marked first; the score is the area under the curve of the probability of the explained class, 0..1 (Petsiuk et al.
-   2018, arXiv 1806.07421, section 3.3; here in steps of patches, towards the mean colour of the images). A good map has
-   a low deletion and a high insertion score. `gain` = insertion - deletion. In a random order both scores have the same
-   expectation, so the gain of a random order is 0.
-2. Does the map depend on what was learned? The weights are made random from the head down, each tensor shuffled, and
-   each map is compared with the one before by Spearman's rank correlation (Adebayo et al. 2018, arXiv 1810.03292,
-   cascading randomisation). A map that stays the same shows the picture, not what the model learned.
+1. Do the marked patches carry the answer? Patches are removed (deletion) or added (insertion), the most marked first;
+   the score is the area under the probability of the explained class, 0..1 (Petsiuk et al. 2018, arXiv 1806.07421,
+   section 3.3; here in steps of patches, towards the mean colour of the images). A good map has a low deletion and a
+   high insertion score. `gain` = insertion - deletion; the expected gain of a random order is 0.
+2. Does the map depend on the learned weights? The weights are made random from the head down, each tensor shuffled, and
+   each map is compared with the original by Spearman's rank correlation (Adebayo et al. 2018, arXiv 1810.03292,
+   cascading randomisation). A map that stays the same shows the image, not the learned weights.
 
-Both compare a map with the model, never with a physician: a map can explain a model that is wrong.
+Both compare a map with the model, not with a physician: a map that explains the model does not make the model right.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, relevance
 from vitmed.explanation.maps import TITLES
 from vitmed.explanation.results import Attention, MapCheck
@@ -29,12 +29,12 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
 
-STEPS = 8  # in which all patches are removed
-ORDERS = 1  # random orders per image
-LEAST_GAIN = 0.1  # of probability; a smaller gain is of no use, even if certain. Untrained networks reached 0.08
+STEPS = 8  # in which all patches are taken away
+ORDERS = 1  # random orders an image
+LEAST_GAIN = 0.1  # of probability: a smaller gain is of no use. Untrained networks reached 0.08
 SAME = 0.5  # a rank correlation above this, with all weights random: the same map
-FEW = 5  # images or patients; fewer give no result
-SHUFFLED = 8  # images for the second question, which is slow
+FEW = 5  # the fewest images, or patients, for a verdict
+SHUFFLED = 8  # images of the second question, which takes long
 BATCH = 64
 MOST = 32  # images; below, multiply-adds (see `affordable`) that a processor and a GPU compute in seconds
 BUDGET = {"cpu": 6e11, "cuda": 2e14, "mps": 2e13}
@@ -55,38 +55,21 @@ def check_maps(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Attention:
-    """Ask both questions about one class of each of some images.
+    """Answer both questions about one class of each image.
 
     Args:
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets: (B,) the class to explain, such as the predicted one; None: that with the largest logit.
-        units: (B,) int, which of them belong together (patients): intervals are of the means of these. None: each is
-            its own.
-        seed: of the random orders and of the shuffled weights.
+        targets: (B,) the class to explain, such as the predicted one; None: the class with the largest logit.
+        units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
+        seed: of the random orders and the shuffled weights.
         progress: called with (images done, images).
     """
-    device = next(model.parameters()).device
-    x = preprocessing.normalise(torch.from_numpy(images).to(device)) if len(images) else torch.empty(0)
-    patches, reason = model.pos_embed.shape[1] - 1, None
-    if len(images) < FEW:
-        reason = f"{len(images)} images were looked at, which is too few to judge a map"
-    elif patches == 1:
-        reason = "the image is one patch, so no patch can stand out"
-    elif model.head.out_features == 1:
-        reason = "the model knows one class, so nothing changes its answer"
-    found = Attention(
-        n=len(images),
-        n_shuffled=min(SHUFFLED, len(images)),
-        methods={},
-        patches=patches,
-        steps=min(STEPS, patches),
-        stages=[],
-        random=None,
-        reason=reason,
-    )
-    if reason is not None:
+    found = unchecked(model, len(images))
+    if found.reason is not None:
         return found
+    device = next(model.parameters()).device
+    x = preprocessing.normalise(torch.from_numpy(images).to(device))
     asked = None if targets is None else torch.from_numpy(targets).to(device)
     logits, maps = relevance(model, x, asked)
     asked = torch.from_numpy(logits.argmax(axis=1)).to(device) if asked is None else asked
@@ -97,30 +80,31 @@ def check_maps(
     def mean(values: np.ndarray) -> Estimate:
         return mean_estimate(unit_means(values, units[: len(values)]))
 
-    methods = {}
-    for name in METHODS:
+    def check(name: str) -> MapCheck:
         deletion, insertion = scores[name].T  # (B,) each
-        gain = mean(insertion - deletion)
-        similarity = {stage: mean(by_method[name]) for stage, by_method in similar.items()}
+        gain, similarity = mean(insertion - deletion), {stage: mean(maps[name]) for stage, maps in similar.items()}
         word, text = verdict(gain, list(similarity.values())[-1])
-        methods[name] = MapCheck(
-            title=TITLES[name],
-            deletion=mean(deletion),
-            insertion=mean(insertion),
-            gain=gain,
-            similarity=similarity,
-            verdict=word,
-            text=text,
-        )
-    return found.model_copy(
-        update={
-            "methods": methods,
-            "stages": list(similar),
-            "random": mean(scores["random"].mean(axis=1)),
-            "whole": float(scores["whole"].mean()),
-            "blank": float(scores["blank"].mean()),
-        }
-    )
+        areas = {"deletion": mean(deletion), "insertion": mean(insertion), "gain": gain}
+        return MapCheck(title=TITLES[name], **areas, similarity=similarity, verdict=word, text=text)
+
+    ends = {name: float(scores[name].mean()) for name in ("whole", "blank")}
+    methods, random = {name: check(name) for name in METHODS}, mean(scores["random"].mean(axis=1))
+    return found.model_copy(update={"methods": methods, "stages": list(similar), "random": random, **ends})
+
+
+def unchecked(model: ViT, images: int) -> Attention:
+    """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
+    patches, reason = model.pos_embed.shape[1] - 1, None
+    if images < FEW:
+        reason = f"{counted(images, 'image')}, too few to check a map"
+    elif patches == 1:
+        reason = "the image is one patch, so no patch can stand out"
+    elif model.head.out_features == 1:
+        reason = "the model has one class, so its answer never changes"
+    return Attention(
+        n=images, n_shuffled=min(SHUFFLED, images), methods={}, patches=patches, steps=min(STEPS, patches),
+        stages=[], random=None, reason=reason,
+    )  # fmt: skip
 
 
 def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
@@ -132,20 +116,21 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
     """
     value, low, high = gain.value, gain.low, gain.high
     assert value is not None and low is not None and high is not None and similarity.value is not None
-    measured = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
+    gained = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
     if low <= 0 < LEAST_GAIN < high:
-        return UNSHOWN, f"Not shown to beat a random order: do not read anything into it. Gain {measured}."
+        return (
+            UNSHOWN,
+            f"It is not shown to beat a random order: do not read anything into it. Gain {gained}.",
+        )
     if value < LEAST_GAIN or low <= 0:
-        return RANDOM, f"No better than chance: do not read anything into it. Gain {measured}."
+        return RANDOM, f"It marks no better than chance: do not read anything into it. Gain {gained}."
     if similarity.value > SAME:
         return UNLEARNED, (
-            f"The prediction depends on the patches that it marks (gain {measured}), but the map is similar with "
-            f"random weights (rank correlation {similarity.value:.2f}): it shows the picture, not what was learned. "
+            f"It marks patches that matter for the answer (gain {gained}), but looks the same with random weights "
+            f"(rank correlation {similarity.value:.2f}): it shows the image, not what was learned. "
             "Do not read anything into it."
         )
-    return EXPLAINS, (
-        f"Removing the patches that it marks changes the prediction more than removing others: gain {measured}."
-    )
+    return EXPLAINS, f"Removing the patches that it marks changes the answer more than removing others: gain {gained}."
 
 
 def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
@@ -164,7 +149,7 @@ def mean_estimate(values: np.ndarray, level: float = 0.95) -> Estimate:
 
 
 def affordable(model: ViT) -> int:
-    """How many images `check_maps` can test in seconds on the model's device, from its multiply-adds."""
+    """How many images `check_maps` can check in seconds on the device of the model, from its multiply-adds."""
     tokens, width = model.pos_embed.shape[1] + model.registers, model.pos_embed.shape[2]
     block = 12 * tokens * width**2 + 2 * tokens**2 * width  # at the usual MLP
     passes = 2 + 2 * (min(STEPS, tokens) - 1) * (len(METHODS) + ORDERS)
@@ -175,7 +160,7 @@ def affordable(model: ViT) -> int:
 def sample(
     labels: np.ndarray, groups: Sequence[str] | None, count: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Draw images at random: patients in turn, and classes in turn, so that rare classes are included.
+    """Which images to check, drawn at random: patients in turn, and classes in turn, so that a rare class is included.
 
     Args:
         labels: (S,) classes.
@@ -205,12 +190,7 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 
 
 def _areas(
-    model: ViT,
-    x: Tensor,
-    targets: np.ndarray,
-    maps: dict[str, np.ndarray],
-    seed: int,
-    progress: Progress | None,
+    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], seed: int, progress: Progress | None
 ) -> dict[str, np.ndarray]:
     """Areas under deletion and insertion: method -> (B, 2); random -> (B, 2 x ORDERS); whole, blank -> (B,)."""
     count, patches = len(x), next(iter(maps.values())).shape[1]

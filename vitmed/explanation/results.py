@@ -1,4 +1,4 @@
-"""What the checks of attention maps and of corruptions find, as typed results. Without torch, for the report."""
+"""The results of the checks of attention maps and corruptions as typed models. No torch, for the report."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class MapCheck(Frozen):
 
 
 class Attention(Frozen):
-    """Whether attention maps explain anything: what `faithfulness.check_maps` finds.
+    """Whether attention maps explain anything: the result of `faithfulness.check_maps`.
 
     Attributes:
-        n: images that were looked at; n_shuffled: those of the second question.
+        n: images of the first question; n_shuffled: of the second.
         random: deletion and insertion in a random order.
         stages: of randomisation, from the head down.
-        reason: why nothing could be asked; None where it could.
-        whole, blank: mean probability of the class for the whole image, and when nothing is left.
+        reason: why the maps were not checked; None where they were.
+        whole, blank: mean probability of the class for the whole image, and without any patch.
         drawn: how the images were chosen.
     """
 
@@ -72,16 +72,15 @@ class CorruptionCost(Frozen):
 
 
 class Robustness(Frozen):
-    """What corruptions cost: what `robustness.judge` finds, and around it what stress.json says of the run.
+    """What corruptions cost: the result of `robustness.measure_robustness`, and what stress.json states about the run.
 
     Attributes:
-        what: the images; images_of: how many there are, of which `n` were taken.
+        what: the images; images_of: how many there are, `n` of them in the test.
         n_groups: patients; None where they are unknown.
-        clean: accuracy, balanced accuracy and AUROC of the images as they are.
-        relative: error of the corrupted images minus that of the clean ones.
+        clean: accuracy, balanced accuracy and AUROC without corruption.
+        relative: error of the corrupted images - error of the clean images.
         worst: key of the corruption that costs most; None where no loss is shown.
-        undefined: number -> why it is undefined.
-        skipped: corruption -> why it was left out.
+        undefined, skipped: number, or corruption -> why it is missing.
     """
 
     what: str = ""

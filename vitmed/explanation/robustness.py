@@ -1,9 +1,9 @@
 """What corruptions cost: the numbers of `vitmed stress`, from predictions of the same images, clean and corrupted.
 
 The error is 1 - balanced accuracy. Mean corruption error is its plain mean over all corruptions and strengths
-(Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, which are unknown for your images);
-`relative` is the mean of error - clean error, the error that the corruptions add. Every resample draws the same images,
-or patients, for the clean and for all corrupted predictions, so the intervals of differences are paired.
+(Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, of which there are none on your
+images); `relative` is the mean of error - clean error: what the corruptions add. Every resample draws the same images,
+or patients, for the clean and all corrupted predictions, so that the intervals of differences are paired.
 
 Letters: S images, K classes, R resamples.
 """
@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength
@@ -26,7 +25,6 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 from vitmed.metrics.scoring import known_labels
-from vitmed.training.checkpoint import hash_weights
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
@@ -35,7 +33,7 @@ MANY = 30  # classes; with more, AUROC has no interval, which would take minutes
 Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of each resample
 
 
-def judge(
+def measure_robustness(
     clean: Predictions, corrupted: Mapping[str, Sequence[Predictions]], resamples: int = 500, seed: int = 0
 ) -> Robustness:
     """The numbers of clean and corrupted images.
@@ -49,9 +47,13 @@ def judge(
     """
     labels = known_labels(clean)
     weights = _weights(clean, resamples, seed)
-    whole = _draw(clean, labels, weights)
+    whole, positive = _draw(clean, labels, weights), positive_index(clean)
     drawn = {key: [_draw(p, labels, weights) for p in part] for key, part in corrupted.items()}
-    positive = positive_index(clean)
+
+    def cost(key: str) -> CorruptionCost:
+        numbers = [_numbers(p, own, resamples, seed) for p, own in zip(corrupted[key], drawn[key], strict=True)]
+        return _cost(key, whole, drawn[key], numbers)
+
     errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
     found = Robustness(
@@ -63,18 +65,13 @@ def judge(
         classes=list(clean.classes),
         positive_class=None if positive is None else clean.classes[positive],
         clean=_numbers(clean, whole, resamples, seed),
-        corruptions={
-            key: _cost(
-                key, whole, part, [_numbers(*both, resamples, seed) for both in zip(corrupted[key], part, strict=True)]
-            )
-            for key, part in drawn.items()
-        },
+        corruptions={key: cost(key) for key in drawn},
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - (1 - whole["balanced_accuracy"]) if errors else error),
     )
     worst, sentence = _verdict(found)
-    told = {"undefined": _undefined(found, labels), "worst": worst, "verdict": sentence, "notes": _notes(found)}
-    return found.model_copy(update=told)
+    words = {"undefined": _undefined(found, labels), "worst": worst, "verdict": sentence, "notes": _notes(found)}
+    return found.model_copy(update=words)
 
 
 def _weights(clean: Predictions, resamples: int, seed: int) -> np.ndarray:
@@ -102,7 +99,7 @@ def _draw(predictions: Predictions, labels: np.ndarray, weights: np.ndarray) -> 
 
 
 def _auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(1 + R,) as in `metrics`: of two classes theirs; else the mean of those with images, each against the rest."""
+    """(1 + R,) as in `metrics`: with more than two classes the mean of each class against the rest."""
     if scores.shape[1] == 2:
         return rank_auroc(scores, labels, weights)
     rows = weights[:1] if scores.shape[1] > MANY else weights
@@ -119,7 +116,7 @@ def _estimate(drawn: np.ndarray) -> Estimate:
 
 
 def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Estimate]:
-    """The numbers with the intervals that a report gives them; of very many classes, those of the resamples."""
+    """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
     if len(predictions.classes) > MANY:
         return {name: _estimate(drawn[name]) for name in NAMES}
     overall = evaluate_predictions(predictions, resamples=resamples, seed=seed).overall
@@ -131,32 +128,19 @@ def _cost(
 ) -> CorruptionCost:
     what, name = CORRUPTIONS[key], "balanced_accuracy"
     rows = [
-        Strength(
-            strength=i,
-            value=value,
-            accuracy=own["accuracy"],
-            balanced_accuracy=own[name],
-            auroc=own["auroc"],
-            lost=_estimate(clean[name] - drawn[name]),
-        )
+        Strength(strength=i, value=value, **own, lost=_estimate(clean[name] - drawn[name]))
         for i, (value, drawn, own) in enumerate(zip(what.values, strengths, numbers, strict=True), 1)
     ]
     mean = np.mean([drawn[name] for drawn in strengths], axis=0)
-    return CorruptionCost(
-        title=what.title,
-        text=what.text,
-        source=what.source,
-        strengths=rows,
-        error=_estimate(1 - mean),
-        lost=_estimate(clean[name] - mean),
-    )
+    words = {"title": what.title, "text": what.text, "source": what.source}
+    return CorruptionCost(**words, strengths=rows, error=_estimate(1 - mean), lost=_estimate(clean[name] - mean))
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:
-    """Which corruption hurts most, and a sentence."""
+    """The corruption that hurts most, and a sentence."""
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
-        return None, "No corruption can be said to hurt: there is no interval for what is lost."
+        return None, "No corruption is shown to hurt: the loss has no interval."
     worst = max(parts, key=lambda key: parts[key].lost.value or 0.0)
     part, lost = parts[worst], parts[worst].lost
     fall = f"{lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f})"
@@ -183,7 +167,7 @@ def _undefined(found: Robustness, labels: np.ndarray) -> dict[str, str]:
 
 
 def _notes(found: Robustness) -> list[str]:
-    """What must be known before the numbers are believed."""
+    """What a reader must know before believing the numbers."""
     notes = []
     balanced, chance = found.clean["balanced_accuracy"], 1 / max(1, len(found.classes))
     if balanced.low is not None and balanced.low <= chance < 1:
@@ -195,14 +179,14 @@ def _notes(found: Robustness) -> list[str]:
     return notes
 
 
-def known_stress(run: Path, weights: Mapping[str, torch.Tensor]) -> Robustness | None:
-    """What the newest stress test in a run folder found of these very weights; None where there is none."""
+def known_stress(run: Path, weights_hash: str) -> Robustness | None:
+    """The newest stress test of these weights in a run folder; None where there is none."""
     files = sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: file.stat().st_mtime_ns)
     for file in reversed(files):
         try:
             found = Robustness.model_validate_json(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # somebody else's file
+        except (OSError, ValueError):  # a file that vitmed did not write
             continue
-        if found.weights_sha256 == hash_weights(weights):
+        if found.weights_sha256 == weights_hash:
             return found
     return None

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.frozen import Frozen
 from vitmed.decisions.conformal import report_sets
-from vitmed.decisions.operating_points import Folds, by_fold, report_fold_points, report_points
+from vitmed.decisions.operating_results import Folds, by_fold, report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import DecisionPolicy, count_answers
-from vitmed.decisions.reliability import CalibrationReport, FittedCalibration, report_calibration
+from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import mistakes
@@ -63,8 +63,8 @@ def _calibration(m: Material) -> CalibrationReport:
     found = found.model_copy(update={"after": found.after.model_copy(update=same)})
     if m.folds is None:
         return found
-    by_fold = FittedCalibration(method="by fold", scale=None, bias=None, note="")
-    return found.model_copy(update={**dict(by_fold), "folds": [fold.calibration for fold in m.folds.each]})
+    by_fold = {"method": "by fold", "scale": None, "bias": None, "note": ""}
+    return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.folds.each]})
 
 
 ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None where there is nothing to say

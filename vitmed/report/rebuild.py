@@ -17,7 +17,7 @@ from vitmed.core.frozen import Frozen
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation, read_split, validation_of
-from vitmed.decisions.operating_points import Folds
+from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import asked_of, choose_policy, notes_of, own_columns
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.predictions import Predictions

@@ -11,7 +11,7 @@ from typing import Any
 from vitmed.core.aliases import HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
 from vitmed.core.frozen import Frozen
 from vitmed.decisions.conformal import PredictionSets
-from vitmed.decisions.operating_points import Folds, OperatingPoints
+from vitmed.decisions.operating_results import Folds, OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
 from vitmed.decisions.reliability import CalibrationReport

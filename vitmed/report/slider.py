@@ -6,7 +6,7 @@ import numpy as np
 
 from vitmed.core.frozen import Frozen
 from vitmed.core.text import format_probability
-from vitmed.decisions.operating_points import OperatingPoints
+from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels

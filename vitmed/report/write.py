@@ -17,7 +17,7 @@ from vitmed.core.files import make_folder, write_bytes, write_json, write_text
 from vitmed.core.frozen import Frozen
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted
-from vitmed.decisions.operating_points import Folds
+from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.maps import Maps
 from vitmed.metrics.evaluation import evaluate_predictions

@@ -133,7 +133,7 @@ def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)  # without a copy
     return digest.hexdigest()
 
 
@@ -342,7 +342,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         raise ValueError(f"classes {classes}")
     if Preprocessing(**content["preprocessing"]) != Preprocessing.of(config):
         raise ValueError(f"preprocessing {content['preprocessing']}")
-    return Checkpoint(
+    found = Checkpoint(
         path=path,
         config=config,
         classes=classes,
@@ -356,10 +356,13 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         seen=tuple(content["data"].get("seen", ())),
         policy=_read_policy(content),
     )
+    if found.policy is not None and found.policy.weights_hash not in (None, found.weights_hash):
+        raise ValueError("its decision policy was chosen for other weights")
+    return found
 
 
 def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
-    """The decision policy, which must belong to these weights."""
+    """The decision policy; `_parse` checks the hash of its weights."""
     stored = with_new_names(content, HOLDER).get("policy")
     if stored is None:
         return None
@@ -367,8 +370,6 @@ def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
         policy = DecisionPolicy.of(_arrays(stored), content["classes"])
         if policy.ood_score is not None and policy.ood_score.means is None:
             raise ValueError("ood_score: means and precision are missing")
-        if policy.weights_hash not in (None, hash_weights(content["weights"])):
-            raise ValueError("weights_hash: it was chosen for other weights")
     except ValueError as error:
         raise CheckpointError(f"its decision policy is damaged ({error})", "copy it again") from None
     return policy

@@ -32,8 +32,8 @@ def reliability(predictions: Predictions, metrics: Results | None = None) -> Fig
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
         _points(axes, before.curve, GREY, "s", f"before: {_ece(before)}", 4)
-    fitted = any(one.method != "none" for one in found.folds or [found])
-    name = "after calibration" if fitted else "as they are"
+    methods = {fold.method for fold in found.folds or ()} or {found.method}
+    name = "as they are" if methods == {"none"} else "after calibration"
     _points(axes, after.curve, BLUE, "o", f"{name}: {_ece(after)}", 6)
     scores = _scores(predictions)
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
