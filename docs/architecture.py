@@ -35,7 +35,7 @@ FONT = "font-family='Helvetica, Arial, sans-serif'"
 def purpose(room: str) -> str:
     """The first sentence of a room's docstring."""
     text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))) or ""
-    return text.split("\n\n")[0].replace("\n", " ")
+    return text.split("\n\n")[0].replace("\n", " ").replace("`", "")
 
 
 def modules(room: str) -> list[str]:
