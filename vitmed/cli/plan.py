@@ -29,7 +29,7 @@ def plan(
 
     found = run(data, config=config, sets=sets or (), output=output, offline=offline, ui=ui(), **flags)
     if as_json:
-        decided = [decision._asdict() for decision in found.settings]
+        decided = [decision._asdict() for decision in found.decisions]
         print_json({"file": str(found.file), "minutes": found.minutes, "plan": decided})
 
 

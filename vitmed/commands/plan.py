@@ -26,8 +26,8 @@ class Plan:
     """The planned configuration, its reasons, the estimated minutes, and the file with the plan."""
 
     config: Config
-    settings: list[PlannedSetting]
-    inputs: PlanInputs
+    decisions: list[PlannedSetting]
+    situation: PlanInputs
     minutes: float
     file: Path
 
