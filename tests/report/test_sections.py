@@ -152,10 +152,8 @@ def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
 
 
 def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
-    said = (
-        "Every image is predicted as 'c0 <b>': the model does not distinguish the classes"
-    said += ", or its threshold is wrong."
-    )
+    said = "Every image is predicted as 'c0 <b>': "
+    said += "the model does not distinguish the classes, or its threshold is wrong."
     text, metrics = page(tmp_path / "constant", draw("constant"))
     assert metrics["notes"][0] == said and said in text
     assert not single_class_note(evaluate_predictions(draw("two classes"), 0))
