@@ -17,10 +17,10 @@ from vitmed.metrics.intervals import (
     Units,
     correlation,
     perfect_area,
+    quantile,
     satterthwaite,
     share,
     share_ratio,
-    student,
     wilson,
 )
 from vitmed.metrics.predictions import Predictions
@@ -190,7 +190,7 @@ def test_the_widened_bootstrap_is_hesterbergs() -> None:
     edge = stats.norm.cdf(-np.sqrt(10 / 9) * stats.t.ppf(0.975, 9))
     assert widened_level(0.95, 9) == pytest.approx(1 - 2 * edge)
     assert widened_level(0.95, 1e6) == pytest.approx(0.95, abs=1e-4)
-    assert student(0.95, 9) == pytest.approx(stats.t.ppf(0.975, 9))
+    assert quantile(0.95, 9) == pytest.approx(stats.t.ppf(0.975, 9))
 
 
 @pytest.mark.parametrize(("classes", "grouped"), itertools.product((2, 4), (False, True)))

@@ -10,16 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.metrics.intervals import (
-    NONE,
-    Units,
-    correlation,
-    logit_interval,
-    normal,
-    perfect_area,
-    satterthwaite,
-    student,
-)
+from vitmed.metrics.intervals import NONE, Units, correlation, logit_interval, perfect_area, quantile, satterthwaite
 
 INFINITE = float("inf")
 
@@ -118,11 +109,6 @@ def _degrees(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
     return satterthwaite(sizes, correlation(sizes, sums, squares))
 
 
-def quantile(level: float, degrees: float) -> float:
-    """How many standard errors a two-sided interval reaches to each side."""
-    return normal(level) if np.isinf(degrees) else student(level, degrees)
-
-
 def area_interval(value: float, found: Spread, positive: np.ndarray, units: Units) -> tuple[float, float]:
     """The interval of an AUROC on the logit scale; for an AUROC of 0 or 1, each patient counts as one image."""
     if not np.isfinite(found.variance) or (0 < value < 1 and found.variance == 0):
@@ -130,4 +116,4 @@ def area_interval(value: float, found: Spread, positive: np.ndarray, units: Unit
     if 0 < value < 1:
         return logit_interval(value, found.variance**0.5, quantile(units.level, found.degrees))
     m, n = (int((units.sums(kind.astype(np.float64)) > 0).sum()) for kind in (positive, ~positive))
-    return perfect_area(value, m, n, normal(units.level))
+    return perfect_area(value, m, n, quantile(units.level))

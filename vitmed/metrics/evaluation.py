@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import Area, area_interval, area_spread, class_areas, quantile, spread
+from vitmed.metrics.area_intervals import Area, area_interval, area_spread, class_areas, spread
 from vitmed.metrics.estimates import (
     ClassNumbers,
     ClassSampleSizes,
@@ -30,11 +30,10 @@ from vitmed.metrics.intervals import (
     Units,
     correlation,
     logit_interval,
-    normal,
+    quantile,
     satterthwaite,
     share,
     share_mean,
-    student,
     wilson,
     within,
 )
@@ -156,7 +155,7 @@ class Evaluation:
             if kind == "auroc":
                 interval = area_interval(1.0, found, images, self.units)
             else:  # a mean of values within 0..1 varies no more than a proportion
-                interval = wilson(1.0, self._units_with(images), normal(self.level))
+                interval = wilson(1.0, self._units_with(images), quantile(self.level))
         return estimate(area.value, *interval, "influence")
 
     def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
@@ -178,11 +177,11 @@ class Evaluation:
             return (low, high) if high - low > ALIKE else NONE
         lowest = -1.0 if name in SIGNED else 0.0
         if lowest < value < 1:
-            return within(value, lowest, variance, student(self.level, self.degrees)) if variance > 0 else NONE
+            return within(value, lowest, variance, quantile(self.level, self.degrees)) if variance > 0 else NONE
         if value != 1:
             return NONE
         counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
-        low, _ = wilson(1.0, counted, normal(self.level))
+        low, _ = wilson(1.0, counted, quantile(self.level))
         return lowest + (1 - lowest) * low, 1.0
 
     @cached_property

@@ -78,7 +78,7 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     hit = (hits & counted).astype(np.float64)
     value = float(hit.sum() / n) if n else float("nan")
     if not units.clustered:
-        low, high = wilson(value, n, normal(units.level)) if n > 1 else NONE
+        low, high = wilson(value, n, quantile(units.level)) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
     sizes, found = units.sums(counted.astype(np.float64)), units.sums(hit)
     sizes, found = sizes[sizes > 0], found[sizes > 0]
@@ -90,7 +90,7 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     icc = correlation(sizes, found, found)
     effect = variance / alone if alone > 0 else float("nan")
     effective = n / max(1.0, effect) if alone > 0 else float(g)
-    low, high = wilson(value, effective, student(units.level, satterthwaite(sizes, icc)))
+    low, high = wilson(value, effective, quantile(units.level, satterthwaite(sizes, icc)))
     return Share(value, low, high, method, n, g, icc, effect, effective)
 
 
@@ -136,13 +136,10 @@ def satterthwaite(sizes: np.ndarray, icc: float) -> float:
     return max(1.0, float(variances.sum() ** 2 / (variances**2).sum()) - 1)
 
 
-def normal(level: float) -> float:
-    """The normal quantile of a two-sided interval: 1.96 at 0.95."""
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def student(level: float, degrees: float) -> float:
-    """Student's quantile of a two-sided interval: 2.262 at 0.95 and 9 degrees."""
+def quantile(level: float, degrees: float = float("inf")) -> float:
+    """How many standard errors a two-sided interval reaches: 1.96 at 0.95, by Student's t 2.262 at 9 degrees."""
+    if np.isinf(degrees):
+        return NormalDist().inv_cdf((1 + level) / 2)
     from scipy.special import stdtrit  # imported here: predict starts without it
 
     return float(stdtrit(degrees, (1 + level) / 2))

@@ -8,10 +8,10 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.frozen import Frozen
-from vitmed.metrics.area_intervals import Spread, area_spread, class_areas, quantile, spread
+from vitmed.metrics.area_intervals import Spread, area_spread, class_areas, spread
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, Evaluation, bootstrap
-from vitmed.metrics.intervals import NONE, Units
+from vitmed.metrics.intervals import NONE, Units, quantile
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import percentile_interval, widened_level
 from vitmed.metrics.scoring import known_labels

@@ -16,7 +16,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.frozen import Frozen
 from vitmed.metrics.bootstrap import LEVEL, Bootstrap, ratio
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.intervals import NONE, student, within
+from vitmed.metrics.intervals import NONE, quantile, within
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 
@@ -152,7 +152,7 @@ def _pair(
     variance = float(found.var()) * boot.size / max(1, boot.size - 1) if 2 * len(found) > len(drawn) else 0.0
     interval = NONE
     if not why and variance > 0 and -1 < value < 1:  # as that of the same number among all numbers
-        interval = within(value, -1.0, variance, student(LEVEL, max(1.0, boot.size - 1)))
+        interval = within(value, -1.0, variance, quantile(LEVEL, max(1.0, boot.size - 1)))
     elif not why:
         why = "the resamples do not vary"
     same, beyond = boot.proportion(first == second, read), estimate(value, *interval, "bootstrap")

@@ -114,7 +114,7 @@ class Scorer:
         total = cells.sum(axis=1)  # (R,)
         others, elsewhere = total[:, None] - support, total[:, None] - called
         tn = others - called + tp
-        both = (support > 0) & (others > 0)  # else PPV, NPV and F1 are what they are whatever the model says
+        both = (support > 0) & (others > 0)  # else PPV, NPV and F1 do not depend on the model
         per_class = {
             "sensitivity": ratio(tp, support),
             "specificity": ratio(tn, others),

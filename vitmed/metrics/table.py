@@ -14,7 +14,7 @@ class Metric:
     Attributes:
         title: as it stands in a report.
         higher_is_better: False for losses.
-        text: one sentence that says what it is.
+        text: one sentence that defines it.
     """
 
     title: str
