@@ -234,8 +234,8 @@ def _mixing(auroc: FoldsAuroc, each: str) -> list[str]:
     if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
         return []
     return [
-        f"The pooled AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images. The pooled "
-        "AUROC ranks images of different models against each other, and the same probability from two models need not "
+        f"The pooled AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images; pooled, "
+        "images of different models are ranked against each other, and the same probability from two models need not "
         "mean the same. The mean of the folds shows how well one model separates the classes."
     ]
 
