@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import PlainSerializer, model_validator
 
 from vitmed.core.frozen import Numbers, Stored
 from vitmed.core.text import counted
@@ -51,6 +52,13 @@ class Calibration(Stored):
         if self.method == "none":
             return logits.astype(np.float32, copy=False)
         return (logits.astype(np.float64) * self.scale + self.bias).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain types, with lists for tuples."""
+        return self.model_dump(mode="json")
+
+
+CalibrationResult = Annotated[Calibration, PlainSerializer(Calibration.to_json)]  # as a part of metrics.json
 
 
 def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Calibration:

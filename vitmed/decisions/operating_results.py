@@ -9,7 +9,7 @@ import numpy as np
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.frozen import Frozen
-from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.calibration import CalibrationResult
 from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoints, Reached, is_called, rates
 from vitmed.metrics.bootstrap import Bootstrap, ratio
 from vitmed.metrics.estimates import Estimate
@@ -66,7 +66,7 @@ class Fold(Frozen):
 
     images: int
     patients: int | None
-    calibration: Calibration
+    calibration: CalibrationResult
     point: str
     threshold: float | None
     why: str

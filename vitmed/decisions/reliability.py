@@ -16,7 +16,7 @@ from pydantic import Field
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.frozen import Frozen
-from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.metrics.bootstrap import Bootstrap, Z, ratio
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
@@ -84,7 +84,7 @@ class CalibrationReport(Frozen):
     about: str
     before: Reliability | None
     after: Reliability
-    folds: list[Calibration] | None = None
+    folds: list[CalibrationResult] | None = None
 
 
 def report_calibration(
@@ -102,7 +102,7 @@ def report_calibration(
     about = likeliest if positive is None else f"probability of {predictions.classes[positive]}"
     before = None if known.method == "none" else _measures(replace(predictions, calibrated=None), config)
     after = _measures(predictions, config)
-    return CalibrationReport(**known.model_dump(mode="json"), about=about, before=before, after=after)
+    return CalibrationReport(**known.to_json(), about=about, before=before, after=after)
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:

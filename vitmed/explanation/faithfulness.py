@@ -118,10 +118,7 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
     assert value is not None and low is not None and high is not None and similarity.value is not None
     gained = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
     if low <= 0 < LEAST_GAIN < high:
-        return (
-            UNSHOWN,
-            f"It is not shown to beat a random order: do not read anything into it. Gain {gained}.",
-        )
+        return UNSHOWN, f"It is not shown to beat a random order: do not read anything into it. Gain {gained}."
     if value < LEAST_GAIN or low <= 0:
         return RANDOM, f"It marks no better than chance: do not read anything into it. Gain {gained}."
     if similarity.value > SAME:
@@ -130,7 +127,7 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
             f"(rank correlation {similarity.value:.2f}): it shows the image, not what was learned. "
             "Do not read anything into it."
         )
-    return EXPLAINS, f"Removing the patches that it marks changes the answer more than removing others: gain {gained}."
+    return EXPLAINS, f"Removing the marked patches changes the answer more than removing others: gain {gained}."
 
 
 def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
