@@ -6,7 +6,7 @@ Research use only; not a medical device.
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
     "VitmedError": "vitmed.core.errors",
     "build_model": "vitmed.commands.summary",
