@@ -153,7 +153,7 @@ def area_test(first: Evaluation, second: Evaluation) -> Test:
 
 def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
     """A difference over its standard error, and the two-sided p that it is 0; None where that is undefined."""
-    from scipy.special import stdtr  # only who needs it waits for it
+    from scipy.special import stdtr  # imported here: predict starts without it
 
     if not np.isfinite(gap) or not np.isfinite(found.variance):
         return None, None
@@ -171,7 +171,7 @@ def accuracy_test(first: Evaluation, second: Evaluation) -> Test:
     of Yang, Sun & Hardin, Biom. J. 52 (2010) 638: ((G - 1) / G) (sum d)^2 / sum d^2, chi-squared with one degree of
     freedom, where d of a patient is how many more images the first gets right.
     """
-    from scipy.special import bdtr, chdtrc  # only who needs it waits for it
+    from scipy.special import bdtr, chdtrc  # imported here: predict starts without it
 
     right = [evaluation.scorer.predicted == evaluation.labels for evaluation in (first, second)]
     b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())

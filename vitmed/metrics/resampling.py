@@ -1,8 +1,7 @@
-"""Bootstrap: which images a resample draws, and the interval that its values give.
+"""Bootstrap: the images of each resample, and the interval of their values.
 
-The percentile bootstrap is that of Efron & Tibshirani, An Introduction to the Bootstrap (1993), chapter 13;
-whole groups are drawn as in Field & Welsh, J. R. Stat. Soc. B 69 (2007) 369. With a few groups it is known to
-be too narrow.
+Percentile bootstrap: Efron & Tibshirani, An Introduction to the Bootstrap (1993), chapter 13; resamples of whole
+groups: Field & Welsh, J. R. Stat. Soc. B 69 (2007) 369. With few groups its interval is too narrow: `widened_level`.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ def group_index(groups: Sequence[str] | None, size: int) -> np.ndarray:
 
 
 def widened_level(level: float, degrees: float) -> float:
-    """The level of a percentile interval that makes up for few units: Hesterberg, Am. Stat. 69 (2015) 371.
+    """The level of a percentile interval that corrects for few units: Hesterberg, Am. Stat. 69 (2015) 371.
 
-    A resample varies less than the sample did, and the spread is known from few; at 9 degrees 0.95 becomes 0.983.
+    A resample varies less than the sample, and the variance is uncertain; at 9 degrees 0.95 becomes 0.983.
     """
-    from scipy.special import stdtrit  # only who needs it waits for it
+    from scipy.special import stdtrit  # imported here: predict starts without it
 
     reach = float(stdtrit(degrees, (1 + level) / 2)) * ((degrees + 1) / degrees) ** 0.5
     return 2 * NormalDist().cdf(reach) - 1

@@ -9,17 +9,11 @@ PER_CLASS = ("sensitivity", "specificity", "ppv", "npv", "f1", "auroc", "average
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that can choose the best epoch (`train.monitor`) or be a gate (`--fail-under`).
+    """A number that can choose the best epoch (`train.monitor`) or be a gate (`--fail-under`)."""
 
-    Attributes:
-        title: as it stands in a report.
-        higher_is_better: False for losses.
-        text: one sentence that defines it.
-    """
-
-    title: str
+    title: str  # in a report
     higher_is_better: bool
-    text: str
+    text: str  # one sentence that defines it
 
 
 METRICS: dict[str, Metric] = {
