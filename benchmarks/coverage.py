@@ -27,7 +27,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.area_intervals import area_spread, class_areas
 from vitmed.metrics.clinical_utility import prevalence_table
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import Evaluation, bootstrap
+from vitmed.metrics.evaluation import PreparedPredictions, bootstrap
 from vitmed.metrics.intervals import Units, share_gap
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import percentile_interval
@@ -84,7 +84,7 @@ def held(found: tuple[float | None, float | None], truth: float) -> float:
 
 def one_test(p: Predictions, truths: dict[str, float], resamples: int, seed: int) -> dict[str, float]:
     """Which intervals held the truth."""
-    evaluation = Evaluation(p)
+    evaluation = PreparedPredictions(p)
     draws = bootstrap([evaluation], resamples, seed)[0]
     overall, per_class = evaluation.estimates(draws)
     elsewhere = prevalence_table(p, EvaluateConfig(prevalence=PREVALENCE))

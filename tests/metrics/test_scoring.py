@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
 from vitmed.core.frozen import Frozen
-from vitmed.metrics.evaluation import Evaluation, evaluate_predictions
+from vitmed.metrics.evaluation import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.positive_class import positive_class
 from vitmed.metrics.predictions import Predictions
@@ -178,7 +178,7 @@ def test_bootstrap_by_group_equals_a_slow_loop() -> None:
         rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
         slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
     entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["log_loss"]
-    edge = (1 - widened_level(0.95, Evaluation(p).degrees)) / 2
+    edge = (1 - widened_level(0.95, PreparedPredictions(p).degrees)) / 2
     assert 0.01 < edge < 0.025  # 15 patients: wider than the middle 95 %
     assert [entry["low"], entry["high"]] == pytest.approx(np.quantile(slow, [edge, 1 - edge]), abs=1e-12)
 

@@ -21,7 +21,7 @@ from vitmed.metrics.paired_comparison import (
     ComparedModel,
     ComparedPair,
     ComparisonResults,
-    Tests,
+    ComparisonTests,
     compare_classes,
     compare_predictions,
     holm,
@@ -272,7 +272,7 @@ def adjusted(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
         area = pair.tests.auroc.model_copy(update={"p_holm": next(of_auroc)})
         right = pair.tests.accuracy.model_copy(update={"p_holm": next(of_accuracy)})
         own = pair.classes and {c: p.model_copy(update={"p_holm": next(of_classes)}) for c, p in pair.classes.items()}
-        done.append(pair.model_copy(update={"tests": Tests(auroc=area, accuracy=right), "classes": own}))
+        done.append(pair.model_copy(update={"tests": ComparisonTests(auroc=area, accuracy=right), "classes": own}))
     return done
 
 

@@ -67,7 +67,7 @@ def evaluate_predictions(
         DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
-    evaluation = Evaluation(predictions, level)
+    evaluation = PreparedPredictions(predictions, level)
     overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
     support = np.bincount(labels, minlength=len(classes))
     grouped, positive = predictions.groups is not None, evaluation.scorer.positive
@@ -89,7 +89,7 @@ def evaluate_predictions(
     return found.model_copy(update={**reasons, "notes": found_notes})
 
 
-class Evaluation:
+class PreparedPredictions:
     """One set of predictions, with everything about its intervals that does not depend on resamples."""
 
     def __init__(self, predictions: Predictions, level: float = 0.95):
@@ -230,7 +230,7 @@ class Evaluation:
         )
 
 
-def bootstrap(several: list[Evaluation], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
+def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
     draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
     units = several[0].units

@@ -10,14 +10,14 @@ from vitmed.core.errors import DataError
 from vitmed.core.frozen import Frozen
 from vitmed.metrics.area_intervals import Spread, area_spread, class_areas, spread
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import AREAS, Evaluation, bootstrap
+from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
 from vitmed.metrics.intervals import NONE, Units, quantile
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import percentile_interval, widened_level
 from vitmed.metrics.scoring import known_labels
 
 
-class Test(Frozen):
+class ComparisonTest(Frozen):
     """A test of no difference; statistic and p are None where it is undefined."""
 
     only_first: int | None = None  # of the accuracy: images that only this model gets right
@@ -28,11 +28,11 @@ class Test(Frozen):
     p_holm: float | None = None  # p adjusted for all pairs that are compared
 
 
-class Tests(Frozen):
+class ComparisonTests(Frozen):
     """The tests of two models: see `area_test` and `accuracy_test`."""
 
-    auroc: Test
-    accuracy: Test
+    auroc: ComparisonTest
+    accuracy: ComparisonTest
 
 
 class PairedComparison(Frozen):
@@ -40,11 +40,11 @@ class PairedComparison(Frozen):
 
     overall: dict[str, Estimate]  # of the other model
     difference: dict[str, Estimate]  # the first minus the other
-    tests: Tests
+    tests: ComparisonTests
 
 
 class ClassDifference(Estimate):
-    """The difference in AUROC of a class, first minus other, with the p that it is 0; `p_holm` as in `Test`."""
+    """The difference in AUROC of a class, first minus other, with the p that it is 0; `p_holm` as in `ComparisonTest`."""
 
     p: float | None
     p_holm: float | None = None
@@ -63,7 +63,7 @@ class ComparedPair(Frozen):
     first: str
     second: str
     difference: dict[str, Estimate]
-    tests: Tests
+    tests: ComparisonTests
     classes: dict[str, ClassDifference] | None  # None with two classes, and with very many
     verdict: str = ""
 
@@ -101,7 +101,7 @@ def compare_predictions(
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
     if not np.array_equal(labels, known_labels(other)):
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
-    first, second = Evaluation(predictions, level), Evaluation(other, level)
+    first, second = PreparedPredictions(predictions, level), PreparedPredictions(other, level)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
     own, theirs = (evaluation.estimates(drawn)[0] for evaluation, drawn in zip((first, second), draws, strict=True))
@@ -120,11 +120,11 @@ def compare_predictions(
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
             interval = percentile_interval(gap, widen) if known else NONE
             difference[name] = estimate(one - two, *interval, "bootstrap")
-    tests = Tests(auroc=area_test(first, second), accuracy=accuracy_test(first, second))
+    tests = ComparisonTests(auroc=area_test(first, second), accuracy=accuracy_test(first, second))
     return PairedComparison(overall=theirs, difference=difference, tests=tests)
 
 
-def area_gap(first: Evaluation, second: Evaluation, name: str) -> tuple[Spread, str]:
+def area_gap(first: PreparedPredictions, second: PreparedPredictions, name: str) -> tuple[Spread, str]:
     """Variance of the difference of an overall area, and the method that gives it."""
     influence = first.overall_areas[name].influence - second.overall_areas[name].influence
     positive = first.scorer.positive
@@ -139,7 +139,7 @@ def _around(value: float, found: Spread, level: float) -> tuple[float, float]:
     return value - reach, value + reach
 
 
-def area_test(first: Evaluation, second: Evaluation) -> Test:
+def area_test(first: PreparedPredictions, second: PreparedPredictions) -> ComparisonTest:
     """Whether the AUROC differs: the difference over its standard error, and its two-sided p.
 
     DeLong's test, or Obuchowski's where patients have several images, with Student's t there. p is 1 for models that
@@ -148,7 +148,7 @@ def area_test(first: Evaluation, second: Evaluation) -> Test:
     found, method = area_gap(first, second, "auroc")
     gap = first.overall_areas["auroc"].value - second.overall_areas["auroc"].value
     statistic, p = gap_test(gap, found)
-    return Test(statistic=statistic, p=p, method=method)
+    return ComparisonTest(statistic=statistic, p=p, method=method)
 
 
 def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
@@ -163,7 +163,7 @@ def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
     return statistic, float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
 
 
-def accuracy_test(first: Evaluation, second: Evaluation) -> Test:
+def accuracy_test(first: PreparedPredictions, second: PreparedPredictions) -> ComparisonTest:
     """Whether the accuracy differs, by the images that only one of the two gets right.
 
     Independent images: McNemar's test, Psychometrika 12 (1947) 153, exact by the binomial distribution. It is not
@@ -184,7 +184,7 @@ def accuracy_test(first: Evaluation, second: Evaluation) -> Test:
         if g >= 2 and (d**2).sum():
             statistic = float((g - 1) / g * d.sum() ** 2 / (d**2).sum())
             p = float(chdtrc(1, statistic))
-    return Test(only_first=b, only_second=c, statistic=statistic, p=p, method=method)
+    return ComparisonTest(only_first=b, only_second=c, statistic=statistic, p=p, method=method)
 
 
 def compare_classes(predictions: Predictions, other: Predictions, level: float = 0.95) -> dict[str, ClassDifference]:
