@@ -1,4 +1,4 @@
-"""The decision policy of a run: chosen after the training, stored in best.pt, found again by evaluate and predict."""
+"""The decision policy of a run: chosen after training, stored in best.pt, applied by evaluate and predict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
     Args:
         best: the checkpoint.
-        images: of the run's own splits; train and val are read.
+        images: the splits of the run; train and val are read.
     """
     saved = load_checkpoint(best)
     model = saved.model().to(device)
@@ -66,7 +66,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
 
 def describe_policy(policy: DecisionPolicy) -> str:
-    """What was chosen, in a line."""
+    """The policy in one line."""
     known = policy.calibration
     names = {"none": "none", "temperature": f"temperature {1 / known.scale[0]:.3g}", "vector": "vector scaling"}
     text = f"chosen on {policy.n:,} validation images: calibration {names[known.method]}"
@@ -79,7 +79,7 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
     """The policy of a checkpoint; chosen again on the validation of its run if the configuration asks for another.
 
     Raises:
-        UsageError: what this checkpoint predicts for validation is not known, so nothing can be chosen on it.
+        UsageError: the predictions of this checkpoint for validation are missing.
     """
     asked_point(config, len(saved.classes))
     if asked_of(config) == asked_of(saved.config.evaluate):
@@ -90,7 +90,7 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
 
 
 def forward_with_scores(model: ViT, policy: DecisionPolicy | None) -> Forward | None:
-    """What to run for logits and, as a last column, the out-of-distribution score; None without such a score."""
+    """The function that returns logits and, as the last column, the OOD score; None without such a score."""
     known = None if policy is None else policy.ood_score
     if known is None:
         return None
