@@ -44,7 +44,7 @@ class PairedComparison(Frozen):
 
 
 class ClassDifference(Estimate):
-    """The difference in AUROC of a class, first minus other, with the p that it is 0; `p_holm` as in `ComparisonTest`."""
+    """The difference in AUROC of a class, first minus other, with its p; `p_holm` as in `ComparisonTest`."""
 
     p: float | None
     p_holm: float | None = None
