@@ -31,12 +31,8 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     """Choose the decision policy on validation and write it into best.pt.
 
     Args:
-<<<<<<< HEAD
-        images: the run's own splits; only train and val are read.
-=======
         best: the checkpoint.
         images: the splits of the run; train and val are read.
->>>>>>> slim-decisions
     """
     saved = load_checkpoint(best)
     model = saved.model().to(device)
@@ -69,13 +65,8 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
 
 def describe_policy(policy: DecisionPolicy) -> str:
-<<<<<<< HEAD
-    """The policy in a line."""
-    known, threshold = policy.calibration, policy.operating.threshold
-=======
     """The policy in one line."""
-    known = policy.calibration
->>>>>>> slim-decisions
+    known, threshold = policy.calibration, policy.operating.threshold
     names = {"none": "none", "temperature": f"temperature {1 / known.scale[0]:.3g}", "vector": "vector scaling"}
     text = f"decision policy, chosen on {policy.n:,} validation images: calibration {names[known.method]}"
     text += f" ({known.note})" if known.note else ""
@@ -86,11 +77,7 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
     """The policy of a checkpoint, or one newly chosen on the validation of its run if the configuration differs.
 
     Raises:
-<<<<<<< HEAD
-        UsageError: the run has no validation predictions of this checkpoint to choose on.
-=======
         UsageError: the predictions of this checkpoint for validation are missing.
->>>>>>> slim-decisions
     """
     asked_point(config, len(saved.classes))
     if asked_of(config) == asked_of(saved.config.evaluate):
@@ -101,11 +88,7 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
 
 
 def forward_with_scores(model: ViT, policy: DecisionPolicy | None) -> Forward | None:
-<<<<<<< HEAD
-    """A forward pass that gives the logits and, as last column, the OOD score; None if the policy has no such score."""
-=======
     """The function that returns logits and, as the last column, the OOD score; None without such a score."""
->>>>>>> slim-decisions
     known = None if policy is None else policy.ood_score
     if known is None:
         return None
