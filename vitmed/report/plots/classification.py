@@ -151,7 +151,7 @@ def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Numbe
         title += ", each class against the rest" + with_value(metrics, name, "\nmean of classes: ")
     axes.set_title(title, fontsize=11)
     handles, texts = axes.get_legend_handles_labels()
-    figure.set_figheight(5.4 + 0.2 * len(handles))
+    figure.set_figheight((6.0 if many else 5.4) + 0.2 * len(handles))
     if handles:
         lowest = "lowest " if len(predictions.classes) > LEGEND else ""
         title = lowest + {"auroc": "AUROC", "average_precision": "average precision"}[name]
