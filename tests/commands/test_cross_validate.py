@@ -214,7 +214,7 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
     figure = participant_flow.flow(Predictions.from_csv(done / "test" / "predictions.csv"), results)
     assert figure is not None
     shown = " ".join(text.get_text() for text in figure.findobj(Text))
-    assert "fold 3: 12 images, 3 patients" in shown and "never saw it: judged here" in shown
+    assert "fold 3: 12 images, 3 patients" in shown and "never saw it (evaluated)" in shown
 
 
 def test_notes_are_told_once_or_with_the_name_of_the_fold() -> None:

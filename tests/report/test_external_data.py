@@ -74,7 +74,7 @@ def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pair = found.metrics["external"]["numbers"]["accuracy"]
     assert pair["internal"]["value"] == trained.result.test.metrics["overall"]["accuracy"]["value"]
     assert pair["external"] == found.metrics["overall"]["accuracy"]
-    assert any("beside the run's own test: AUROC" in text for text in ui.said)
+    assert any("on the run's own test set: AUROC" in text for text in ui.said)
     assert any("1 of 19 images is also in the run's own test" in text for text in ui.warned)
     html = (found.folder / "report.html").read_text(encoding="utf-8")
     assert (

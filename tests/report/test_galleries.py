@@ -45,7 +45,7 @@ def test_lines_are_what_they_are_called() -> None:
     figure = errors_by_pair(p, read)
     assert figure is not None
     missed = np.flatnonzero((p.labels == 0) & (p.predicted == 1))
-    told = f"infected taken for uninfected: {len(missed)} of {np.sum(p.labels == 0)}"
+    told = f"infected predicted as uninfected: {len(missed)} of {np.sum(p.labels == 0)}"
     assert any(text.startswith(told) for text in texts(figure))
     assert missed[p.confidence[missed].argmax()] in rows(figure)
     figure = errors_by_patient(p, read)

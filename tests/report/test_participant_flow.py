@@ -79,8 +79,8 @@ def test_the_diagram_holds_the_numbers(judged: dict[str, object]) -> None:
     assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
-    assert ("test: judged here" in texts) is (judged["split"] == "test")
-    assert ("others: judged here" in texts) is (judged["split"] is None)
+    assert ("test (evaluated)" in texts) is (judged["split"] == "test")
+    assert ("others (evaluated)" in texts) is (judged["split"] is None)
     assert png(figure).startswith(b"\x89PNG")
     assert flow(p, Results.of(numbers)) is None
 
@@ -96,7 +96,7 @@ def test_no_class_is_cut_beside_its_numbers() -> None:
     assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert texts.count("infected:") == texts.count("uninfected:") == 4 and "  600 / 600" in texts
-    assert {"others: judged here", "1 image", "  1", "  0"} <= set(texts) and "…" not in "".join(texts)
+    assert {"others (evaluated)", "1 image", "  1", "  0"} <= set(texts) and "…" not in "".join(texts)
 
 
 def test_quartiles_of_few_patients_are_not_told() -> None:

@@ -1,4 +1,4 @@
-"""Where a report answers the items of CLAIM 2024, TRIPOD+AI and STARD-AI; and, said honestly, where it does not."""
+"""Which items of CLAIM 2024, TRIPOD+AI and STARD-AI a report answers, where, and which it does not."""
 
 from __future__ import annotations
 
@@ -21,16 +21,10 @@ TRAITS = {  # of patients that the guidelines ask for -> other words in the name
 
 
 class Topic(NamedTuple):
-    """Something that a report may hold.
-
-    Attributes:
-        section: key in `page.SECTIONS` where it stands.
-        told: what it says.
-        there: whether it is there; what it gives counts as true or false.
-    """
+    """Something that a report may contain: its chapter (key in `page.SECTIONS`), what it is, whether it is there."""
 
     section: str
-    told: str
+    text: str
     there: Callable[[Results], Any]
 
 
@@ -39,10 +33,9 @@ class Line:
     """One item as the report answers it.
 
     Attributes:
-        number, asks: of the item.
         state: "answered", "in part" or "not supplied".
-        answers: (section, what it says) of what is there.
-        missing: what the author has yet to say; "" for nothing.
+        answers: (section, text) of each topic that is there.
+        missing: what is left to the author; "" for nothing.
     """
 
     number: str
@@ -54,23 +47,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Checklist:
-    """A guideline with its lines, and how many are in which state."""
+    """A guideline with its lines."""
 
     name: str
     source: str
     lines: tuple[Line, ...]
 
     def count(self, state: str) -> int:
-        """How many lines are in a state."""
+        """How many lines are in this state."""
         return sum(line.state == state for line in self.lines)
 
 
 def checklists(metrics: Results, shown: Collection[str]) -> list[Checklist]:
-    """The guidelines, filled in as far as this report goes.
-
-    Args:
-        shown: keys of the sections that the report has; a pointer leads to no other.
-    """
+    """The guidelines, filled in as far as this report goes; `shown` are the keys of its chapters."""
     return [Checklist(g.name, g.source, tuple(_line(item, metrics, shown) for item in g.items)) for g in GUIDELINES]
 
 
@@ -78,16 +67,16 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
     known = TOPICS if metrics.folds is None else TOPICS | OF_FOLDS
     topics = [known[name] for name in item.topics]
     there = [topic for topic in topics if topic.section in shown and topic.there(metrics)]
-    answers = tuple((topic.section, topic.told) for topic in there)
-    absent = [f"{topic.told}: not in this report" for topic in topics if topic not in there]
-    left = unsaid(metrics) if item.author == DEMOGRAPHY else item.author
+    answers = tuple((topic.section, topic.text) for topic in there)
+    absent = [f"{topic.text}: not in this report" for topic in topics if topic not in there]
+    left = missing_traits(metrics) if item.author == DEMOGRAPHY else item.author
     missing = "; ".join([*absent, *([left] if left else [])])
     state = "not supplied" if not there else "in part" if missing else "answered"
     return Line(item.number, item.asks, state, answers, missing)
 
 
-def unsaid(metrics: Results) -> str:
-    """What is left to say of the patients of each split: whatever no column of the table gives."""
+def missing_traits(metrics: Results) -> str:
+    """What no column says about the patients of each split."""
     words = {word for column in characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
     left = [name for name, others in TRAITS.items() if not words & {name, *others}]
     return f"{', '.join(left)} of the patients of each split" if left else ""
@@ -101,23 +90,14 @@ def _flow(results: Results) -> bool:
     return results.flow is not None
 
 
-def _of_own_test(results: Results) -> bool:
+def _evaluated(results: Results, split: str | None) -> bool:
+    """Whether the report is about this split of the run; None: about other images."""
     judged = None if results.flow is None else results.flow.judged
-    return judged is not None and judged.split == "test"
-
-
-def _of_others(results: Results) -> bool:
-    judged = None if results.flow is None else results.flow.judged
-    return judged is not None and judged.split is None
-
-
-def _compared(results: Results) -> bool:
-    """Whether subgroups were judged, and not only asked for."""
-    return compared(results.subgroups)
+    return judged is not None and judged.split == split
 
 
 def _intervals(results: Results) -> bool:
-    """Whether numbers have intervals, the bootstrapped among them; one patient gives none."""
+    """Whether numbers have intervals, also those by bootstrap; one patient gives none."""
     return bool(results.resamples) and results.overall["accuracy"].low is not None
 
 
@@ -133,78 +113,71 @@ def characteristics(results: Results) -> list[str]:
     return [column for column, table in found.items() if table.rows]
 
 
-def _readers(results: Results) -> bool:
-    """Whether more than the reference and the model are compared."""
-    return results.agreement is not None and len(results.agreement.pairs) > 1
-
-
-def always(results: Results) -> bool:
-    """What every report has."""
+def _always(results: Results) -> bool:
     return True
 
 
 TOPICS: dict[str, Topic] = {
-    "research": Topic("limitations", "for research only; no medical device", always),
+    "research": Topic("limitations", "for research only; not a medical device", _always),
     "data": Topic("flow", "the data folder and how it was split", _flow),
-    "flow": Topic("flow", "files found, left out, and dealt to the splits", _flow),
+    "flow": Topic("flow", "files found, left out, and assigned to the splits", _flow),
     "splits": Topic("flow", "sizes of the splits and how they were made", _flow),
     "level": Topic("flow", "the level at which splits are disjoint, with its proof", _flow),
     "classes": Topic("flow", "images (and patients, where known) of each class in each split", _flow),
     "characteristics": Topic("flow", "patients of each split by the columns given", characteristics),
-    "unreadable": Topic("flow", "unreadable files; training takes none", _flow),
-    "size": Topic("results", "how precise these numbers of images and patients make it", _intervals),
-    "results": Topic("results", "every measure, overall and by class", always),
-    "confusion": Topic("results", "confusion matrix", always),
-    "roc": Topic("results", "ROC, precision and recall", always),
-    "intervals": Topic("results", "intervals and how they came about", _intervals),
-    "baselines": Topic("results", "what needs no training, beside the model", lambda m: m.baselines),
+    "unreadable": Topic("flow", "unreadable files; training stops if there are any", _flow),
+    "size": Topic("results", "how precise the numbers are with so many images and patients", _intervals),
+    "results": Topic("results", "every measure, overall and by class", _always),
+    "confusion": Topic("summary", "confusion matrix", _always),
+    "roc": Topic("summary", "ROC curve", _always),
+    "precision_recall": Topic("results", "precision and recall", _always),
+    "intervals": Topic("results", "intervals and how they are computed", _intervals),
+    "baselines": Topic("results", "baselines on the same images", lambda m: m.baselines),
     "preprocessing": Topic("training", "preprocessing by vitmed", _fact("Preprocessing")),
-    "model": Topic("training", "the network; it sees pixels and nothing else", _fact("Model")),
-    "pixels": Topic("training", "the network sees pixels and nothing else", _fact("Model")),
+    "model": Topic("training", "the network; it sees only pixels", _fact("Model")),
+    "pixels": Topic("training", "the network sees only pixels", _fact("Model")),
     "one_model": Topic("training", "one network, no ensemble", _fact("Model choice")),
     "started": Topic("training", "the weights that training began with, and their licence", _fact("Started from")),
     "training": Topic("training", "optimiser, rates, augmentation, seed", _fact("Optimisation")),
     "balance": Topic("training", "whether classes were balanced in training", _fact("Optimisation")),
-    "choice": Topic("training", "how the weights were chosen; the test took no part", _fact("Model choice")),
+    "choice": Topic("training", "how the weights were chosen; not on the test set", _fact("Model choice")),
     "software": Topic("training", "versions and device; more in environment.json", _fact("Versions")),
     "config": Topic("training", "all settings in config.yaml, membership in splits.csv", _fact("Versions")),
-    "outputs": Topic("results", "predictions.csv holds every output", always),
-    "internal": Topic("results", "the held-out test of the run", lambda m: _of_own_test(m) or m.external is not None),
-    "external": Topic("results", "images from elsewhere", _of_others),
-    "difference": Topic("external", "those numbers beside the held-out test of the run", lambda m: m.external),
+    "outputs": Topic("results", "predictions.csv contains every output", _always),
+    "internal": Topic("results", "the held-out test set of the run", lambda m: _evaluated(m, "test") or m.external),
+    "external": Topic("results", "images from elsewhere", lambda m: _evaluated(m, None)),
+    "difference": Topic("external", "the same numbers on the held-out test set of the run", lambda m: m.external),
     "calibration": Topic("calibration", "calibration", lambda m: m.calibration),
-    "operating": Topic("operating", "a threshold chosen on validation, or costs, and what is reached", _chosen),
-    "prevalence": Topic(
-        "operating", "PPV and NPV by how common the finding is", lambda m: m.prevalence and m.prevalence.rows
-    ),
+    "operating": Topic("operating", "a threshold chosen on validation, or costs, and the results", _chosen),
+    "prevalence": Topic("operating", "PPV and NPV by prevalence", lambda m: m.prevalence and m.prevalence.rows),
     "decision_curve": Topic("operating", "net benefit", lambda m: m.decision_curve and m.decision_curve.thresholds),
     "patient_level": Topic("patients", "results by patient", lambda m: m.patient_level and m.patient_level.mean),
-    "subgroups": Topic("subgroups", "results by subgroup", _compared),
-    "uncertainty": Topic("uncertainty", "when not to answer", lambda m: m.conformal or m.abstention),
-    "out_of_distribution": Topic("uncertainty", "images unlike those of training", lambda m: m.out_of_distribution),
-    "label_errors": Topic(
-        "errors", "labels that may be wrong", lambda m: m.label_errors and m.label_errors.reason is None
+    "subgroups": Topic("subgroups", "results by subgroup", lambda m: compared(m.subgroups)),
+    "uncertainty": Topic("uncertainty", "when the model abstains", lambda m: m.conformal or m.abstention),
+    "out_of_distribution": Topic("uncertainty", "images unlike the training images", lambda m: m.out_of_distribution),
+    "label_errors": Topic("errors", "doubtful labels", lambda m: m.label_errors and m.label_errors.reason is None),
+    "agreement": Topic(
+        "agreement", "agreement of readers, reference and model", lambda m: m.agreement and len(m.agreement.pairs) > 1
     ),
-    "agreement": Topic("agreement", "agreement between readers, reference and model", _readers),
-    "errors": Topic("errors", "the most confident errors", always),
-    "attention": Topic("attention", "maps, and the check whether they explain anything", lambda m: m.attention),
-    "robustness": Topic("robustness", "corrupted images", lambda m: m.robustness),
-    "limitations": Topic("limitations", "limitations that vitmed can see", always),
+    "errors": Topic("errors", "the most confident errors", _always),
+    "attention": Topic("attention", "attention maps, and whether they explain anything", lambda m: m.attention),
+    "robustness": Topic("robustness", "results on corrupted images", lambda m: m.robustness),
+    "limitations": Topic("limitations", "limitations that vitmed can see", _always),
 }
 
 IN_FOLDS = "in the folder of each fold (fold-1, fold-2, ...)"
-OF_FOLDS = {  # what they are where folds are pooled
-    name: TOPICS[name]._replace(told=told)
-    for name, told in {
-        "splits": "sizes of the test of each fold and how it was made",
-        "level": "the level at which the tests of the folds are disjoint, with its proof",
-        "classes": "images (and patients, where known) of each class in the test of each fold",
-        "characteristics": "patients of the test of each fold by the columns given",
-        "flow": "files found, left out, and dealt to the tests of the folds",
-        "one_model": "one network for each fold, no ensemble: each image is judged by one",
+OF_FOLDS = {  # of pooled folds
+    name: TOPICS[name]._replace(text=text)
+    for name, text in {
+        "splits": "size of the test set of each fold and how it was made",
+        "level": "the level at which the test sets of the folds are disjoint, with its proof",
+        "classes": "images (and patients, where known) of each class in the test set of each fold",
+        "characteristics": "patients of the test set of each fold by the columns given",
+        "flow": "files found, left out, and assigned to the test sets of the folds",
+        "one_model": "one network for each fold, no ensemble: one network predicts each image",
         "software": f"versions and device; more in environment.json, {IN_FOLDS}",
         "config": f"all settings in config.yaml, membership in splits.csv, both {IN_FOLDS}",
-        "internal": "the held-out tests of the folds",
-        "operating": "thresholds, chosen by each fold on its validation, and what they reach",
+        "internal": "the held-out test sets of the folds",
+        "operating": "thresholds that each fold chose on its validation images, and the results",
     }.items()
 }

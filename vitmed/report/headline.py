@@ -1,4 +1,4 @@
-"""What an evaluation says in the terminal: first numbers, how they stand beside others, and the gates."""
+"""What an evaluation prints: the first numbers, the comparison with baselines and the own test set; and the gates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADLINE = ("auroc", "balanced_accuracy", "accuracy")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation gave: the predictions, the metrics with intervals, the folder of the report."""
+    """The predictions, the metrics with intervals, and the folder of the report."""
 
     predictions: Predictions
     metrics: Results
@@ -27,11 +27,11 @@ class Evaluation:
 
 
 def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
-    """Say the first numbers, how they stand beside the baselines, and where the report lies; then the gates."""
+    """Print the first numbers, the comparison with baselines, and the path of the report; then check the gates."""
     metrics = evaluation.metrics
     ui.say(headline(metrics))
     for note in metrics.notes:
-        if note not in metrics.report.notes:  # those were said before
+        if note not in metrics.report.notes:  # already printed
             ui.warn(note)
     for baseline in metrics.baselines.values():
         ui.say(verdict(baseline, metrics.n_groups))
@@ -55,37 +55,35 @@ def headline(metrics: Results) -> str:
 
 
 def verdict(baseline: Baseline, patients: int | None, metric: str = "auroc") -> str:
-    """Whether the model beat a baseline, in a line; none is given where so few patients cannot tell.
+    """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
     Args:
         baseline: one of `Results.baselines`.
-        patients: how many were judged; None where they are unknown.
+        patients: how many were evaluated; None if unknown.
     """
     name, other, difference = METRICS[metric].title, baseline.overall[metric], baseline.difference[metric]
-    told = f"{baseline.text}: {name} " + ("undefined" if other.value is None else f"{other.value:.3f}")
+    text = f"baseline, {baseline.text}: {name} " + ("undefined" if other.value is None else f"{other.value:.3f}")
     if difference.low is None or difference.high is None:
-        return f"baseline, {told}; no interval for the difference"
+        return f"{text}; no interval for the difference"
     gap = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
     if patients is not None and patients < FEW_GROUPS:
-        few = f"{patients} patients are too few to tell which is better"
-        return f"baseline, {told}; {few} (model - baseline {gap})"
+        return f"{text}; model - baseline {gap}: {patients} patients are too few to show which is better"
     if difference.low > 0:
-        return f"baseline, {told}; the model is better: {gap}"
+        return f"{text}; the model is better: {gap}"
     if difference.high < 0:
-        return f"baseline, {told}; the BASELINE is better: {gap}"
-    return f"baseline, {told}; the model is not shown to be better: {gap}"
+        return f"{text}; the BASELINE is better: {gap}"
+    return f"{text}; the model is not shown to be better: {gap}"
 
 
 def beside_own(found: External, metric: str = "auroc") -> str:
-    """How the judged images stand beside the run's own test, in a line."""
+    """The evaluated images compared with the run's own test set, in a line."""
     pair = found.numbers[metric]
     own, gap = pair.internal, pair.difference
-    told = f"beside the run's own test: {METRICS[metric].title} " + (
-        "undefined" if own.value is None else f"{own.value:.3f}"
-    )
+    value = "undefined" if own.value is None else f"{own.value:.3f}"
+    text = f"on the run's own test set: {METRICS[metric].title} {value}"
     if gap.low is None:
-        return f"{told} there; there is no interval for the difference"
-    return f"{told} there; difference {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+        return f"{text}; no interval for the difference"
+    return f"{text}; difference {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:

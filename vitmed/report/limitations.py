@@ -1,4 +1,4 @@
-"""What a reader should hold against a report: seeded from what was not supplied."""
+"""The limitations of a report: what it cannot show because something is missing."""
 
 from __future__ import annotations
 
@@ -11,80 +11,78 @@ FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 poin
 
 
 def limitations(metrics: Results) -> list[str]:
-    """Sentences, the gravest first."""
+    """Sentences, the most serious first."""
     flow = metrics.flow
     judged = None if flow is None else flow.judged
-    patients, told = metrics.n_groups, []
+    patients, found = metrics.n_groups, []
     seen = Seen() if judged is None else judged.seen
     if seen.images:
-        verb = "was" if seen.images == 1 else "were"
-        told.append(
-            f"{counted(seen.images, 'image')} of these {verb} used to make the model: the numbers are too good."
-        )
+        these = f"{counted(seen.images, 'image')} of these {'was' if seen.images == 1 else 'were'}"
+        found.append(f"{these} used to make the model: the numbers are too good.")
     if seen.patients:
         verb = "has" if seen.patients == 1 else "have"
-        told.append(
+        found.append(
             f"{counted(seen.patients, 'patient')} of these {verb} the same name as one in training or validation; "
             "if they are the same people, the numbers are too good."
         )
     if seen.test:
-        told.append(
+        found.append(
             f"{counted(seen.test, 'image')} of these {'is' if seen.test == 1 else 'are'} also in the run's own "
-            "test, so this is not a further test of the model."
+            "test set, so this is not a further test of the model."
         )
     if patients is None:
-        told.append(
-            "Patients are unknown. A patient may be in training and test, which makes every number too good; and each "
-            "image counts as independent, which makes the intervals too narrow."
+        found.append(
+            "Patients are unknown. A patient may be in the training and the test set, which makes every number too "
+            "good; each image counts as independent, which makes the intervals too narrow."
         )
     elif patients == 1:
-        told.append("Only one patient is evaluated, which shows nothing about other patients.")
+        found.append("Only one patient is evaluated, which shows nothing about other patients.")
     elif patients < FEW_PATIENTS:
-        told.append(f"Only {patients:,} patients are evaluated; another {patients:,} may give other numbers.")
+        found.append(f"Only {patients:,} patients are evaluated; another {patients:,} may give other numbers.")
     if flow is not None and flow.level == "none":
         shared = flow.patients_in_two or 0
         verb = "is" if shared == 1 else "are"
-        told.append(f"{counted(shared, 'patient')} {verb} in more than one split: the numbers are too good.")
+        found.append(f"{counted(shared, 'patient')} {verb} in more than one split: the numbers are too good.")
     if flow is not None and flow.copies_in_two:
         verb = "is" if flow.copies_in_two == 1 else "are"
-        told.append(f"{counted(flow.copies_in_two, 'identical file')} {verb} in more than one split.")
+        found.append(f"{counted(flow.copies_in_two, 'identical file')} {verb} in more than one split.")
     if judged is None:
-        told.append("It is not known whether these images come from the same collection as the training images.")
+        found.append("It is not known whether these images come from the same collection as the training images.")
     elif judged.split is None:
-        told.append(
+        found.append(
             "These images are not from the run. It is not known whether they are from another site, device or time."
         )
     else:
-        told.append(
-            "No external test: these images come from the same collection as the training images. Another site, device "
-            "or population may give other numbers."
+        found.append(
+            "No external test set: these images come from the same collection as the training images. Another site, "
+            "device or population may give other numbers."
         )
     few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
     if few:
         more = f" and {counted(len(few) - 5, 'other class')}" if len(few) > 5 else ""
-        told.append(f"Few images of {', '.join(few[:5])}{more}: the numbers of such a class are uncertain.")
+        found.append(f"Few images of {', '.join(few[:5])}{more}: the numbers of such a class are uncertain.")
     if not compared(metrics.subgroups):
         why = ", as those requested have too few patients or images" if metrics.subgroups else ""
-        told.append(
+        found.append(
             f"No subgroups were compared{why}: this report does not show whether the model fails for a group of "
             "patients, a site or a device."
         )
     points = metrics.operating_points
     chosen = points is not None and (points.threshold or points.by_fold is not None)
     if metrics.positive_class is not None and not chosen:
-        told.append("No threshold was chosen on validation: the more likely class wins, whatever an error costs.")
+        found.append("No threshold was chosen on validation: the more likely class wins, whatever an error costs.")
     if metrics.calibration is None:
-        told.append("The calibration of the probabilities was not checked.")
+        found.append("The calibration of the probabilities was not checked.")
     if metrics.robustness is None:
-        told.append("The model was not tested on blurred, noisy, darker or compressed images (vitmed stress).")
+        found.append("The model was not tested on blurred, noisy, darker or compressed images (vitmed stress).")
     if not metrics.baselines:
-        told.append(
+        found.append(
             "The model was not compared with a baseline that sees no shapes and would reveal a shortcut by colour."
         )
     if metrics.agreement is None or len(metrics.agreement.pairs) < 2:
-        told.append("One label counts as the truth; vitmed does not know how far those who labelled agree.")
-    told.append(
+        found.append("One label counts as the truth; vitmed does not know how far the annotators agree.")
+    found.append(
         "How common the classes are here depends on how the images were collected and may differ in practice; PPV and "
         "NPV change with it."
     )
-    return told
+    return found

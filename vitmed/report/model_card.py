@@ -19,12 +19,7 @@ from vitmed.report.results import Results
 
 CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.
-HUB = {
-    "auroc": "roc_auc",
-    "mcc": "matthews_correlation",
-    "sensitivity": "recall",
-    "ppv": "precision",
-}
+HUB = {"auroc": "roc_auc", "mcc": "matthews_correlation", "sensitivity": "recall", "ppv": "precision"}
 
 
 def model_card(metrics: Results, name: str, folder: str) -> str:
@@ -97,12 +92,7 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
     data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
     found = [
-        {
-            "type": HUB.get(key, key),
-            "name": title,
-            "value": round(number.value, 6),
-            "args": _interval(number, metrics),
-        }
+        {"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": _interval(number, metrics)}
         for key, title, number in headline_of(metrics)
         if number.value is not None
     ]

@@ -127,6 +127,8 @@ def render(
         context["checklists"] = checklists(metrics, [found["key"] for found in sections])
         text = environment.get_template(f"sections/{key}.html.j2").render(context).strip()
         shown = [_figure(name, figure, linked) for name, figure in figures.items() if _plot(name).section == key]
+        if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
+            shown.sort(key=lambda figure: figure["wide"])
         if text or shown:
             sections.append({"key": key, **section._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
@@ -164,7 +166,7 @@ def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 
 def value(found: Estimate) -> str:
-    """The value of an estimate, three digits."""
+    """The value of an estimate, three decimals."""
     return number(found.value)
 
 
@@ -196,7 +198,7 @@ def reasons(found: Mapping[str, str]) -> list[str]:
 
 
 def number(x: float | None) -> str:
-    """Three digits; "undefined" for None."""
+    """Three decimals; "undefined" for None."""
     return "undefined" if x is None else f"{x:.3f}"
 
 
@@ -241,13 +243,13 @@ def sampling_of(metrics: Numbers) -> str:
     rest = f"bootstrap, {metrics.resamples:,} resamples" if metrics.resamples else "none, as resampling is off"
     level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
     wilson = "Wilson, for the effective number of images" if effective else "Wilson"
-    told = f"{level}: proportions ({wilson}), {area}, all other numbers ({rest})."
+    text = f"{level}: proportions ({wilson}), {area}, all other numbers ({rest})."
     if effective:
-        return f"{told} They show how the numbers would differ with other patients."
+        return f"{text} They show how the numbers would differ with other patients."
     if by_patient:
-        return f"{told} Each patient has one image."
+        return f"{text} Each patient has one image."
     return (
-        f"{told} Each image counts as independent. The patients are unknown: if they have several images each, the "
+        f"{text} Each image counts as independent. The patients are unknown: if they have several images each, the "
         "intervals are too narrow."
     )
 
@@ -261,12 +263,12 @@ def worth(metrics: Numbers) -> str:
     each = f"{sizes.min:,} to {sizes.max:,} per patient, median {sizes.median:,.4g}"
     each = f"{sizes.max:,} per patient" if sizes.min == sizes.max else each
     each = f", {each}" if patients > 1 else ""
-    told = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}{each}."
+    text = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}{each}."
     if sizes.max == 1 or right.effective_n is None:
-        return told
+        return text
     if right.design_effect is None:
         seen = "No image is wrong" if metrics.overall["accuracy"].value else "No image is right"
-        return f"{told} {seen}, so the images cannot show how alike those of one patient are: each patient counts once."
+        return f"{text} {seen}, so the images cannot show how alike those of one patient are: each patient counts once."
     alike = "" if right.icc is None else f"intraclass correlation of being right {right.icc:.2f}, "
     how = f"{alike}design effect {right.design_effect:.1f}"
     if right.design_effect <= 1:
@@ -278,7 +280,7 @@ def worth(metrics: Numbers) -> str:
                 all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
                 once = f" (all are {all_are}, so each patient counts once)" if one.design_effect is None else ""
                 parts.append(f"{one.effective_n:,.0f} for the {name}{once}")
-    return f"{told} Effective number of independent images: {', '.join(parts)}."
+    return f"{text} Effective number of independent images: {', '.join(parts)}."
 
 
 GOOD, FAILS, DONE = "How good is it?", "Where does it fail?", "How was it done?"

@@ -127,9 +127,10 @@ class Kept:
         if self.flow is not None and self.flow.judged is not None:
             who = self.flow.judged
             self.flow = self.flow.model_copy(update={"judged": judged(predictions, who.split, who.seen)})
-        self.facts = {
-            key: text.replace(f": {before:,} judged", f": {rows:,} judged") for key, text in self.facts.items()
-        }
+        for word in ("evaluated", "judged"):  # the second is that of 0.1.0
+            self.facts = {
+                k: text.replace(f": {before:,} {word}", f": {rows:,} {word}") for k, text in self.facts.items()
+            }
         of = f"{rows:,} of the {before:,}" if rows < before else f"{rows:,} instead of the {before:,}"
         return f"The table has {of} rows that the report was made of."
 

@@ -1,4 +1,4 @@
-"""What a report says of data, model and training, from a checkpoint; and the words for it."""
+"""Data, model and training of a checkpoint in words."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from vitmed.training.checkpoint import Checkpoint
 
 
 def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:
-    """What the report says of data, model and training."""
+    """The table of data, model and training in a report."""
     model, train, config = saved.config.model, saved.config.train, saved.config
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     return {
-        "Images": f"{what}: {images:,} judged; the run had " + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
+        "Images": f"{what}: {images:,} evaluated; the run had "
+        + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
         "Patients of the run": describe_patients(saved.splits),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
@@ -33,8 +34,8 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     }
 
 
-def describe_images(saved: Checkpoint, chosen: EvaluationImages) -> tuple[str, str]:
-    """Which images an evaluation covers, in words; and the name of its folder."""
+def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
+    """Which images are evaluated, in words; and the name of the folder."""
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
@@ -66,10 +67,10 @@ def started_from(model: ModelConfig) -> str:
 def optimisation(train: TrainConfig) -> str:
     """How the network was trained, in words."""
     if train.freeze:
-        return "the network kept as it was; logistic regression with an L2 penalty on its features"
+        return "network frozen; logistic regression with an L2 penalty on its features"
     ways = [f"layer decay {train.layer_decay:g}"] if train.layer_decay < 1 else []
-    ways += [f"additions of rank {train.lora} to frozen matrices (LoRA)"] if train.lora is not None else []
-    ways += [f"embedding and first {train.freeze_blocks} blocks kept"] if train.freeze_blocks is not None else []
+    ways += [f"LoRA of rank {train.lora}, other weights frozen"] if train.lora is not None else []
+    ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
     ways += ["head started from a logistic regression"] if train.probe_first else []
     return ", ".join(
         [
@@ -82,9 +83,9 @@ def optimisation(train: TrainConfig) -> str:
 
 
 def model_choice(saved: Checkpoint) -> str:
-    """How this checkpoint came to be the one that is judged, in words."""
+    """How this checkpoint was chosen, in words."""
     train, record = saved.config.train, saved.record
     if "C" in record:
-        return f"penalty C = {record['C']:g}, by log loss on validation; the test took no part"
+        return f"penalty C = {record['C']:g}, by log loss on validation; the test set was not used"
     how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
-    return f"epoch {record.get('epoch')}, {how}; the test took no part"
+    return f"epoch {record.get('epoch')}, {how}; the test set was not used"

@@ -1,4 +1,4 @@
-"""Figures of maps: the image as the network sees it, and beside it what each method marks."""
+"""Figures of attention maps: the image as the network sees it, and beside it the map of each method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from vitmed.explanation.maps import TITLES, Maps
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import GREEN, GREY, RED, percent, place, short, show
+from vitmed.report.plots.drawing import percent, place, short, show
+from vitmed.report.plots.pictures import outcome
 
 COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
 
@@ -19,7 +20,7 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     """One line of panels for every image, two images beside each other where there are several; None without images.
 
     Args:
-        predictions: of all images; with labels, right and wrong are told.
+        predictions: of all images.
         maps: of some of them.
     """
     count, across = len(maps.rows), 1 + len(maps.grids)
@@ -29,7 +30,7 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     lines = -(-count // beside)
     size = 2.4 if beside == 1 else 1.32  # inches a panel
     width, height = (size + 0.08) * across * beside + 1.0, (size + 0.68) * lines + 0.18
-    # Placed by hand: to find the places out, as "constrained" does, takes a second and a half.
+    # Placed by hand: the layout "constrained" takes a second and a half.
     figure = Figure(figsize=(width, height))
     places = {"left": 0.1 / width, "right": 1 - 0.9 / width, "top": 1 - 0.42 / height, "bottom": 0.44 / height}
     panels = figure.subplots(
@@ -42,7 +43,7 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
         picture = panels[line, column]
         picture.set_axis_on()
         show(picture, maps.images[i])
-        _say(picture, predictions, int(row), int(maps.targets[i]), 16 if beside == 2 else 30)
+        _label(picture, predictions, int(row), int(maps.targets[i]), 16 if beside == 2 else 30)
         for axes, (name, grid) in zip(panels[line, column + 1 : column + across], maps.grids.items(), strict=True):
             overlay(axes, maps.images[i], grid[i])
             if line == 0 or beside == 1:
@@ -50,16 +51,13 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 0.86) / height))
     bar = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=place)
     bar.set_ticks([0, 1], labels=["least", "most"])
-    bar.set_label("marked, within one map", fontsize=8, labelpad=-14)
+    bar.set_label("attention, within one map", fontsize=8, labelpad=-14)
     bar.ax.tick_params(labelsize=8)
     return figure
 
 
 def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray) -> None:
-    """A map (h, w) over its image in grey: what is not marked stays grey, and each patch keeps its edges.
-
-    No smoothing: it would draw a finer map than there is.
-    """
+    """A map (h, w) over its image in grey. It is not smoothed, which would suggest more detail than there is."""
     side = image.shape[0]
     colour = image[..., :3] if image.shape[2] >= 3 else image[..., :1]
     axes.set_axis_on()
@@ -68,26 +66,15 @@ def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray) -> None:
         grid, cmap=COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * grid, extent=(-0.5, side - 0.5, side - 0.5, -0.5),
         interpolation="nearest",
     )  # fmt: skip
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
 
 
-def _say(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
-    """What was predicted, what is true, and which class the maps are of."""
-    predicted = int(predictions.predicted[row])
-    title, colour = f"{short(predictions.classes[predicted], most)} {percent(predictions.confidence[row])}", GREY
-    if predictions.labels is not None:
-        right = predicted == predictions.labels[row]
-        colour = GREEN if right else RED
-        title = f"{'✓' if right else '✗'} {title}\ntruth: {short(predictions.classes[predictions.labels[row]], most)}"
-    told = place(predictions.name(row), 24)
-    if target != predicted:
-        told += (
-            f"\nmaps of {short(predictions.classes[target], most)} {percent(predictions.probabilities[row, target])}"
-        )
-    axes.set_title(title, fontsize=8)
-    axes.set_xlabel(told, fontsize=8)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set(color=colour, linewidth=3)
+def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
+    """The prediction, the truth, and the class of the maps where it is another one."""
+    outcome(axes, predictions, row, most)
+    text = place(predictions.name(row), 24)
+    if target != predictions.predicted[row]:
+        sure = percent(predictions.probabilities[row, target])
+        text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"
+    axes.set_xlabel(text, fontsize=8)
+    axes.set(xticks=[], yticks=[])

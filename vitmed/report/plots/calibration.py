@@ -1,4 +1,4 @@
-"""The figure about probabilities: how often what was said came true."""
+"""The reliability diagram."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from vitmed.core.text import counted
 from vitmed.decisions.reliability import Bin, Reliability
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, interval, short
+from vitmed.report.plots.drawing import BLUE, GREY, gridded, interval, short
 from vitmed.report.results import Results
 
 
 def reliability(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
-    """What was said against what was seen, in bins of about equally many images, and how many images said it."""
+    """Predicted against observed frequency in bins of about equally many images; below, the images per probability."""
     found = None if metrics is None else metrics.calibration
     if found is None or not found.after.curve:
         return None
@@ -24,16 +24,15 @@ def reliability(predictions: Predictions, metrics: Results | None = None) -> Fig
     axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
     axes.set_box_aspect(1)
     below.set_box_aspect(0.22)  # the same width
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="share for which it is true, of the bin")
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin")
     below.set(xlabel=short(found.about, 60), ylabel="images")
     for part in (axes, below):
-        part.grid(color="0.9")
-        part.set_axisbelow(True)
+        gridded(part)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
-        _points(axes, before.curve, GREY, "s", f"before: {_ece(before)}", 4)
-    methods = {fold.method for fold in found.folds or ()} or {found.method}
-    name = "as they are" if methods == {"none"} else "after calibration"
+        _points(axes, before.curve, GREY, "s", f"before calibration: {_ece(before)}", 4)
+    fitted = any(one.method != "none" for one in found.folds or [found])
+    name = "after calibration" if fitted else "not calibrated"
     _points(axes, after.curve, BLUE, "o", f"{name}: {_ece(after)}", 6)
     scores = _scores(predictions)
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
@@ -41,15 +40,12 @@ def reliability(predictions: Predictions, metrics: Results | None = None) -> Fig
         below.set_yscale("log")
         below.set_ylabel("images (log)")
     slopes = [own.slope for own in after.per_class.values()]
-    told = ""
+    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
     if len(slopes) == 1 and slopes[0].value is not None:
-        told = f"\nslope {slopes[0]['value']:.2f}"
+        title += f"\nslope {slopes[0].value:.2f}"
         if slopes[0].low is not None:
-            told += f" ({slopes[0]['low']:.2f} to {slopes[0]['high']:.2f}); 1 is right, below it too extreme"
-    figure.suptitle(
-        f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}{told}",
-        fontsize=11,
-    )
+            title += f" ({slopes[0].low:.2f} to {slopes[0].high:.2f}); 1 is right, below 1 too extreme"
+    figure.suptitle(title, fontsize=11)
     axes.legend(loc="upper left", fontsize=9)
     return figure
 
@@ -59,27 +55,17 @@ def _ece(part: Reliability) -> str:
 
 
 def _points(axes: Axes, curve: list[Bin], colour: str, marker: str, label: str, size: int) -> None:
-    """A point for each bin with the interval of what was seen."""
+    """A point for each bin with the interval of the observed frequency."""
     x, y = [bin.said for bin in curve], [bin.seen.value or 0.0 for bin in curve]
     ends = [
         [0.0 if bin.seen.low is None else max(0.0, v - bin.seen.low) for v, bin in zip(y, curve, strict=True)],
         [0.0 if bin.seen.high is None else max(0.0, bin.seen.high - v) for v, bin in zip(y, curve, strict=True)],
     ]
-    axes.errorbar(
-        x,
-        y,
-        yerr=ends,
-        color=colour,
-        marker=marker,
-        markersize=size,
-        linewidth=1,
-        elinewidth=1.2,
-        capsize=2.5,
-        label=label,
-    )
+    bars = axes.errorbar(x, y, yerr=ends, label=label, color=colour, linewidth=1, elinewidth=1.2, capsize=2.5)
+    bars.lines[0].set(marker=marker, markersize=size)
 
 
 def _scores(predictions: Predictions) -> np.ndarray:
-    """(S,) what was said: of two classes the probability of the finding, of more the largest."""
+    """(S,) of two classes the probability of the positive class, of more the largest."""
     positive = positive_index(predictions)
     return predictions.probabilities.max(axis=1) if positive is None else predictions.probabilities[:, positive]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,18 +14,13 @@ from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import known_labels
-from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, short, square, told_value
+from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, plot, short, with_value
 
-WRITTEN = 40  # classes whose cells hold numbers; of more the colour alone tells
+WRITTEN = 40  # classes: with more, cells have a colour but no number
 
 
 def confusion_matrix(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
-    """Counts and the share of the row (of the truth) in one cell each.
-
-    Args:
-        predictions: with labels.
-        metrics: from `evaluate_predictions`; with it the title tells balanced accuracy and its interval.
-    """
+    """Counts and their shares of the row (of the truth); with `metrics`, balanced accuracy in the title."""
     k = len(predictions.classes)
     counts = np.zeros((k, k), dtype=np.int64)
     np.add.at(counts, (known_labels(predictions), predictions.predicted), 1)
@@ -37,16 +34,11 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers | None = None) -
     for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
         if k > LEGEND and not counts[row, column]:
             continue  # among hundreds of cells the zeros are clutter
-        axes.text(
-            column,
-            row,
-            f"{counts[row, column]:,}\n{percent(share[row, column])}",
-            ha="center",
-            va="center",
-            fontsize=size,
-            color="white" if share[row, column] > 0.62 else "black",
-            in_layout=False,  # it lies inside the axes; measuring hundreds of them takes seconds
-        )
+        text, colour = f"{counts[row, column]:,}\n{percent(share[row, column])}", "black"
+        if share[row, column] > 0.62:
+            colour = "white"
+        # in_layout: to measure hundreds of texts, all inside the axes, takes seconds
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour, in_layout=False)
     names = [short(c, 18) for c in predictions.classes]
     font = 10 if k <= 15 else 13
     named = range(0, k, -(-k // WRITTEN))  # of very many classes every n-th
@@ -60,55 +52,58 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers | None = None) -
         axes.set_yticks(np.arange(k + 1) - 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
-    told = told_value(metrics, "balanced_accuracy", "\n")
-    figure.suptitle(f"n = {counted(len(predictions), 'image')}{told}", fontsize=font + 1)
+    value = with_value(metrics, "balanced_accuracy", "\n")
+    figure.suptitle(f"n = {counted(len(predictions), 'image')}{value}", fontsize=font + 1)
     return figure
 
 
 def roc(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
-    """Sensitivity against 1 - specificity over all thresholds; see `confusion_matrix` for the arguments."""
-    k = len(predictions.classes)
-    curves = {}
-    for c in range(k):
-        tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
-        if tp[-1] and fp[-1]:
-            curves[c] = fp / fp[-1], tp / tp[-1]
-    figure, axes = square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
+    """Sensitivity against 1 - specificity over all thresholds."""
+    curves = {c: (fp / fp[-1], tp / tp[-1]) for c, tp, fp in _counts(predictions)}
+    figure, axes = _square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
     _nothing(axes, predictions, not curves)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     areas = {c: float(np.trapezoid(y, x)) for c, (x, y) in curves.items()}
     _lines(axes, predictions, metrics, curves, areas, "auroc", steps=False)
-    if k > 2 and curves:
+    if len(predictions.classes) > 2 and curves:
         x = np.linspace(0, 1, 1001)
         y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
-        axes.plot(
-            np.append(0, x), np.append(0, y), color="black", linewidth=2.5, linestyle="--", label="mean of classes"
-        )
+        line = np.append(0, x), np.append(0, y)
+        axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
     _finish(figure, axes, predictions, metrics, "auroc")
     return figure
 
 
 def precision_recall(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
-    """Precision (PPV) against recall (sensitivity); see `confusion_matrix` for the arguments."""
-    k = len(predictions.classes)
+    """Precision (PPV) against recall (sensitivity)."""
     curves, areas = {}, {}
-    for c in range(k):
-        tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
-        if tp[-1] and fp[-1]:
-            recall, precision = tp / tp[-1], tp[1:] / (tp[1:] + fp[1:])
-            curves[c] = recall, np.append(precision[:1], precision)
-            areas[c] = float(np.sum(np.diff(recall) * precision))
-    figure, axes = square("recall (sensitivity)", "precision (PPV)")
+    for c, tp, fp in _counts(predictions):
+        recall, precision = tp / tp[-1], tp[1:] / (tp[1:] + fp[1:])
+        curves[c] = recall, np.append(precision[:1], precision)
+        areas[c] = float(np.sum(np.diff(recall) * precision))
+    figure, axes = _square("recall (sensitivity)", "precision (PPV)")
     found = positive_index(predictions)
     _nothing(axes, predictions, not curves if found is None else found not in curves)
-    if k == 2 and len(predictions):
-        prevalence = float(np.mean(known_labels(predictions) == positive_index(predictions)))
-        axes.axhline(
-            prevalence, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {prevalence:.2f}"
-        )
+    if found is not None and len(predictions):
+        share = float(np.mean(known_labels(predictions) == found))
+        axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.2f}")
     _lines(axes, predictions, metrics, curves, areas, "average_precision", steps=True)
     _finish(figure, axes, predictions, metrics, "average_precision")
     return figure
+
+
+def _square(x: str, y: str) -> tuple[Figure, Axes]:
+    figure, axes = plot(x, y, (5.4, 5.4))
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+    return figure, axes
+
+
+def _counts(predictions: Predictions) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Class, true and false positives at every threshold; of classes with images of their own and others."""
+    for c in range(len(predictions.classes)):
+        tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
+        if tp[-1] and fp[-1]:
+            yield c, tp, fp
 
 
 def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
@@ -151,11 +146,12 @@ def _lines(
 def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Numbers | None, name: str) -> None:
     """Title, and a legend below, where it hides no curve."""
     many = len(predictions.classes) > 2
-    told = told_value(metrics, name, "\nmean of classes: ") if many else ""
-    kind = ", each class against the rest" if many else ""
-    axes.set_title(f"n = {counted(len(predictions), 'image')}{kind}{told}", fontsize=11)
+    title = f"n = {counted(len(predictions), 'image')}"
+    if many:
+        title += ", each class against the rest" + with_value(metrics, name, "\nmean of classes: ")
+    axes.set_title(title, fontsize=11)
     handles, texts = axes.get_legend_handles_labels()
-    figure.set_figheight(5.4 + 0.2 * len(handles))
+    figure.set_figheight((6.0 if many else 5.4) + 0.2 * len(handles))
     if handles:
         lowest = "lowest " if len(predictions.classes) > LEGEND else ""
         title = lowest + {"auroc": "AUROC", "average_precision": "average precision"}[name]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from matplotlib.figure import Figure
 
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.table import METRICS
-from vitmed.report.plots.drawing import BLUE, GREY, RED, short
+from vitmed.report.plots.drawing import BLUE, GREY, RED, gridded, short
 
 SHOWN = ("auroc", "balanced_accuracy", "accuracy")
 
@@ -21,31 +21,25 @@ def differences(content: ComparisonResults) -> Figure:
     columns = figure.subplots(1, len(SHOWN), sharey=True)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     for axes, name in zip(columns, SHOWN, strict=True):
-        centred: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "fontsize": 8,
-            "transform": axes.get_yaxis_transform(),
-        }
+        write = partial(axes.text, 0.5, ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform())
         axes.axvline(0, color=GREY, linewidth=1)
         for row, pair in enumerate(pairs):
             entry = pair.difference[name]
             if entry.value is None:
-                axes.text(0.5, row, "undefined", **centred)
+                write(row, "undefined")
                 continue
             clear = entry.low is not None and entry.high is not None and (entry.low > 0 or entry.high < 0)
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
             if entry.low is not None:
                 axes.plot([entry.low, entry.high], [row, row], color=colour, linewidth=1.8)
-                told = f"{entry.value:+.3f} [{entry.low:+.3f}, {entry.high:+.3f}]"
+                text = f"{entry.value:+.3f} [{entry.low:+.3f}, {entry.high:+.3f}]"
             else:
-                told = f"{entry.value:+.3f}, no interval"
+                text = f"{entry.value:+.3f}, no interval"
             axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
-            axes.text(0.5, row - 0.32, told, bbox=box, **centred)
+            write(row - 0.32, text, bbox=box)
         axes.set_title(METRICS[name].title, fontsize=10)
         axes.set_ylim(count - 0.4, -0.7)
-        axes.grid(axis="x", color="0.92")
-        axes.set_axisbelow(True)
+        gridded(axes, "x")
         axes.margins(x=0.12)
         axes.tick_params(axis="x", labelsize=8)
         axes.spines[["top", "right", "left"]].set_visible(False)
@@ -55,7 +49,6 @@ def differences(content: ComparisonResults) -> Figure:
     patients = "" if content.patients is None else f" of {content.patients:,} patients"
     unknown = "; patients unknown, likely too narrow" if content.patients is None else ""
     figure.suptitle(f"n = {content.images:,} images{patients}; {content.level:.0%} intervals{unknown}", fontsize=10)
-    figure.supxlabel(
-        "difference (first minus second); filled: the interval holds no 0, not adjusted for several pairs", fontsize=9
-    )
+    meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
+    figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
     return figure

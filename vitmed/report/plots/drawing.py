@@ -1,4 +1,4 @@
-"""What the figures share: colours, how text is cut and numbers are written, a picture, a figure as PNG.
+"""What the figures share: colours, axes, bands and intervals, short names, pictures, a figure as PNG.
 
 Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no meaning rests on colour alone.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from matplotlib import rc_context
@@ -25,7 +26,7 @@ from vitmed.metrics.table import METRICS
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
 GREY = "#8A8A8A"
-LEGEND = 8  # classes that a legend names; of more, only the worst
+LEGEND = 8  # classes that a legend names; of more, only the worst four
 DPI = 120
 TOLD = 900  # characters of a text alternative
 LARGE = 300_000  # bytes that a gallery may take on the page; a dozen of them fit into 5 MB
@@ -34,12 +35,11 @@ QUALITIES = (88, 75, 60, 45, 30)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as files, and what is written in it.
+    """A figure as files.
 
     Attributes:
-        png, svg: as they stand in the folder.
-        small: the same for the page, in as few bytes as look alike; `kind` its MIME type.
-        text: titles, axes, legend and numbers, for who cannot see it.
+        small: the figure for the page, in as few bytes as look alike; `kind` is its MIME type.
+        text: titles, axes, legend and numbers, as text alternative.
     """
 
     png: bytes
@@ -53,12 +53,11 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
     """The figure as files.
 
     Args:
-        pictures: it shows images, which a palette of 256 colours would spoil; they become JPEG on the page; the PNG in
-            the folder stays as it is.
+        pictures: the figure shows images, which a palette of 256 colours would spoil: on the page it is a JPEG.
     """
     image = _raster(figure)
     data, stream, small = _png(image), io.BytesIO(), io.BytesIO()
-    figure.set_layout_engine("none")  # the places of all parts are settled: finding them again takes as long as drawing
+    figure.set_layout_engine("none")  # all parts are in place: to place them again takes as long as drawing
     with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
         FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     if pictures:
@@ -97,7 +96,7 @@ def _written(figure: Figure) -> Iterator[str]:
 
 
 def _jpeg(image: Image.Image) -> io.BytesIO:
-    """Of the best quality at which it takes no more than `LARGE`, or of the least."""
+    """At the best quality that takes no more than `LARGE` bytes, otherwise at the lowest."""
     for quality in QUALITIES:
         stream = io.BytesIO()
         image.save(stream, format="JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
@@ -140,17 +139,51 @@ def show(axes: Axes, image: np.ndarray) -> None:
     axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255, interpolation="nearest")
 
 
-def square(x: str, y: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.4, 5.4), layout="constrained")
-    axes = figure.add_subplot(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel=x, ylabel=y)
-    axes.set_aspect("equal")
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
+def bare(panels: Iterable[Axes]) -> None:
+    """No ticks; and no frame around a panel without a picture."""
+    for axes in panels:
+        axes.set(xticks=[], yticks=[])
+        axes.set_frame_on(bool(axes.images))
+
+
+def plot(x: str, y: str, size: tuple[float, float] = (7.6, 5.2)) -> tuple[Figure, Axes]:
+    """A figure of one plot, with light lines behind it."""
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot(xlabel=x, ylabel=y)
+    gridded(axes)
     return figure, axes
 
 
-def told_value(metrics: Numbers | None, name: str, before: str) -> str:
-    """`, Balanced accuracy 0.91 (0.88 to 0.93)`; empty where it is not known."""
+def gridded(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
+    """Light lines behind the data."""
+    axes.grid(axis=axis, color="0.9")
+    axes.set_axisbelow(True)
+
+
+def numbers(found: Iterable[float | None]) -> list[float]:
+    """NaN for None: matplotlib leaves it out."""
+    return [float("nan") if one is None else one for one in found]
+
+
+def band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str) -> None:
+    """The intervals of numbers along x."""
+    low, high = numbers(one.low for one in found), numbers(one.high for one in found)
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def level(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o", name: str = "") -> None:
+    """A number at the height y with its interval as a line; "undefined" in words, after its name."""
+    if found.value is None:
+        right = axes.get_yaxis_transform()
+        axes.text(0.02, y, f"{name}undefined", fontsize=8, color="0.35", va="center", transform=right)
+        return
+    if found.low is not None:
+        axes.plot(numbers([found.low, found.high]), [y, y], color=colour, linewidth=1.7)
+    axes.plot(found.value, y, marker, color=colour, markersize=5.5)
+
+
+def with_value(metrics: Numbers | None, name: str, before: str) -> str:
+    """`before`, then `Balanced accuracy 0.91 (0.88 to 0.93)`; "" if it is unknown."""
     if metrics is None or metrics.overall[name].value is None:
         return ""
     found = metrics.overall[name]
@@ -162,21 +195,21 @@ def interval(found: Estimate) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage that never rounds to 100 % or 0 % what is not."""
+    """A share as a percentage; only 1 is written as 100 %, and only 0 as 0 %."""
     if 0.995 <= share < 1:
         return ">99%"
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def plain(text: str) -> str:
-    """Text without the characters that turn the direction of whatever follows; names in any script stay legible."""
+    """Text without the characters that change the direction of what follows."""
     return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
 
 
 def place(name: str, most: int) -> str:
-    """A path fit for beneath a picture: whole in one line or two; of a longer one the end, which tells the image apart.
+    """A path to write below a picture, in one or two lines; of a longer path the end, which identifies the image.
 
-    It is broken behind a folder, else at the last mark where both halves fit, else where the line is full.
+    The line breaks after a folder, else at the last mark where both halves fit, else where the line is full.
     """
     name = " ".join(plain(name).split())
     if len(name) > most:
@@ -189,7 +222,7 @@ def place(name: str, most: int) -> str:
 
 
 def short(name: str, most: int) -> str:
-    """A class name fit for a figure: one line, cut in its middle to `most` characters, no mathtext."""
+    """A class name to write in a figure: one line, cut in its middle to `most` characters, no mathtext."""
     name = " ".join(plain(name).split())
     if len(name) > most:  # names of one family often differ at the end
         name = name[: most - most // 2 - 1].rstrip() + "…" + name[-(most // 2) :].lstrip()

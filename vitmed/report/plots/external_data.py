@@ -1,4 +1,4 @@
-"""Figure about other images beside the run's own test."""
+"""The figure that compares other images with the run's own test set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, ORANGE
+from vitmed.report.plots.drawing import BLUE, ORANGE, gridded, level
 from vitmed.report.results import Results
 
 SHOWN = {
@@ -16,16 +16,11 @@ SHOWN = {
     "sensitivity": "sensitivity",
     "specificity": "specificity",
 }
-KINDS = (("internal", "own test", BLUE, "D", -0.13), ("external", "these images", ORANGE, "o", 0.13))
+KINDS = (("internal", "own test set", BLUE, "D", -0.13), ("external", "these images", ORANGE, "o", 0.13))
 
 
 def beside_own_test(predictions: Predictions | None, metrics: Results | None) -> Figure | None:
-    """A line for each number: the run's own test and the judged images, with intervals; None where there is no such.
-
-    Args:
-        predictions: not looked at.
-        metrics: with `external`.
-    """
+    """A line for each number: the run's own test set and the evaluated images; None without `external`."""
     if metrics is None or metrics.external is None:
         return None
     found = metrics.external
@@ -37,19 +32,12 @@ def beside_own_test(predictions: Predictions | None, metrics: Results | None) ->
         known = "" if patients is None else f", {patients:,} patients"
         for y, name in enumerate(rows):
             entry = found.numbers[name].internal if kind == "internal" else found.numbers[name].external
-            if entry.value is None:
-                axes.text(0.02, y + shift, f"{title}: undefined", fontsize=8, color="0.35", va="center",
-                          transform=axes.get_yaxis_transform())  # fmt: skip
-                continue
-            if entry.low is not None and entry.high is not None:
-                axes.plot([entry.low, entry.high], [y + shift] * 2, color=colour, linewidth=1.8)
-            axes.plot(entry.value, y + shift, marker, color=colour, markersize=5.5)
+            level(axes, y + shift, entry, colour, marker, f"{title}: ")
         axes.plot([], [], marker, linestyle="-", color=colour, label=f"{title} (n={n:,}{known})")
     axes.set_yticks(range(len(rows)), [SHOWN[name] for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("value, with 95 % interval")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    axes.grid(axis="x", color="0.92")
-    axes.set_axisbelow(True)
+    gridded(axes, "x")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False, fontsize=9)
     return figure

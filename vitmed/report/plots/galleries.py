@@ -1,4 +1,4 @@
-"""Galleries of errors in lines: by pair of classes, by patient; and the images whose label is doubted."""
+"""Galleries in lines: errors by pair of classes and by patient, and images with a doubtful label."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
-from vitmed.report.plots.drawing import RED, percent, short
+from vitmed.report.plots.drawing import RED, bare, percent, short
 from vitmed.report.plots.pictures import Read, show_row
 
 LINES, WIDE = 4, 6  # lines of a gallery, pictures in a line
@@ -20,29 +20,19 @@ SUSPECTS = 18
 
 
 def errors_by_pair(predictions: Predictions, read: Read) -> Figure | None:
-    """The most frequent confusions, a line each, with the most confident of their errors; None without errors.
-
-    Args:
-        predictions: with labels.
-        read: path of an image -> uint8 (H, W) or (H, W, 3).
-    """
+    """The most frequent confusions, a line each, with the most confident of their errors; None without errors."""
     support = np.bincount(known_labels(predictions), minlength=len(predictions.classes))
     lines = []
     for truth, predicted, rows in error_pairs(predictions)[:LINES]:
-        names = (short(predictions.classes[k], 26) for k in (truth, predicted))
-        text = "{} taken for {}: ".format(*names)
-        text += f"{len(rows):,} of {support[truth]:,} ({percent(len(rows) / support[truth])})"
+        first, other = (short(predictions.classes[k], 26) for k in (truth, predicted))
+        share = percent(len(rows) / support[truth])
+        text = f"{first} predicted as {other}: {len(rows):,} of {support[truth]:,} ({share})"
         lines.append((text, rows[:WIDE], [percent(predictions.confidence[i]) for i in rows[:WIDE]]))
     return _lines(predictions, read, lines)
 
 
 def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
-    """The patients with the most errors, a line each; None without errors, or where patients are unknown.
-
-    Args:
-        predictions: with labels.
-        read: path of an image -> uint8 (H, W) or (H, W, 3).
-    """
+    """The patients with the most errors, a line each; None without errors, or where patients are unknown."""
     wrong = np.flatnonzero(predictions.predicted != known_labels(predictions))
     if predictions.groups is None or not len(wrong):
         return None
@@ -66,11 +56,10 @@ def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
 
 
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
-    """The images whose label is most doubted, with label and suggestion; None where none is.
+    """The images with the most doubtful labels, and the suggestions; None without any.
 
     Args:
-        predictions: with labels, of images that the model did not learn from.
-        read: path of an image -> uint8 (H, W) or (H, W, 3).
+        predictions: with labels, of images that the model was not trained on.
     """
     found = find_suspects(predictions)
     if not len(found.rows):
@@ -83,7 +72,7 @@ def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     parts = range(0, len(rows), WIDE)
     figure = _lines(predictions, read, [("", rows[k : k + WIDE], titles[k : k + WIDE]) for k in parts])
     if figure is not None:
-        figure.suptitle(f"{len(rows)} of {len(found.rows):,}, the most doubted first", fontsize=10)
+        figure.suptitle(f"{len(rows)} of {len(found.rows):,}, the most doubtful first", fontsize=10)
     return figure
 
 
@@ -103,10 +92,6 @@ def _lines(
         for axes, i, title in zip(panels, rows, titles, strict=False):
             show_row(axes, predictions, read, int(i))
             axes.set_title(title, fontsize=8)
-            for spine in axes.spines.values():
-                spine.set(color=RED, linewidth=2)
-        for axes in panels:
-            axes.set_xticks([])
-            axes.set_yticks([])
-            axes.set_frame_on(bool(axes.images))
+            axes.spines[:].set(color=RED, linewidth=2)
+        bare(panels)
     return figure

@@ -1,4 +1,4 @@
-"""The flow diagram: from the files that were found to the images that were judged."""
+"""The flow diagram: from the files found to the images evaluated."""
 
 from __future__ import annotations
 
@@ -16,34 +16,28 @@ from vitmed.report.results import Count, Flow, Judged, Results, SplitFlow
 
 LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
-FOLDS = "tests of the folds, each by the model that never saw it"
+FOLDS = "test sets of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches
 LETTER = 0.088  # inches that a letter takes
 
 
 def flow(predictions: Predictions, metrics: Results | None) -> Figure | None:
-    """Files found, left out, used, and dealt to the splits, with images and patients; None where it is not known.
-
-    Args:
-        metrics: with `flow`.
-    """
-    told = None if metrics is None else metrics.flow
-    if told is None:
+    """Files found, left out, used, and assigned to the splits, with images and patients; None without a flow."""
+    if metrics is None or metrics.flow is None:
         return None
+    told = metrics.flow
     judged = told.judged
     other = [("others", judged)] if judged is not None and not judged.split else []
     count = len(told.splits) + len(other)
     width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
-    parts: dict[str, SplitFlow | Judged] = {}
     if judged is not None and judged.folds is not None:  # any number of them: a line each, in one box
         width = WIDTH - 0.4
         every = [(FOLDS, _fold_lines(told.splits, int((width - 0.2) / LETTER)))]
     else:
-        parts = dict([*told.splits.items(), *other])
+        parts: dict[str, SplitFlow | Judged] = dict([*told.splits.items(), *other])
         most = int((width - 0.2) / LETTER)
-        wrap = any(
-            len(n) + len(_numbers(count)) > most for part in parts.values() for n, count in _classes(part).items()
-        )
+        classes = [line for part in parts.values() for line in _classes(part).items()]
+        wrap = any(len(name + _numbers(count)) > most for name, count in classes)
         every = [(name, _lines(part, most, wrap)) for name, part in parts.items()]
     top, side, middle = _found(told), _left_out(told), _used(told)
     low = max(len(lines) for _, lines in every) + 1
@@ -70,10 +64,10 @@ def flow(predictions: Predictions, metrics: Results | None) -> Figure | None:
         x = 0.2 + i * (width + 0.2)
         apart = name not in told.splits and name != FOLDS
         here = judged is not None and (apart or name in (judged.split, FOLDS))
-        title = f"{name}: judged here" if here else name
+        title = f"{name} (evaluated)" if here else name
         part = told.splits.get(name)
-        if here and judged and part and judged.images != part.images:  # rows were taken out of the table
-            title, lines = f"{name}: {judged.images:,} judged here", [f"of {lines[0]}", *lines[1:]]
+        if here and judged and part and judged.images != part.images:  # rows were removed from the table
+            title, lines = f"{name} ({judged.images:,} evaluated)", [f"of {lines[0]}", *lines[1:]]
         _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
         if not apart:
             axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)
@@ -86,21 +80,12 @@ def _height(lines: int) -> float:
 
 
 def _box(
-    axes: Axes,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    lines: list[str],
-    edge: str = "black",
-    bold: bool = False,
-) -> None:
-    """A box whose first line is its heading; (x, y) is its lower left corner, all in inches."""
-    axes.add_patch(
-        Rectangle(
-            (x, y), width, height, facecolor="#EAF3FA" if bold else "white", edgecolor=edge, linewidth=2 if bold else 1
-        )
-    )
+    axes: Axes, x: float, y: float, width: float, height: float, lines: list[str],
+    edge: str = "black", bold: bool = False,
+) -> None:  # fmt: skip
+    """A box with its heading in the first line; (x, y) is its lower left corner, all in inches."""
+    fill, thick = ("#EAF3FA", 2) if bold else ("white", 1)
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=thick))
     for i, line in enumerate(lines):
         weight = "bold" if i == 0 else "normal"
         axes.text(x + 0.1, y + height - 0.08 - LINE * (i + 0.5), line, va="center", fontsize=10, fontweight=weight)
@@ -123,7 +108,8 @@ def _left_out(told: Flow) -> list[str]:
         return []
     unreadable = "unreadable: not counted" if told.unreadable is None else f"{told.unreadable:,} unreadable"
     lines = ["Left out", unreadable, f"{told.left_out:,} in no split"]
-    return [*lines, *_wrapped(told.why_left_out, 44)] if told.left_out else lines
+    why = told.why_left_out if told.left_out else ""
+    return [*lines, *textwrap.wrap(f"({why})" if why else "", 44)]
 
 
 def _used(told: Flow) -> list[str]:
@@ -134,7 +120,7 @@ def _used(told: Flow) -> list[str]:
 
 
 def _lines(part: SplitFlow | Judged, most: int, wrap: bool) -> list[str]:
-    """Of at most so many letters; the numbers of a class in the line of its name, or in the next."""
+    """Lines of at most `most` letters; with `wrap`, the numbers of a class are below its name."""
     lines = [counted(part.images, "image"), _people(part.patients)]
     if len(part.classes) > LISTED:
         return [*lines, f"{len(part.classes):,} classes"]
@@ -145,7 +131,7 @@ def _lines(part: SplitFlow | Judged, most: int, wrap: bool) -> list[str]:
 
 
 def _classes(part: SplitFlow | Judged) -> Mapping[str, Count]:
-    """Those that a box lists; none of many, and none of other images in a report of before they were counted."""
+    """The classes that a box lists; none if there are many."""
     return part.classes if len(part.classes) <= LISTED else {}
 
 
@@ -155,9 +141,5 @@ def _numbers(count: Count) -> str:
 
 
 def _fold_lines(parts: Mapping[str, SplitFlow], most: int) -> list[str]:
-    """A line for the test of each fold, of at most so many letters."""
+    """A line for the test set of each fold."""
     return [short(f"{name}: {', '.join(_lines(part, 24, False))}", most) for name, part in parts.items()]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(f"({text})", width) if text else []

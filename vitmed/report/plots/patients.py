@@ -1,4 +1,4 @@
-"""Figures about unlike patients: the spread over patients, and subgroups."""
+"""Figures about differences between patients: the spread over patients, and subgroups."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.per_patient import outside, shares
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum
-from vitmed.report.plots.drawing import BLUE, GREY, RED, short
+from vitmed.report.plots.drawing import BLUE, GREY, RED, gridded, level, short
 from vitmed.report.results import Results
 
+KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
 NAMED = 4  # patients whose number is written beside their dot
 FOREST = (("auroc", "AUROC"), ("sensitivity", "sensitivity"), ("specificity", "specificity"))
 FOREST_MANY = (("auroc", "AUROC"), ("balanced_accuracy", "balanced accuracy"), ("accuracy", "accuracy"))
 
 
 def patient_spread(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
-    """A dot per patient: how many images, and the share that is right; with the limits that chance alone would keep.
+    """A dot per patient: how many images, and the share that is right; with the limits of chance.
 
     A funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185) with exact binomial limits of 95 %. Of two classes a panel
     each for sensitivity and specificity, else one for accuracy. None where patients are unknown or have one image each.
-
-    Args:
-        predictions: with labels.
-        metrics: not needed.
     """
     if predictions.groups is None or not len(predictions):
         return None
@@ -54,9 +51,8 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     known = np.flatnonzero(images)
     n, share = images[known], right[known] / images[known]
     axes.set_title(f"{name}, {len(known):,} patients", fontsize=11)
-    axes.set_xlabel("images of the kind that the patient has")
-    axes.grid(color="0.92")
-    axes.set_axisbelow(True)
+    axes.set_xlabel(f"images of the patient{KINDS[name]}")
+    gridded(axes)
     if not len(known):
         axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
         return
@@ -91,12 +87,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
 
 
 def forest(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
-    """Each stratum of each column with its interval, beside the whole; None where no subgroups were asked for.
-
-    Args:
-        predictions: with labels.
-        metrics: with `subgroups`.
-    """
+    """Each group of each column with its interval, and all images; None where no subgroups were requested."""
     if metrics is None:
         return None
     columns = {name: own for name, own in (metrics.subgroups or {}).items() if any(s.overall for s in own.strata)}
@@ -115,24 +106,13 @@ def forest(predictions: Predictions, metrics: Results | None = None) -> Figure |
     figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axes, (kind, title) in zip(panels, kinds, strict=True):
-        told = whole[kind].value
-        if told is not None:
-            axes.axvline(told, color=GREY, linestyle="--", linewidth=1)
+        if (value := whole[kind].value) is not None:
+            axes.axvline(value, color=GREY, linestyle="--", linewidth=1)
         for y, (_, overall) in enumerate(rows):
-            entry = (overall or {}).get(kind)
-            if entry is None:
-                continue
-            if entry.value is None:
-                axes.text(
-                    0.02, y, "undefined", fontsize=8, color="0.35", va="center", transform=axes.get_yaxis_transform()
-                )
-                continue
-            if entry.low is not None:
-                axes.plot([entry.low, entry.high], [y, y], color="black" if y == 0 else BLUE, linewidth=1.6)
-            axes.plot(entry.value, y, "D" if y == 0 else "o", color="black" if y == 0 else BLUE, markersize=5)
+            if overall and kind in overall:
+                level(axes, y, overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
         axes.set_xlabel(title)
-        axes.grid(axis="x", color="0.92")
-        axes.set_axisbelow(True)
+        gridded(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     panels[0].set_yticks(range(len(rows)), [text for text, _ in rows], fontsize=9)
     for label, (_, overall) in zip(panels[0].get_yticklabels(), rows, strict=True):

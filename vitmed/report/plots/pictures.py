@@ -1,4 +1,4 @@
-"""Figures that show the images: galleries and contact sheets. A picture is known by its row, never by a file name."""
+"""Figures that show the images: galleries and contact sheets. A picture is labelled by its row."""
 
 from __future__ import annotations
 
@@ -12,26 +12,20 @@ from vitmed.core.errors import VitmedError
 from vitmed.core.text import counted
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
-from vitmed.report.plots.drawing import GREEN, GREY, RED, percent, place, short, show
+from vitmed.report.plots.drawing import GREEN, GREY, RED, bare, percent, place, short, show
 
 PICTURES = 24  # images in a gallery
-Read = Callable[[str], np.ndarray]
+Read = Callable[[str], np.ndarray]  # path of an image -> uint8 (H, W) or (H, W, 3)
 
 
 def errors(predictions: Predictions, read: Read) -> Figure:
-    """The wrong predictions in which the model was surest, from the surest down.
-
-    Args:
-        predictions: with labels.
-        read: path of an image -> uint8 (H, W) or (H, W, 3).
-    """
+    """The wrong predictions with the highest confidence, the most confident first."""
     wrong = np.flatnonzero(predictions.predicted != known_labels(predictions))
     shown = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:PICTURES]
     if not len(shown):
         figure = Figure(figsize=(8, 1.5))
-        figure.text(
-            0.5, 0.5, f"no errors among {counted(len(predictions), 'image')}", ha="center", va="center", fontsize=14
-        )
+        text = f"no errors among {counted(len(predictions), 'image')}"
+        figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=14)
         return figure
     figure = _gallery(predictions, read, shown)
     order = ", the most confident first" if len(shown) > 1 else ""
@@ -44,7 +38,6 @@ def grid(predictions: Predictions, read: Read) -> Figure:
 
     Args:
         predictions: of one image or more.
-        read: path of an image -> uint8 (H, W) or (H, W, 3).
     """
     shown = np.sort(np.random.default_rng(0).permutation(len(predictions))[:PICTURES])
     figure = _gallery(predictions, read, shown)
@@ -66,10 +59,7 @@ def contact_sheet(images: Mapping[str, Sequence[np.ndarray]]) -> Figure:
         for axes, picture in zip(row, pictures, strict=False):
             show(axes, picture)
         row[0].set_ylabel(short(name, 20), rotation=0, ha="right", va="center", fontsize=10)
-    for axes in panels.flat:
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_frame_on(bool(axes.images))
+    bare(panels.flat)
     return figure
 
 
@@ -81,21 +71,21 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
     panels = figure.subplots(max(1, lines), columns, squeeze=False)
     for axes, i in zip(panels.flat, rows, strict=False):
         show_row(axes, predictions, read, i)
-        predicted = short(predictions.classes[predictions.predicted[i]], 16)
-        title, colour = f"{predicted}\n{percent(predictions.confidence[i])}", GREY
-        if predictions.labels is not None:
-            right = predictions.predicted[i] == predictions.labels[i]
-            colour = GREEN if right else RED
-            truth = short(predictions.classes[predictions.labels[i]], 16)
-            title = f"{'✓' if right else '✗'} {predicted} {percent(predictions.confidence[i])}\ntruth: {truth}"
-        axes.set_title(title, fontsize=8)
-        for spine in axes.spines.values():
-            spine.set(color=colour, linewidth=3)
-    for axes in panels.flat:
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_frame_on(bool(axes.images))
+        outcome(axes, predictions, i, 16)
+    bare(panels.flat)
     return figure
+
+
+def outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
+    """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
+    predicted, sure = short(predictions.classes[predictions.predicted[row]], most), percent(predictions.confidence[row])
+    title, colour = f"{predicted}\n{sure}", GREY
+    if predictions.labels is not None:
+        right, truth = predictions.predicted[row] == predictions.labels[row], predictions.labels[row]
+        title = f"{'✓' if right else '✗'} {predicted} {sure}\ntruth: {short(predictions.classes[truth], most)}"
+        colour = GREEN if right else RED
+    axes.set_title(title, fontsize=8)
+    axes.spines[:].set(color=colour, linewidth=3)
 
 
 def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None:
@@ -105,5 +95,5 @@ def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None
     except (VitmedError, OSError, ValueError):
         show(axes, np.full((8, 8), 200, np.uint8))
         axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
-    axes.set_anchor("N")  # so that the titles of a line stand level
+    axes.set_anchor("N")  # the titles of a line are level
     axes.set_xlabel(place(predictions.name(int(row)), 24), fontsize=8)

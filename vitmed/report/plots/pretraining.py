@@ -9,21 +9,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitmed.report.plots.drawing import BLUE, ORANGE
+from vitmed.report.plots.drawing import BLUE, ORANGE, gridded, show
 
 
 def reconstruction_figure(pictures: np.ndarray) -> Figure:
-    """`reconstructions` as a sheet: a column an image, one row each for the image, what was seen, what was guessed."""
+    """`reconstructions` as a sheet: a column per image; rows: the image, its visible patches, the predicted ones."""
     figure = Figure(figsize=(1.3 * len(pictures) + 1.2, 4.1), layout="constrained")
     panels = figure.subplots(3, len(pictures), squeeze=False)
     for column, triple in enumerate(pictures):
         for row, picture in enumerate(triple):
-            shown = picture[..., :3] if picture.shape[-1] >= 3 else picture[..., 0]
-            axes = panels[row, column]
-            axes.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-            axes.set(xticks=[], yticks=[])
-            axes.set_frame_on(False)
-    for row, name in enumerate(("image", "seen", "guessed")):
+            show(panels[row, column], picture)
+            panels[row, column].set(xticks=[], yticks=[], frame_on=False)
+    for row, name in enumerate(("image", "visible", "predicted")):
         panels[row, 0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=10)
     return figure
 
@@ -42,6 +39,5 @@ def loss_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     for axes in (loss, rate):
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        axes.grid(color="0.9")
-        axes.set_axisbelow(True)
+        gridded(axes)
     return figure

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from vitmed.explanation.results import CorruptionCost, Robustness
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, show
+from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, band, bare, gridded, numbers, show
 from vitmed.report.results import Results
 
 COLUMNS = 4
@@ -39,12 +39,11 @@ def stress_curves(found: Robustness) -> Figure | None:
         axes.axhline(1 / len(found.classes), color=GREY, linestyle=":", linewidth=1.2, label="guessing (balanced)")
         lost = part.lost.value
         axes.set_title(part.title + ("" if lost is None else f": {0 - round(lost, 3):+.3f}"), fontsize=10)
-        axes.grid(color="0.9")
-        axes.set_axisbelow(True)
+        gridded(axes)
     panels[0, 0].set(xticks=range(6), ylim=(None, 1.02))
     for i, axes in enumerate(panels.flat[: len(parts)]):
         if i + columns >= len(parts):  # the lowest of its column
-            axes.set_xlabel("strength (0: as it is)", fontsize=9)
+            axes.set_xlabel("strength (0: original)", fontsize=9)
             axes.tick_params(labelbottom=True)
     unit = "images" if found.n_groups is None else f"images of {found.n_groups:,} patients"
     figure.suptitle(f"n = {found.n:,} {unit}; in the titles: mean change of balanced accuracy", fontsize=11)
@@ -57,14 +56,14 @@ def _curves(axes: Axes, clean: Mapping[str, Estimate], part: CorruptionCost) -> 
         shown: list[Estimate] = [clean[name], *(row[name] for row in part.strengths)]
         if shown[0].value is None:
             continue
-        strength = np.arange(len(shown))
-        values, low, high = np.array([(one.value, one.low, one.high) for one in shown], dtype=float).T  # None: NaN
+        strength = range(len(shown))
+        values = numbers(one.value for one in shown)
         axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
-        axes.fill_between(strength, low, high, color=colour, alpha=0.2)
+        band(axes, strength, shown, colour)
 
 
 def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
-    """One image under every corruption: a line each, the image as it is and then strength 1 to 5.
+    """One image under every corruption: a line each, the original and then strength 1 to 5.
 
     Args:
         pictures: title -> six uint8 arrays (H, W) or (H, W, C), of the same size.
@@ -75,9 +74,8 @@ def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     for line, (title, images) in zip(panels, pictures.items(), strict=True):
         for axes, image in zip(line, images, strict=True):
             show(axes, image)
-            axes.set_xticks([])
-            axes.set_yticks([])
+        bare(line)
         line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=10)
     for i, axes in enumerate(panels[0]):
-        axes.set_title("as it is" if i == 0 else f"strength {i}", fontsize=10)
+        axes.set_title("original" if i == 0 else f"strength {i}", fontsize=10)
     return figure

@@ -1,7 +1,7 @@
-"""Figures about predictions: pure functions to a matplotlib `Figure`, without pyplot's global state.
+"""The figures of a report: `PLOTS`.
 
-Pictures are labelled by their row in `predictions.csv` (the first image is row 1), never by a file name,
-which may hold a patient's.
+Pictures are labelled by their row in `predictions.csv` (the first image is row 1), never by a file name, which may
+contain the name of a patient.
 """
 
 from __future__ import annotations
@@ -15,52 +15,13 @@ from vitmed.report.plots.attention import attention_maps
 from vitmed.report.plots.calibration import reliability
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.report.plots.decisions import decision_curve, out_of_distribution, prevalence, risk_coverage
-from vitmed.report.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, Drawn, drawn, png
 from vitmed.report.plots.external_data import beside_own_test
 from vitmed.report.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
 from vitmed.report.plots.participant_flow import flow
 from vitmed.report.plots.patients import forest, patient_spread
-from vitmed.report.plots.pictures import Read, contact_sheet, errors, grid
-from vitmed.report.plots.robustness import robustness, stress_curves, stress_samples
-from vitmed.report.plots.training import lr_range, training_curves
-
-__all__ = [
-    "BLUE",
-    "COLOURS",
-    "GREEN",
-    "GREY",
-    "ORANGE",
-    "PLOTS",
-    "RED",
-    "TRAINING_CURVES",
-    "Drawn",
-    "Plot",
-    "Read",
-    "attention_maps",
-    "confusion_matrix",
-    "contact_sheet",
-    "decision_curve",
-    "drawn",
-    "errors",
-    "errors_by_pair",
-    "errors_by_patient",
-    "flow",
-    "forest",
-    "grid",
-    "lr_range",
-    "out_of_distribution",
-    "patient_spread",
-    "png",
-    "precision_recall",
-    "prevalence",
-    "reliability",
-    "risk_coverage",
-    "roc",
-    "stress_curves",
-    "stress_samples",
-    "suspected_labels",
-    "training_curves",
-]
+from vitmed.report.plots.pictures import errors, grid
+from vitmed.report.plots.robustness import robustness
+from vitmed.report.plots.training import training_curves
 
 
 @dataclass(frozen=True)
@@ -68,14 +29,12 @@ class Plot:
     """A figure of the report.
 
     Attributes:
-        title: its heading.
-        text: one to three sentences under it, for a reader who sees such a figure for the first time.
-        draw: (predictions, metrics) -> Figure, or (predictions, read) -> Figure where `pictures` is set, or
-            (predictions, maps) -> Figure where `maps` is; None where there is nothing to draw. `metrics` are the
-            `Results`.
+        text: one to three sentences below it, for a reader who sees such a figure for the first time.
+        draw: (predictions, metrics) -> Figure; with `pictures` (predictions, read), with `maps` (predictions, maps).
+            None if there is nothing to draw. `metrics` are the `Results`.
         pictures: it shows the images themselves.
-        maps: it shows maps of attention, which a model has made.
-        section: the chapter of the report that shows it; a key of `report.page.SECTIONS`.
+        section: the chapter that shows it; a key of `report.page.SECTIONS`.
+        maps: it shows attention maps.
     """
 
     title: str
@@ -130,7 +89,7 @@ PLOTS: dict[str, Plot] = {
     ),
     "beside_own_test": Plot(
         "Own test and these images",
-        "Results on the held-out test of the model's own run, and on the images evaluated here.",
+        "Results on the held-out test set of the model's own run, and on the images evaluated here.",
         beside_own_test,
         section="external",
     ),

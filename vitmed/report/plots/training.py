@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.table import METRICS
-from vitmed.report.plots.drawing import BLUE, COLOURS, GREY
+from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, gridded, plot
 from vitmed.training.lr_range import RangeTest
 
 
@@ -27,7 +27,6 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     def values(key: str) -> np.ndarray:
         return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
 
-    chosen = values(f"val_{monitor}")
     kept = [i for i, record in enumerate(records) if record.get("kept", record.get("best"))]
     best = kept[-1] if kept else None
     bounded = [n for n in ("auroc", "balanced_accuracy", "accuracy", "mcc") if any(f"val_{n}" in r for r in records)]
@@ -52,36 +51,28 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=True):
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        axes.grid(color="0.9")
-        axes.set_axisbelow(True)
+        gridded(axes)
         if best is not None:
             axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=9, framealpha=0.85, loc=free)
     if best is not None:
-        figure.suptitle(
-            f"best.pt: epoch {epochs[best]}, validation {METRICS[monitor].title} {chosen[best]:.3f}", fontsize=12
-        )
+        value = f"validation {METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
+        figure.suptitle(f"best.pt: epoch {epochs[best]}, {value}", fontsize=12)
     return figure
 
 
 def lr_range(found: RangeTest) -> Figure:
     """The running mean of the training loss over the learning rate, with the two suggestions."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = plot("Learning rate", "Training loss, running mean", (7, 4.2))
     axes.plot(found.rates, found.losses, color=COLOURS[0], linewidth=2)
     axes.set_xscale("log")
-    for rate, name, colour, marker in (
-        (found.valley, "valley", COLOURS[1], "o"),
-        (found.steepest, "steepest descent", COLOURS[2], "s"),
-    ):
+    suggested = ((found.valley, "valley", COLOURS[1], "o"), (found.steepest, "steepest descent", COLOURS[2], "s"))
+    for rate, name, colour, marker in suggested:
         if rate is not None:
             loss = found.losses[found.rates.index(rate)]
             axes.plot([rate], [loss], marker, color=colour, markersize=9, label=f"{name} {rate:.1e}")
-    axes.set_xlabel("Learning rate")
-    axes.set_ylabel("Training loss, running mean")
     axes.set_title("Learning rate range test")
-    axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)
     return figure
