@@ -34,7 +34,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     }
 
 
-def describe_images(saved: Checkpoint, chosen: Chosen) -> tuple[str, str]:
+def describe_images(saved: Checkpoint, chosen: EvaluationImages) -> tuple[str, str]:
     """Which images are evaluated, in words; and the name of the folder."""
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:

@@ -31,7 +31,7 @@ def reliability(predictions: Predictions, metrics: Results | None = None) -> Fig
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
         _points(axes, before.curve, GREY, "s", f"before calibration: {_ece(before)}", 4)
-    fitted = any(one.method != "none" for one in found.folds or [found])
+    fitted = {found.method, *(fold.method for fold in found.folds or ())} != {"none"}
     name = "after calibration" if fitted else "not calibrated"
     _points(axes, after.curve, BLUE, "o", f"{name}: {_ece(after)}", 6)
     scores = _scores(predictions)
