@@ -137,7 +137,7 @@ def test_images_are_matched_by_path_and_classes_by_name(tmp_path: Path) -> None:
     fewer = Predictions(second.classes, second.paths[:90], second.groups[:90], second.labels[:90], second.logits[:90])
     ui = Recorder()
     assert judge(tmp_path / "a", save(fewer, tmp_path / "fewer"), ui=ui).content["images"] == 90
-    assert "The models share 90 images; left out, because some model lacks them: 30 of a." in ui.warned
+    assert "90 images are shared; left out because not all have them: 30 of a." in ui.warned
 
 
 def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) -> None:

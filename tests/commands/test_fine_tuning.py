@@ -19,7 +19,7 @@ from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, li
 from vitmed import VitmedError, probe, train
 from vitmed.commands.train import TrainResult
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.paired_comparison import ComparisonTests, Test
+from vitmed.metrics.paired_comparison import ComparisonTest, ComparisonTests
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import verdict
 from vitmed.report.results import Baseline
@@ -226,7 +226,7 @@ def test_python(data: Path, tmp_path: Path) -> None:
 
 def test_few_patients_give_no_verdict() -> None:
     def said(value: float, low: float, high: float, patients: int | None) -> str:
-        test = Test(statistic=None, p=None, method="delong")
+        test = ComparisonTest(statistic=None, p=None, method="delong")
         numbers = {"auroc": Estimate(value=0.5, low=0.4, high=0.6)}
         gap = {"auroc": Estimate(value=value, low=low, high=high)}
         tests = ComparisonTests(auroc=test, accuracy=test)

@@ -259,7 +259,7 @@ def test_rows_that_were_taken_out_are_counted_anew(run: Trained, tmp_path: Path)
     judged = found["flow"]["judged"]
     assert (judged["split"], judged["images"], judged["patients"]) == ("test", 15, None)
     assert {name: part["images"] for name, part in judged["classes"].items()} == {"amber": 12, "blue": 3}
-    assert found["report"]["facts"]["Images"].startswith("test of data: 15 judged")
+    assert found["report"]["facts"]["Images"].startswith("test of data: 15 evaluated")
     for note in (
         "The table has 15 of the 24 rows that the report was made of.",
         "baseline_colour_and_size.csv beside the table is left out: it is not of the same images, classes and labels.",

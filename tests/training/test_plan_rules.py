@@ -168,7 +168,7 @@ def test_a_plan_that_cannot_be(vitmed: RUN, tmp_path: Path) -> None:
 
 def test_freezing_trains_nothing_so_nothing_is_planned(tmp_path: Path, trained: Trained) -> None:
     found = plan(trained.data, weights=str(trained.best), freeze=True, output=tmp_path / "p.yaml", ui=Recorder())
-    assert found.settings == [] and found.minutes == 0
+    assert found.decisions == [] and found.minutes == 0
 
 
 @pytest.mark.usefixtures("no_figures")

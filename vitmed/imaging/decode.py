@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +22,10 @@ Reader = Callable[[Path, int | None, MinSize | None], RawImage | Image.Image]
 
 
 class Format(NamedTuple):
-    """A kind of file: whether its first 132 bytes are of this kind, and what reads its pixels and its header."""
+    """A kind of file: a test of its first 132 bytes, and the module whose `read` and `read_header` read it."""
 
     begins: Callable[[bytes], bool]
-    read: Reader
-    read_header: Callable[[Path], ImageHeader]
+    module: ModuleType
 
 
 def read_image(
@@ -116,7 +116,7 @@ def _reader(path: Path) -> tuple[Reader, Callable[[Path], ImageHeader]]:
     found = next(kind for kind in dict.fromkeys(READERS.values()) if kind.begins(head))
     if found is RASTER and named is DICOM:
         raise DataError(f"{path}: not a DICOM file: no DICM at byte 128", "export it again, or remove it")
-    return found.read, found.read_header
+    return found.module.read, found.module.read_header
 
 
 @contextmanager
@@ -178,9 +178,9 @@ def _finite(values: np.ndarray) -> bool:
     return all(np.isfinite(row).all() for row in np.array_split(values, max(1, values.size // 2**22)))
 
 
-DICOM = Format(dicom.has_magic, dicom.read, dicom.read_header)
-NPY = Format(lambda head: head.startswith(arrays.MAGIC), arrays.read, arrays.read_header)
-RASTER = Format(lambda head: True, rasters.read, rasters.read_header)  # comes last: Pillow recognises the rest
+DICOM = Format(dicom.has_magic, dicom)
+NPY = Format(lambda head: head.startswith(arrays.MAGIC), arrays)
+RASTER = Format(lambda head: True, rasters)  # comes last: Pillow recognises the rest
 READERS: dict[str, Format] = {
     **dict.fromkeys((".dcm", ".dicom"), DICOM),
     ".npy": NPY,
