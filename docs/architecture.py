@@ -12,20 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vitmed"
 FILE = ROOT / "docs" / "images" / "architecture.svg"
-ROOMS = [
-    "cli",
-    "commands",
-    "report",
-    "explanation",
-    "checks",
-    "training",
-    "decisions",
-    "models",
-    "data",
-    "imaging",
-    "metrics",
-    "core",
-]
+LAYERS = ast.parse((ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8"))
+ROOMS: list[str] = next(
+    ast.literal_eval(node.value)
+    for node in LAYERS.body
+    if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "ROOMS"
+)
 WIDTH, GAP, LINE, TOP = 760, 14, 17, 44  # px: width of a box, space between boxes, height of a line, first line
 LETTERS = 116  # of a line of module names
 STEP = 13  # px between the lanes of the arrows

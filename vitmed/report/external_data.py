@@ -68,7 +68,7 @@ class External(Frozen):
 def beside_internal(
     predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
 ) -> External | None:
-    """The judged images beside the run's own test, at the same calibration and operating point.
+    """The evaluated images compared with the run's own test, at the same calibration and operating point.
 
     Both are taken as independent samples, so the interval of a difference comes from those of both (MOVER: Zou &
     Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's of 1998).

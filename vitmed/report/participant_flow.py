@@ -143,7 +143,7 @@ def run_flow(
     """`flow_of` of a run, with the images that this report is about, and the characteristics of the splits.
 
     Args:
-        split: of the run that is judged; None for other images.
+        split: the evaluated split of the run; None for other images.
         columns: that subgroups were asked for; those that the run's own table has not are left out.
         seen: of other images, as `EvaluationImages.seen`.
     """

@@ -1,4 +1,4 @@
-"""A folder that tells what a model is worth: table, numbers, figures and one HTML file that needs nothing else.
+"""The folder of a report: table, numbers, figures and one HTML file that needs nothing else.
 
 Everything is made from `Predictions`; `read` is needed only for the figures that show the images. So
 `write_report(folder, Predictions.from_csv(file), read=None, ...)` rebuilds a report without model or images.
