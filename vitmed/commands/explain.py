@@ -216,7 +216,10 @@ def check_attention(
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
     verdicts = [f"{part.title} {part.verdict}" for part in found.methods.values()]
-    ui.say("attention maps: " + ("; ".join(verdicts) or f"not checked: {found.reason}"))
+    ui.say(
+        "attention maps, tested for whether they show what the model uses: "
+        + ("; ".join(verdicts) or f"not checked: {found.reason}")
+    )
     return found.model_copy(update={"drawn": drawn}), maps
 
 

@@ -174,7 +174,7 @@ class TrainingRun(Run[Config]):
             ui.say(f"{name + ':':6} {len(samples):,} images ({counts}), {splits.made[name]}{unused}")
         report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
         ui.say(f"model: {describe_model(config.model)}; {start}")
-        ui.say(f"trained: {self._trainable()}")
+        ui.say(f"to be trained: {self._trainable()}")
         ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
         if config.train.balance != "none":
             ui.warn(f"--balance {config.train.balance} spoils calibration: probabilities no longer follow prevalence")
