@@ -67,7 +67,7 @@ def verdict(baseline: Baseline, patients: int | None, metric: str = "auroc") -> 
         return f"{text}; no interval for the difference"
     gap = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
     if patients is not None and patients < FEW_GROUPS:
-        return f"{text}; model - baseline {gap}: {patients} patients are too few to show which is better"
+        return f"{text}; model - baseline {gap}, but {patients} patients are too few to conclude which is better"
     if difference.low > 0:
         return f"{text}; the model is better: {gap}"
     if difference.high < 0:
