@@ -27,7 +27,7 @@ from vitmed.core.ui import Ui
 from vitmed.metrics.scoring import metric_values
 from vitmed.training import loop
 from vitmed.training.prepare import get_ready
-from vitmed.training.run import TrainingRun
+from vitmed.training.training_run import TrainingRun
 
 WAYS = ("raw", "averaged", "recomputed")
 NUMBERS = ("log_loss", "auroc", "balanced_accuracy")

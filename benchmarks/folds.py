@@ -46,7 +46,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.core.ui import Ui
     from vitmed.training.loop import fit, validate
     from vitmed.training.prepare import get_ready
-    from vitmed.training.run import TrainingRun
+    from vitmed.training.training_run import TrainingRun
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})

@@ -184,9 +184,9 @@ def test_every_policy_and_run_file_stands_in_the_training_page() -> None:
 
 
 def test_every_figure_and_metric_column_is_explained() -> None:
-    from vitmed.metrics.table import PER_CLASS
+    from vitmed.metrics.metric_table import PER_CLASS
     from vitmed.report.page import CLASS_TITLES
-    from vitmed.report.plots.table import PLOTS
+    from vitmed.report.plots.plot_table import PLOTS
 
     text = read(ROOT / "docs" / "reading-the-report.md")
     assert [plot.title for plot in PLOTS.values() if plot.title not in text] == []

@@ -20,7 +20,7 @@ from conftest import Recorder, python
 
 from vitmed import compare, evaluate, explain, predict, train
 from vitmed.core.aliases import OldNameWarning
-from vitmed.core.frozen import Frozen
+from vitmed.core.base_models import Frozen
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.results import Results
 from vitmed.training.checkpoint import load_checkpoint

@@ -40,7 +40,7 @@ def test_a_recipe_holds_only_what_differs_from_the_defaults(name: str) -> None:
 def test_the_names_in_a_recipe_exist(name: str) -> None:
     from vitmed.core.load_config import check_names
     from vitmed.imaging.augmentation import POLICIES
-    from vitmed.metrics.table import METRICS
+    from vitmed.metrics.metric_table import METRICS
     from vitmed.models.vit import SIZES
 
     check_names(load_config(name), SIZES, POLICIES, METRICS)

@@ -80,7 +80,7 @@ def test_patients_that_the_model_was_made_with(run: TrainResult, tmp_path: Path)
         note.startswith("Patients that share a name with a patient used to make the model: 1")
         for note in metrics["notes"]
     )
-    assert metrics["flow"]["judged"]["seen"] == {"images": 0, "patients": 1, "test": 0}
+    assert metrics["flow"]["evaluated"]["seen"] == {"images": 0, "patients": 1, "test": 0}
 
 
 def test_leakage_looks_at_the_hashes_of_the_test_once(tmp_path: Path) -> None:

@@ -144,8 +144,8 @@ def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) 
     found = judge(trained.folder)  # one run, against its baseline
     assert list(found.content["models"]) == [trained.folder.name, "colour_and_size"]
     assert found.content["models"]["colour_and_size"]["baseline_of"] == trained.folder.name
-    judged = trained.result.test.predictions
-    noisy = replace(judged, logits=judged.logits + np.random.default_rng(0).normal(size=judged.logits.shape))
+    evaluated = trained.result.test.predictions
+    noisy = replace(evaluated, logits=evaluated.logits + np.random.default_rng(0).normal(size=evaluated.logits.shape))
     save(replace(noisy, logits=noisy.logits.astype(np.float32)), tmp_path / "other" / "test")
     found = judge(trained.folder / "test", tmp_path / "other")
     assert list(found.content["models"]) == [trained.folder.name, "other", "colour_and_size"]

@@ -1,4 +1,4 @@
-"""`vitmed train --folds K`: every image judged once, by a model that never saw it nor its patient."""
+"""`vitmed train --folds K`: every image evaluated once, by a model that never saw it nor its patient."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
     assert [part["patients"] for part in flow["splits"].values()] == [3, 3, 3]
     assert (flow["found"], flow["used"], flow["left_out"], flow["patients"]) == (36, 36, 0, 9)
     assert (flow["level"], flow["patients_in_two"], flow["copies_in_two"]) == ("patient", 0, 0)
-    judged = flow["judged"]
-    assert (judged["split"], judged["images"], judged["patients"], judged["folds"]) == ("test", 36, 9, 3)
+    evaluated = flow["evaluated"]
+    assert (evaluated["split"], evaluated["images"], evaluated["patients"], evaluated["folds"]) == ("test", 36, 9, 3)
     text = page(done)
     assert (
         "The tests of the folds are disjoint by patient, and each from the training and validation images of its model."
@@ -273,7 +273,7 @@ def test_evaluate_names_what_can_be_evaluated_of_folds(done: Path) -> None:
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(
     done: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitmed.training.run import TrainingRun
+    from vitmed.training.training_run import TrainingRun
 
     original, calls = TrainingRun.end_epoch, []
 

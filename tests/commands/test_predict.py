@@ -28,20 +28,20 @@ def table(file: Path) -> list[dict[str, str]]:
 
 
 def test_predict_on_the_test_folder_is_evaluate_to_the_last_bit(trained: Trained) -> None:
-    judged = Predictions.from_csv(trained.folder / "test" / "predictions.csv")
+    evaluated = Predictions.from_csv(trained.folder / "test" / "predictions.csv")
     said = predict(trained.data / "test", checkpoint=trained.best, ui=Recorder())
-    assert said.classes == judged.classes
-    assert [Path(p).relative_to(trained.data).as_posix() for p in said.paths] == list(judged.paths)
-    assert said.logits.tobytes() == judged.logits.tobytes()
-    assert said.probabilities.tobytes() == judged.probabilities.tobytes()
+    assert said.classes == evaluated.classes
+    assert [Path(p).relative_to(trained.data).as_posix() for p in said.paths] == list(evaluated.paths)
+    assert said.logits.tobytes() == evaluated.logits.tobytes()
+    assert said.probabilities.tobytes() == evaluated.probabilities.tobytes()
 
 
 def test_the_same_at_the_command_line(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
     answer = vitmed("predict", trained.data / "test", "--checkpoint", trained.best, "--csv", tmp_path / "p.csv")
     assert answer.code == 0, answer.err
-    judged, said = table(trained.folder / "test" / "predictions.csv"), table(tmp_path / "p.csv")
-    assert list(said[0]) == [*judged[0], "error"]
-    for one, other in zip(said, judged, strict=True):
+    evaluated, said = table(trained.folder / "test" / "predictions.csv"), table(tmp_path / "p.csv")
+    assert list(said[0]) == [*evaluated[0], "error"]
+    for one, other in zip(said, evaluated, strict=True):
         assert one["path"].endswith(other["path"]) and one["label"] == one["error"] == ""
         assert all(one[key] == other[key] for key in other if key not in ("path", "label"))
 

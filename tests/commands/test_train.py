@@ -14,8 +14,8 @@ from PIL import Image
 from vitmed import predict, train
 from vitmed.core.environment import without_folders
 from vitmed.core.errors import UsageError
-from vitmed.report.plots.table import PLOTS
-from vitmed.training.run import TrainingRun
+from vitmed.report.plots.plot_table import PLOTS
+from vitmed.training.training_run import TrainingRun
 
 RUN = Callable[..., Answer]
 

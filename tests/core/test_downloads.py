@@ -33,8 +33,8 @@ from vitmed.core import downloads
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.models.catalogue import CATALOGUE, DISTILLED, Entry
 from vitmed.models.public_weights import fetch, weight_path
+from vitmed.models.weights_catalogue import CATALOGUE, DISTILLED, Entry
 
 RUN = Callable[..., Answer]
 CONTENT = np.random.default_rng(0).bytes(900_000)
@@ -374,7 +374,7 @@ def test_two_at_once(server: Server, cache: Path) -> None:
 
 CHILD = """
 import sys
-from vitmed.models.catalogue import CATALOGUE, Entry
+from vitmed.models.weights_catalogue import CATALOGUE, Entry
 from vitmed.models import public_weights
 url, size, sha256 = sys.argv[1:4]
 CATALOGUE["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)
@@ -455,7 +455,7 @@ train.contact_sheet = lambda images: None
 OFFLINE_RUNS = """
 import shutil
 from pathlib import Path
-from vitmed.models.catalogue import CATALOGUE, Entry
+from vitmed.models.weights_catalogue import CATALOGUE, Entry
 from vitmed.cli import main
 from vitmed.models.public_weights import weight_path
 def run(*args, folder=("-o", OUTPUT, "--name", "a")):

@@ -19,7 +19,7 @@ from torchvision import datasets as reference
 from vitmed.core.errors import DataError
 from vitmed.core.ui import Silent
 from vitmed.data import public_files
-from vitmed.data.cards import cards
+from vitmed.data.dataset_cards import cards
 from vitmed.data.public_files import read_idx, read_public_files, write_folder
 
 CIFAR10 = cards()["cifar10"].classes

@@ -16,9 +16,9 @@ from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw
 from PIL import Image
 
 import vitmed
-from vitmed.data.batches import in_threads
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
+from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import choose_window, npz, rasters
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import OodScore, fit_ood_score, report_ood_scores
-from vitmed.metrics.predictions import OOD_SCORE, Predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import OOD_SCORE
 
 CONFIG = EvaluateConfig(resamples=50)
 

@@ -33,7 +33,7 @@ from vitmed.training.checkpoint import load_checkpoint
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Two classes, enough validation images to fit a temperature, and a point that was asked for."""
-    place = tmp_path_factory.mktemp("judged")
+    place = tmp_path_factory.mktemp("evaluated")
     data, ui = draw_splits(place / "data", train=30, val=30, test=12), Recorder()
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
@@ -81,14 +81,14 @@ def test_it_follows_from_validation_alone(run: Trained) -> None:
 
 
 def test_predict_gives_what_evaluate_gives(run: Trained) -> None:
-    judged = table(run.folder / "test" / "predictions.csv")
+    evaluated = table(run.folder / "test" / "predictions.csv")
     said = predict(run.data / "test", checkpoint=run.best, ui=Recorder())
     stored = load_checkpoint(run.best).policy
     assert stored is not None and said.threshold == stored.operating.points["target_sensitivity"].threshold
-    assert [said.classes[k] for k in said.predicted] == [row["prediction"] for row in judged]
+    assert [said.classes[k] for k in said.predicted] == [row["prediction"] for row in evaluated]
     for name in ("set", "answer", "ood_score"):
-        assert list(said.columns[name]) == [row[name] for row in judged]
-    for row in judged:
+        assert list(said.columns[name]) == [row[name] for row in evaluated]
+    for row in evaluated:
         assert row["prediction"] == ("amber" if float(row["prob_amber"]) >= said.threshold else "blue") or (
             said.positive == "blue"
             and row["prediction"] == ("blue" if float(row["prob_blue"]) >= said.threshold else "amber")
@@ -256,9 +256,9 @@ def test_rows_that_were_taken_out_are_counted_anew(run: Trained, tmp_path: Path)
     file.write_bytes(b"\r\n".join(lines[:16]) + b"\r\n")
     (tmp_path / "test" / "baseline_colour_and_size.csv").write_bytes(b"\r\n".join(lines))
     found = evaluate(file, resamples=20, ui=ui).metrics
-    judged = found["flow"]["judged"]
-    assert (judged["split"], judged["images"], judged["patients"]) == ("test", 15, None)
-    assert {name: part["images"] for name, part in judged["classes"].items()} == {"amber": 12, "blue": 3}
+    evaluated = found["flow"]["evaluated"]
+    assert (evaluated["split"], evaluated["images"], evaluated["patients"]) == ("test", 15, None)
+    assert {name: part["images"] for name, part in evaluated["classes"].items()} == {"amber": 12, "blue": 3}
     assert found["report"]["facts"]["Images"].startswith("test of data: 15 evaluated")
     for note in (
         "The table has 15 of the 24 rows that the report was made of.",

@@ -15,7 +15,7 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.imaging.decode import decode, read_header, read_image
-from vitmed.imaging.decoded import RawImage
+from vitmed.imaging.raw_image import RawImage
 
 pydicom = pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
 

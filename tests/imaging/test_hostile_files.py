@@ -17,7 +17,7 @@ from image_files import raw_png
 from PIL import Image
 
 from vitmed.core.errors import DataError
-from vitmed.imaging import decoded
+from vitmed.imaging import raw_image
 from vitmed.imaging.decode import read_header, read_image
 
 # One process reads them all, so that what ends it is seen; each file has a line before and a line behind it.
@@ -129,12 +129,12 @@ def test_bounds_hold_before_pixels_are_made(tmp_path: Path, monkeypatch: pytest.
     np.save(tmp_path / "a.npy", array)
     for suffix in (".jpg", ".gif", ".webp", ".bmp", ".jp2"):
         Image.new("L", (20, 20)).save(tmp_path / f"b{suffix}")
-    monkeypatch.setattr(decoded, "PIXELS", 399)
+    monkeypatch.setattr(raw_image, "PIXELS", 399)
     for file in tmp_path.iterdir():
         with pytest.raises(DataError, match=rf"{file.name}: 20 x 20 px, more than 399 pixels, refused"):
             read_image(file, window=(0.0, 1.0))
-    monkeypatch.setattr(decoded, "PIXELS", 400)
-    monkeypatch.setattr(decoded, "BYTES", 399)
+    monkeypatch.setattr(raw_image, "PIXELS", 400)
+    monkeypatch.setattr(raw_image, "BYTES", 399)
     with pytest.raises(DataError, match="bytes of pixels"):
         read_image(tmp_path / "a.tif", window=(0.0, 1.0))
 

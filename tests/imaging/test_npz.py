@@ -29,7 +29,7 @@ from vitmed.data.split_names import SPLITS
 from vitmed.data.splits import make_splits, pretraining_splits
 from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header, read_image, read_size
-from vitmed.training import run
+from vitmed.training import training_run
 
 RUN = Callable[..., Answer]
 
@@ -127,7 +127,7 @@ def test_pretraining_leaves_the_test_out_with_and_without_labels(tmp_path: Path)
         assert not any(s.path.startswith("test/") for part in splits.samples.values() for s in part)
 
 
-# --- a run, and what comes after it
+# --- a training_run, and what comes after it
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -201,7 +201,7 @@ def test_an_image_in_two_splits_is_noticed(tmp_path: Path) -> None:
     from vitmed.imaging.preprocessing import Preprocessing
 
     preprocessing = Preprocessing(16, 3, "pad", "imagenet")
-    run.check_images(run.images_of(splits, preprocessing), DataConfig(), ui := Recorder())
+    training_run.check_images(training_run.images_of(splits, preprocessing), DataConfig(), ui := Recorder())
     assert any("identical copies of 1 test image are in another split" in line for line in ui.warned)
 
 

@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from vitmed.core.errors import DataError
 from vitmed.imaging.decode import decode, is_image, read_header, read_image
-from vitmed.imaging.decoded import RawImage
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.raw_image import RawImage
 
 RAMP = np.linspace(0, 65535, 48).reshape(6, 8).astype(np.uint16)
 COLOUR = np.stack([RAMP, RAMP[::-1], RAMP // 3], axis=-1)  # R, G, B

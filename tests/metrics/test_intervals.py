@@ -23,11 +23,11 @@ from vitmed.metrics.intervals import (
     share_ratio,
     wilson,
 )
+from vitmed.metrics.metric_table import PER_CLASS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import Ranking
 from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer
-from vitmed.metrics.table import PER_CLASS
 
 
 def slow_delong(first: np.ndarray, second: np.ndarray, positive: np.ndarray) -> float:

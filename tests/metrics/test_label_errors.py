@@ -43,7 +43,7 @@ def test_by_hand_where_two_classes_pass() -> None:
 
 @pytest.mark.parametrize("share", [0.05, 0.15])
 def test_flipped_labels_are_found(share: float) -> None:
-    """Written digits with some labels flipped, judged by models that learned from the flipped ones, out of fold."""
+    """Written digits with some labels flipped, evaluated by models that learned from the flipped ones, out of fold."""
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict

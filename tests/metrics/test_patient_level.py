@@ -1,4 +1,4 @@
-"""One answer per patient: combined by hand, judged as scikit-learn does, undefined where it must be."""
+"""One answer per patient: combined by hand, evaluated as scikit-learn does, undefined where it must be."""
 
 import json
 import re
@@ -111,10 +111,10 @@ def test_the_threshold_is_chosen_on_validation_alone() -> None:
         lower = before.probabilities[:, 0][before.probabilities[:, 0] < best].max()
         assert lower < threshold or threshold > 1 - 1e-9  # between the two scores around the best
         assert threshold <= best + 1e-6 or best > 1
-        judged = patient_predictions(p, way)
-        called = judged.probabilities[:, 0] >= threshold
+        evaluated = patient_predictions(p, way)
+        called = evaluated.probabilities[:, 0] >= threshold
         assert told[way]["at_threshold"]["sensitivity"]["value"] == pytest.approx(
-            sk.recall_score(judged.labels == 0, called)
+            sk.recall_score(evaluated.labels == 0, called)
         )
         assert told[way]["overall"] == other[way]["overall"]  # the rest does not depend on it
     bare = patient_level(p, None, 20)
@@ -176,7 +176,7 @@ def test_a_thousand_classes_stay_small() -> None:
     assert any("no intervals by patient" in note for note in told["notes"])
 
 
-def test_one_image_of_each_patient_is_judged_as_an_image_is() -> None:
+def test_one_image_of_each_patient_is_evaluated_as_an_image_is() -> None:
     """Were it not told apart, it would give the same numbers."""
     p = draw(images=1)
     for way in WAYS:

@@ -11,16 +11,16 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
-from vitmed.core.frozen import Frozen
 from vitmed.metrics.evaluation import PreparedPredictions, evaluate_predictions
+from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.positive_class import positive_class
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer, metric_values
-from vitmed.metrics.table import METRICS, PER_CLASS
 
 
 def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:

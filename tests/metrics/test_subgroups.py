@@ -1,4 +1,4 @@
-"""Subgroups: cut as stated, judged as a data set of their own, gaps with the right chance of being wrong."""
+"""Subgroups: cut as stated, evaluated as a data set of their own, gaps with the right chance of being wrong."""
 
 import json
 import re
@@ -97,7 +97,7 @@ def test_groups_that_are_alike_have_no_worst() -> None:
 # -- what is told of a stratum
 
 
-def test_a_stratum_is_judged_as_if_it_were_alone() -> None:
+def test_a_stratum_is_evaluated_as_if_it_were_alone() -> None:
     p = draw()
     told = subgroups(p, ["site"], 100)
     assert told is not None
@@ -111,7 +111,7 @@ def test_a_stratum_is_judged_as_if_it_were_alone() -> None:
             assert stratum["overall"][name] == alone["per_class"]["infected"][name]
 
 
-def test_small_strata_are_named_and_not_judged() -> None:
+def test_small_strata_are_named_and_not_evaluated() -> None:
     p = draw(patients=30, images=10)
     cells = ["big"] * 195 + ["few"] * 9 + ["SECRET"] * 5 + ["few patients"] * 91
     found = column(p, cells)

@@ -12,7 +12,7 @@ from torch import nn
 
 from vitmed.core.errors import DataError
 from vitmed.core.hardware import Precision
-from vitmed.data.batches import read_batches
+from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.inference import predict_logits
 from vitmed.models.vit import ViT

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "imaging"))
 from dicom_files import write
 
 from vitmed.imaging.decode import decode, read_image
-from vitmed.imaging.decoded import RawImage
+from vitmed.imaging.raw_image import RawImage
 
 tifffile: Any = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
 imageio: Any = pytest.importorskip("imageio.v3", reason="pip install '.[reference]'")

@@ -21,7 +21,7 @@ from vitmed.report.checklist_items import CLAIM, GUIDELINES, STARD, TRIPOD
 from vitmed.report.checklists import TOPICS, checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.page import SECTIONS
-from vitmed.report.results import Characteristic, Flow, Judged, Results, Seen, Value
+from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 from vitmed.report.write import write_report
 
 
@@ -34,10 +34,10 @@ def found(groups: bool = True, n: int = 200, resamples: int = 10, **more: Any) -
 
 def flow(split: str | None, seen: Seen | None = None, **more: Any) -> Flow:
     """Of a run of two splits without images."""
-    judged = Judged(split=split, images=200, patients=60, seen=seen or Seen())
+    evaluated = EvaluatedImages(split=split, images=200, patients=60, seen=seen or Seen())
     counted = dict.fromkeys((*COUNTS, "left_out", "patients", "patients_in_two"))
     told = {"used": 0, "why_left_out": "", "level": "patient", "how": "", "copies_in_two": 0, "splits": {}, **more}
-    return Flow.model_validate({**counted, "judged": judged, **told})
+    return Flow.model_validate({**counted, "evaluated": evaluated, **told})
 
 
 def points(threshold: float | None, chosen: str) -> OperatingPoints:

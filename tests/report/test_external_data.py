@@ -11,7 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from vitmed import evaluate
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.predictions import OOD_SCORE, Predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.report.external_data import Beside, beside_internal
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.external_data import beside_own_test

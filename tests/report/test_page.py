@@ -80,7 +80,7 @@ def made(folder: Path, classes: tuple[str, ...], n: int = 300, signal: float = 1
         "used": 890, "left_out": 10, "why_left_out": "outside <i>", "level": "patient", "how": "by table",
         "patients": 90, "patients_in_two": 0, "copies_in_two": 0,
         "splits": {"train": split, "val": split, "test": split},
-        "judged": {"split": "test", "images": n, "patients": 30},
+        "evaluated": {"split": "test", "images": n, "patients": 30},
     }  # fmt: skip
     facts = {"Model": "<b onclick='window.hacked=1'>vit</b>", "Versions": "1"}
     read = lambda path: np.full((9, 9, 3), 120, np.uint8)  # noqa: E731

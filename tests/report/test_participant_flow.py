@@ -18,7 +18,7 @@ from vitmed.report.page import render
 from vitmed.report.participant_flow import characteristics, flow_of
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.participant_flow import flow
-from vitmed.report.results import Judged, Results
+from vitmed.report.results import EvaluatedImages, Results
 
 
 def splits(groups: dict[str, list[tuple[int, str | None]]]) -> Splits:
@@ -65,22 +65,22 @@ def test_unknown_patients_are_not_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "judged", [{"split": "test", "images": 2, "patients": 2}, {"split": None, "images": 7, "patients": None}]
+    "evaluated", [{"split": "test", "images": 2, "patients": 2}, {"split": None, "images": 7, "patients": None}]
 )
-def test_the_diagram_holds_the_numbers(judged: dict[str, object]) -> None:
+def test_the_diagram_holds_the_numbers(evaluated: dict[str, object]) -> None:
     import numpy as np
 
     p = Predictions(("a", "b"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
     counts = {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1}
     told = flow_of(splits(GROUPED), HASHES, counts, "outside the folders")
-    told = told.model_copy(update={"judged": Judged.model_validate(judged)})
+    told = told.model_copy(update={"evaluated": EvaluatedImages.model_validate(evaluated)})
     numbers = evaluate_predictions(p, resamples=0)
     figure = flow(p, Results.of(numbers, flow=told))
     assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
-    assert ("test (evaluated)" in texts) is (judged["split"] == "test")
-    assert ("others (evaluated)" in texts) is (judged["split"] is None)
+    assert ("test (evaluated)" in texts) is (evaluated["split"] == "test")
+    assert ("others (evaluated)" in texts) is (evaluated["split"] is None)
     assert png(figure).startswith(b"\x89PNG")
     assert flow(p, Results.of(numbers)) is None
 
@@ -91,7 +91,7 @@ def test_no_class_is_cut_beside_its_numbers() -> None:
     p = Predictions(("infected", "uninfected"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
     many = {name: [(i % 2, f"{name}{i}") for i in range(1200)] for name in ("train", "val", "test")}
     told = flow_of(replace(splits(many), classes=p.classes), HASHES)
-    told = told.model_copy(update={"judged": participant_flow.judged(p, None)})
+    told = told.model_copy(update={"evaluated": participant_flow.evaluated_images(p, None)})
     figure = flow(p, Results.of(evaluate_predictions(p, resamples=0), flow=told))
     assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
@@ -110,7 +110,7 @@ def test_a_run_tells_its_flow(trained: Trained) -> None:
     for name in ("val", "test"):
         told = json.loads((trained.folder / name / "metrics.json").read_text())["flow"]
         part = told["splits"][name]
-        assert told["judged"] == {
+        assert told["evaluated"] == {
             "split": name, "images": part["images"], "patients": None, "classes": part["classes"], "seen": {},
         }  # fmt: skip
         assert told["found"] == told["used"] == sum(part["images"] for part in told["splits"].values())

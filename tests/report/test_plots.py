@@ -16,7 +16,7 @@ from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.report.plots.drawing import place, told
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
-from vitmed.report.plots.table import PLOTS
+from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.plots.training import training_curves
 from vitmed.report.results import Results
 
@@ -173,7 +173,7 @@ def test_pyplot_is_never_loaded() -> None:
     import subprocess
     import sys
 
-    code = "import sys, vitmed.report.plots.table; assert 'matplotlib.pyplot' not in sys.modules"
+    code = "import sys, vitmed.report.plots.plot_table; assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -16,11 +16,11 @@ from PIL import Image
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.table import METRICS
 from vitmed.report import pdf
 from vitmed.report.plots.drawing import Drawn, told
-from vitmed.report.plots.table import PLOTS
+from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.write import write_report
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page

@@ -11,11 +11,12 @@ import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, write_bytes, write_json
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import (
     ComparedModel,
@@ -29,8 +30,7 @@ from vitmed.metrics.paired_comparison import (
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
-from vitmed.metrics.table import METRICS
-from vitmed.report.write import BASELINE, PREDICTIONS, read_baselines
+from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
 
 LEVEL, MANY_CLASSES = 0.95, 50

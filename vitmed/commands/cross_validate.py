@@ -17,7 +17,7 @@ from vitmed.commands.evaluate import thumbnail
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, Interrupted, UsageError
 from vitmed.core.files import write_json
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.calibration import Calibration
@@ -25,13 +25,13 @@ from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.operating_points import TITLES, asked_point, target_of
 from vitmed.decisions.operating_results import Fold, Folds, FoldsAuroc, by_fold
 from vitmed.decisions.policy import DecisionPolicy
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
-from vitmed.metrics.table import METRICS
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
-from vitmed.report.write import PREDICTIONS, read_baselines, write_report
+from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 
 BY_FOLD = ("auroc", "balanced_accuracy", "accuracy", "log_loss")  # reported for each fold, with mean and spread

@@ -16,7 +16,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
-from vitmed.data.cards import Card, advice, cards, find_set
+from vitmed.data.dataset_cards import Card, advice, cards, find_set
 from vitmed.data.folders import has_classes, image_files
 from vitmed.data.patients import compile_group, group_of
 from vitmed.data.public_files import read_public_files, write_folder

@@ -16,7 +16,7 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.batches import read_batches
+from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked

@@ -21,7 +21,7 @@ from vitmed.report.plots.training import lr_range
 from vitmed.training.loop import classification_loss, end_epoch, train_epoch
 from vitmed.training.lr_range import RangeTest, rising_rates, run_range_test
 from vitmed.training.prepare import prepare_run
-from vitmed.training.run import TrainingRun
+from vitmed.training.training_run import TrainingRun
 
 
 def lr_find(

@@ -15,7 +15,7 @@ from vitmed.core.files import check_writable, free_name, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import describe as describe_device
 from vitmed.core.load_config import load_config
-from vitmed.core.places import as_written
+from vitmed.core.stored_paths import as_written
 from vitmed.core.ui import Ui
 from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
 from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepare_run

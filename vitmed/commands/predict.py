@@ -17,7 +17,8 @@ from vitmed.core.ui import Silent, Ui
 from vitmed.data.folders import image_files
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.predictions import OOD_SCORE, Predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.inference import check_finite, predict_logits
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 from vitmed.training.fit_policy import forward_with_scores, split_scores

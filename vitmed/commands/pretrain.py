@@ -34,7 +34,7 @@ from vitmed.training.loop import Epoch, Step
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
-from vitmed.training.run import Run
+from vitmed.training.training_run import Run
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 RESUMABLE = {"train.device", "train.workers", "data.cache", "data.cache_gb"}  # beside --resume: they change no result

@@ -21,15 +21,15 @@ from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.table import METRICS
+from vitmed.metrics.metric_table import METRICS
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
-from vitmed.report.participant_flow import flow_of, judged, why_left_out
+from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.checkpoint import store_paths
 from vitmed.training.prepare import with_window
-from vitmed.training.run import check_images, images_of, splits_csv
 from vitmed.training.run_baselines import fit_colours
+from vitmed.training.training_run import check_images, images_of, splits_csv
 
 
 def probe(
@@ -115,7 +115,7 @@ def _colours_alone(
                 "No network: this shows what stain, light, format and size reveal about the class.",
                 *notes,
             ],
-            flow=flow.model_copy(update={"judged": judged(predictions, split)}),
+            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
         )
         results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])

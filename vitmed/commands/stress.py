@@ -19,9 +19,9 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.batches import in_threads
 from vitmed.data.samples import Sample, labelled
 from vitmed.data.split_names import SPLITS
+from vitmed.data.thread_batches import in_threads
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
 from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, measure_robustness

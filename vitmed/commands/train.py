@@ -19,7 +19,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, load_config
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.run_folder import REPORT, RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.evaluation_folder import find_evaluation
@@ -30,13 +30,12 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
-from vitmed.report.write import REPORT
 from vitmed.training.checkpoint import find_paths, load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
-from vitmed.training.run import Run, TrainingRun
 from vitmed.training.run_baselines import Baselines
+from vitmed.training.training_run import Run, TrainingRun
 
 # Settings allowed beside --resume: the length of the training, and those that change no result.
 RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers", "data.cache", "data.cache_gb"}

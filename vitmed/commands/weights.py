@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.ui import Ui
-from vitmed.models.catalogue import CATALOGUE, entry_of
 from vitmed.models.public_weights import fetch, weight_path
+from vitmed.models.weights_catalogue import CATALOGUE, entry_of
 
 
 def weights_table() -> list[dict[str, Any]]:

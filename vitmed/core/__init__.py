@@ -1,21 +1,21 @@
 """What every room may use: errors, configuration, hardware, the run folder, downloads, text.
 
-config          the configuration: every setting with its type, range, default, flag and help
-pretrain_config the configuration of `vitmed pretrain`
-load_config     YAML files, --set and flags to a configuration
-flags           flags and Python keywords, read from the fields
-errors          the errors that a user can cause, and their exit codes
-places          where data and weights lie, stored without private folder names
-frozen          the base of every typed result, and of typed parts in files
-files           files that are written whole or not at all
-run_folder      the names of the files in a run folder
-cache_folder    where downloads and decoded images are kept
-downloads       fetching a public file: resumed, checked, whole or not at all
-hardware        device and arithmetic
-process         cores, memory allocation and waiting threads of this process
-aliases         names of 0.1.0 in a user's files
-environment     what a run depended on, for environment.json
-ui              messages and progress bars
-text            counts and lists in sentences
-csv_files       CSV as spreadsheets save it
+config           the configuration: every setting with its type, range, default, flag and help
+pretrain_config  the configuration of `vitmed pretrain`
+load_config      YAML files, --set and flags to a configuration
+flags            flags and Python keywords, read from the fields
+errors           the errors that a user can cause, and their exit codes
+stored_paths     where data and weights lie, stored without private folder names
+base_models      the base of every typed result, and of typed parts in files
+files            files that are written whole or not at all
+run_folder       the names of the files in a run folder
+cache_folder     where downloads and decoded images are kept
+downloads        fetching a public file: resumed, checked, whole or not at all
+hardware         device and arithmetic
+process          cores, memory allocation and waiting threads of this process
+aliases          names of 0.1.0 in a user's files
+environment      what a run depended on, for environment.json
+ui               messages and progress bars
+text             counts and lists in sentences
+csv_files        CSV as spreadsheets save it
 """

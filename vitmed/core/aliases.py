@@ -12,6 +12,7 @@ from typing import Any
 COLUMNS = {"unfamiliarity": "ood_score"}  # of predictions.csv
 HOLDER = {"judgement": "policy"}  # key in best.pt, and in metrics.json under `report`
 RESULTS = {"familiarity": "out_of_distribution"}  # keys of metrics.json
+FLOW = {"judged": "evaluated"}  # keys of metrics.json under `flow`
 OUT_OF_DISTRIBUTION = {  # and of that part of it
     "n_unfamiliar": "n_above",
     "error_rate_familiar": "error_rate_below",

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.places import find_path
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.stored_paths import find_path
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 

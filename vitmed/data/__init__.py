@@ -1,24 +1,24 @@
 """Which images, whose, in which split; loading and caching; public data sets.
 
-splits          train, validation and test: by folder, patient, table or seed
-samples         `Sample` and `Splits`
-split_names     the names of the splits, and the folder names that mean them
-listing         the labelled images of a folder or a table
-folders         listing files and class folders
-npz_folders     a MedMNIST file read like folders
-tables          CSV tables of labels and patients
-patients        the patient of each image: by expression, table, DICOM PatientID
-patient_names   a guess of patients from file names
-patient_notes   notes on patients and splits for the user
-copies          byte-identical images
-scan            every file hashed and decoded once: `Scan`
-scan_cache      what earlier scans found, by content and decoder versions
-read_images     the scan of a run, and where its squares are kept
-loading         samples to batches
-batches         work on many files in threads
-pixel_cache     decoded squares on disk
-cards           the cards of public data sets
-public_files    MedMNIST, CIFAR and MNIST files
-archives        unpack downloads safely
-synthetic       drawn blood cells for `vitmed demo`
+splits            train, validation and test: by folder, patient, table or seed
+samples           `Sample` and `Splits`
+split_names       the names of the splits, and the folder names that mean them
+listing           the labelled images of a folder or a table
+folders           listing files and class folders
+npz_folders       a MedMNIST file read like folders
+tables            CSV tables of labels and patients
+patients          the patient of each image: by expression, table, DICOM PatientID
+patient_names     a guess of patients from file names
+patient_notes     notes on patients and splits for the user
+identical_images  byte-identical images
+scan              every file hashed and decoded once: `Scan`
+scan_cache        what earlier scans found, by content and decoder versions
+read_images       the scan of a run, and where its squares are kept
+loading           samples to batches
+thread_batches    work on many files in threads
+pixel_cache       decoded squares on disk
+dataset_cards     the cards of public data sets
+public_files      MedMNIST, CIFAR and MNIST files
+archives          unpack downloads safely
+synthetic         drawn blood cells for `vitmed demo`
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.data.cards import class_names
+from vitmed.data.dataset_cards import class_names
 from vitmed.imaging.npz import file_of, open_npz
 
 

@@ -23,7 +23,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.ui import Ui
 from vitmed.data import npz_folders
-from vitmed.data.cards import cards
+from vitmed.data.dataset_cards import cards
 from vitmed.imaging import npz
 
 PIXELS = 3 * 32 * 32

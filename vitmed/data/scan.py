@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitmed.core.ui import Ui
-from vitmed.data.batches import Progress, batched, in_threads
 from vitmed.data.scan_cache import BATCH, ScanCache, digests_of, hash_files
+from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging.file_record import Examined, FileRecord, examine
 
 if TYPE_CHECKING:  # it imports torch, which `vitmed check` does not need

@@ -24,11 +24,11 @@ import numpy as np
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.errors import DataError
 from vitmed.core.ui import Ui
-from vitmed.data.batches import Progress, batched, in_threads
+from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging import npz
-from vitmed.imaging.decoded import ImageHeader
 from vitmed.imaging.decoder_versions import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
+from vitmed.imaging.raw_image import ImageHeader
 
 VERSION = 2  # of the tables
 FRESH = 2.0  # seconds: a file that changed so recently may change again with the same time stamp

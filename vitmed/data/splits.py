@@ -15,8 +15,8 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.core.text import counted
-from vitmed.data.copies import first_copies, together
 from vitmed.data.folders import data_folder, image_names, split_folders
+from vitmed.data.identical_images import first_copies, together
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import Progress, find_patients
 from vitmed.data.samples import Splits, shared_groups

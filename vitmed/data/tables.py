@@ -17,7 +17,7 @@ from vitmed.core.aliases import COLUMNS
 from vitmed.core.csv_files import read_text
 from vitmed.core.errors import DataError
 from vitmed.data.split_names import SPLIT_NAMES, split_of
-from vitmed.metrics.predictions import FIXED_COLUMNS, OOD_SCORE
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OOD_SCORE
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import PlainSerializer, model_validator
 
-from vitmed.core.frozen import Numbers, Stored
+from vitmed.core.base_models import Numbers, Stored
 from vitmed.core.text import counted
 from vitmed.metrics.predictions import softmax
 

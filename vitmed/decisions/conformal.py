@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.frozen import Counts, Frozen, Names, Numbers, Stored
-from vitmed.metrics.bootstrap import Bootstrap, ratio
+from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 

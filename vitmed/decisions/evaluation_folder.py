@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.aliases import HOLDER, with_new_names
+from vitmed.core.aliases import FLOW, HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
 from vitmed.decisions.operating_results import Folds, by_fold
@@ -114,7 +114,7 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
     for folder in run.evaluations(split):
         try:
             metrics = read_metrics(folder / NUMBERS)
-            who = (metrics.get("flow") or {}).get("judged") or {"split": split}
+            who = with_new_names(metrics.get("flow") or {}, FLOW).get("evaluated") or {"split": split}
             found = who["split"] == split and is_of(metrics, weights_hash, policy)
         except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
             continue

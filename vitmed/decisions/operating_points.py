@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import JsonValue, PlainSerializer
 
+from vitmed.core.base_models import Frozen, Names, Numbers, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.frozen import Frozen, Names, Numbers, Stored
 from vitmed.core.text import counted
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.evaluation import class_shares

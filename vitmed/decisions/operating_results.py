@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.frozen import Frozen
 from vitmed.decisions.calibration import CalibrationResult
 from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoints, Reached, is_called, rates
-from vitmed.metrics.bootstrap import Bootstrap, ratio
+from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import known_labels
 
 Costs = Sequence[Sequence[float]]

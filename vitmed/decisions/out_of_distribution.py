@@ -13,14 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
+from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.frozen import Frozen, Stored
 from vitmed.metrics.area_intervals import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_share
 from vitmed.metrics.evaluation import of_auroc
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.predictions import OOD_SCORE, Predictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.metrics.resampling import group_index
 
 QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images

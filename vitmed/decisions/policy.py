@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import JsonValue, ValidationError
 
 from vitmed.core.aliases import POLICY, with_new_names
+from vitmed.core.base_models import Frozen, Numbers, Stored
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.frozen import Frozen, Numbers, Stored
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
 from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
@@ -25,7 +25,8 @@ from vitmed.decisions.selective_prediction import Abstention, certainty, choose_
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import OOD_SCORE, Predictions, softmax
+from vitmed.metrics.predictions import Predictions, softmax
+from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.metrics.scoring import known_labels
 
 SET, ANSWER = "set", "answer"  # columns of predictions.csv

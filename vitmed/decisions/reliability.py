@@ -14,13 +14,14 @@ from itertools import pairwise
 import numpy as np
 from pydantic import Field
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.frozen import Frozen
 from vitmed.decisions.calibration import Calibration, CalibrationResult
-from vitmed.metrics.bootstrap import Bootstrap, Z, ratio
+from vitmed.metrics.bootstrap import Bootstrap, Z
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import known_labels
 
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since

@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.frozen import Frozen, Stored
-from vitmed.metrics.bootstrap import Bootstrap, ratio
+from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 from vitmed.metrics.resampling import bootstrap_weights
 from vitmed.metrics.scoring import known_labels
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitmed.core.frozen import Frozen
+from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate
 
 

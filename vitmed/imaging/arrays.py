@@ -10,7 +10,7 @@ from PIL import Image
 from vitmed.core.errors import DataError
 from vitmed.imaging import npz
 from vitmed.imaging.colours import MODES
-from vitmed.imaging.decoded import ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
 MAGIC = b"\x93NUMPY"
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.imaging.decode import decode, read_header
-from vitmed.imaging.decoded import ImageHeader, RawImage
 from vitmed.imaging.rasters import PNG
+from vitmed.imaging.raw_image import ImageHeader, RawImage
 from vitmed.imaging.window import Linear, Window, file_window_index, is_file_window
 
 IMAGES = 256  # images behind the percentiles, evenly spread over the training images

@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.imaging import arrays, dicom, npz, rasters
 from vitmed.imaging.colours import to_mode
-from vitmed.imaging.decoded import ImageHeader, MinSize, RawImage
+from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage
 from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index, is_file_window, to_grey
 
 Reader = Callable[[Path, int | None, MinSize | None], RawImage | Image.Image]

@@ -16,7 +16,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import DataError
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.imaging.decode import decode, to_8_bit
-from vitmed.imaging.decoded import RawImage
+from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import Window
 
 

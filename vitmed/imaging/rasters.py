@@ -14,8 +14,8 @@ from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageE
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
-from vitmed.imaging.codestreams import Stream, read_stream
-from vitmed.imaging.decoded import FRAMES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.jpeg_headers import Stream, read_stream
+from vitmed.imaging.raw_image import FRAMES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")

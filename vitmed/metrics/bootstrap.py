@@ -13,7 +13,7 @@ from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.evaluation import ALIKE
 from vitmed.metrics.intervals import NONE, Units, share
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import ratio as ratio  # for functions of the sums
+from vitmed.metrics.ranking import ratio as ratio
 from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval, widened_level
 
 MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width

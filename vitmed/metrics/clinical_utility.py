@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.frozen import Frozen
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio
 from vitmed.metrics.notes import FEW_GROUPS

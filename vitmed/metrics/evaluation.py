@@ -37,11 +37,11 @@ from vitmed.metrics.intervals import (
     wilson,
     within,
 )
+from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.notes import notes, undefined, without_interval
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer, known_labels
-from vitmed.metrics.table import METRICS, PER_CLASS
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")

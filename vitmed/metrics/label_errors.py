@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitmed.core.frozen import Frozen
+from vitmed.core.base_models import Frozen
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 

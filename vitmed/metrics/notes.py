@@ -9,7 +9,7 @@ import numpy as np
 
 from vitmed.core.text import counted, listed
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.table import PER_CLASS
+from vitmed.metrics.metric_table import PER_CLASS
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images

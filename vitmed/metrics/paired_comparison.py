@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
-from vitmed.core.frozen import Frozen
 from vitmed.metrics.area_intervals import Spread, area_spread, class_areas, spread
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.frozen import Frozen
+from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.positive_class import positive_index

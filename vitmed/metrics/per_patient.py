@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.frozen import Frozen
+from vitmed.core.base_models import Frozen
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.frozen import Frozen
-from vitmed.metrics.bootstrap import LEVEL, Bootstrap, ratio
+from vitmed.metrics.bootstrap import LEVEL, Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, quantile, within
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import known_labels
 
 REFERENCE, MODEL = "the reference", "the model"

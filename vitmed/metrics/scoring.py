@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import Ranking, ratio
-from vitmed.metrics.table import METRICS, PER_CLASS
 
 
 def metric_values(predictions: Predictions) -> dict[str, float]:

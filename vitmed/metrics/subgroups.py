@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.frozen import Frozen
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.positive_class import positive_index

@@ -1,14 +1,14 @@
 """The networks: ViT, MAE, LoRA; weight files and public weights; inference.
 
-vit               the Vision Transformer, and `SIZES`
-mae               the masked autoencoder
-lora              low-rank adaptation
-summary           a network in words, and torchinfo's table
-pretrained        starting from somebody's weights
-weight_layouts    parameter names of public weights, and `LAYOUTS`
-weight_files      reading tensors without running code
-resample_weights  another patch grid, patch size or channel count
-catalogue         public weights by name
-public_weights    fetching and opening them
-inference         images to logits
+vit                the Vision Transformer, and `SIZES`
+mae                the masked autoencoder
+lora               low-rank adaptation
+summary            a network in words, and torchinfo's table
+pretrained         starting from somebody's weights
+weight_layouts     parameter names of public weights, and `LAYOUTS`
+weight_files       reading tensors without running code
+resample_weights   another patch grid, patch size or channel count
+weights_catalogue  public weights by name
+public_weights     fetching and opening them
+inference          images to logits
 """

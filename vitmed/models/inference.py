@@ -10,7 +10,7 @@ from torch import nn
 
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import Precision
-from vitmed.data.batches import read_batches
+from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
 
 FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")

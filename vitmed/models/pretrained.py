@@ -22,11 +22,11 @@ from torch import Tensor
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.imaging.preprocessing import CONSTANTS, Preprocessing
-from vitmed.models.catalogue import Entry
 from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
 from vitmed.models.vit import SIZES, ViT
 from vitmed.models.weight_files import magic, read_npz, read_safetensors, safe_load
 from vitmed.models.weight_layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
+from vitmed.models.weights_catalogue import Entry
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import Source, fetch_file
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.ui import Ui
-from vitmed.models.catalogue import entry_of, is_name, is_path, unknown_name
+from vitmed.models.weights_catalogue import entry_of, is_name, is_path, unknown_name
 
 if TYPE_CHECKING:
     from vitmed.models.pretrained import Weights

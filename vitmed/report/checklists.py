@@ -92,8 +92,8 @@ def _flow(results: Results) -> bool:
 
 def _evaluated(results: Results, split: str | None) -> bool:
     """Whether the report is about this split of the run; None: about other images."""
-    judged = None if results.flow is None else results.flow.judged
-    return judged is not None and judged.split == split
+    evaluated = None if results.flow is None else results.flow.evaluated
+    return evaluated is not None and evaluated.split == split
 
 
 def _intervals(results: Results) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitmed.core.frozen import Frozen
+from vitmed.core.base_models import Frozen
 from vitmed.decisions.out_of_distribution import detection_auroc, scores_of
 from vitmed.metrics.estimates import Estimate, Numbers, estimate
 from vitmed.metrics.evaluation import evaluate_predictions

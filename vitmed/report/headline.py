@@ -8,9 +8,9 @@ from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.ui import Ui
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.table import METRICS
 from vitmed.report.external_data import External
 from vitmed.report.results import Baseline, Results
 

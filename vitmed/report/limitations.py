@@ -13,9 +13,9 @@ FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 poin
 def limitations(metrics: Results) -> list[str]:
     """Sentences, the most serious first."""
     flow = metrics.flow
-    judged = None if flow is None else flow.judged
+    evaluated = None if flow is None else flow.evaluated
     patients, found = metrics.n_groups, []
-    seen = Seen() if judged is None else judged.seen
+    seen = Seen() if evaluated is None else evaluated.seen
     if seen.images:
         these = f"{counted(seen.images, 'image')} of these {'was' if seen.images == 1 else 'were'}"
         found.append(f"{these} used to make the model: the numbers are too good.")
@@ -46,9 +46,9 @@ def limitations(metrics: Results) -> list[str]:
     if flow is not None and flow.copies_in_two:
         verb = "is" if flow.copies_in_two == 1 else "are"
         found.append(f"{counted(flow.copies_in_two, 'identical file')} {verb} in more than one split.")
-    if judged is None:
+    if evaluated is None:
         found.append("It is not known whether these images come from the same collection as the training images.")
-    elif judged.split is None:
+    elif evaluated.split is None:
         found.append(
             "These images are not from the run. It is not known whether they are from another site, device or time."
         )

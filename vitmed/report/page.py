@@ -21,13 +21,13 @@ from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
 from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
-from vitmed.metrics.table import METRICS, PER_CLASS
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.plots.drawing import Drawn, plain
-from vitmed.report.plots.table import PLOTS, TRAINING_CURVES, Plot
+from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
 

@@ -21,7 +21,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
-from vitmed.report.results import Cell, Characteristic, Count, Flow, Judged, Seen, SplitFlow, Value
+from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
 from vitmed.training.checkpoint import Checkpoint
 
 
@@ -149,16 +149,16 @@ def run_flow(
     """
     flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]
-    about = judged(predictions, split, Seen.model_validate(dict(seen)))
-    return flow.model_copy(update={"judged": about, "characteristics": characteristics(saved.splits, known)})
+    about = evaluated_images(predictions, split, Seen.model_validate(dict(seen)))
+    return flow.model_copy(update={"evaluated": about, "characteristics": characteristics(saved.splits, known)})
 
 
-def judged(predictions: Predictions, split: str | None, seen: Seen | None = None) -> Judged:
+def evaluated_images(predictions: Predictions, split: str | None, seen: Seen | None = None) -> EvaluatedImages:
     """Which images a report is about: of which split, how many, by class, and what of them the model had seen."""
     labels = known_labels(predictions)
     units = None if predictions.groups is None else group_index(predictions.groups, len(predictions))
     images = {c: labels == k for k, c in enumerate(predictions.classes)}
-    return Judged(
+    return EvaluatedImages(
         split=split,
         images=len(predictions),
         patients=None if units is None else len(np.unique(units)),
@@ -196,7 +196,7 @@ def folds_flow(
     known = [name for name in columns if name in first.columns]
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
-        "judged": judged(predictions, "test").model_copy(update={"folds": len(folds)}),
+        "evaluated": evaluated_images(predictions, "test").model_copy(update={"folds": len(folds)}),
         "characteristics": characteristics(tests, known),
     }
     if tests.grouped:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
-from vitmed.core.frozen import Frozen
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation, read_split, validation_of
@@ -25,7 +25,7 @@ from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import judged
+from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Flow, Results
 from vitmed.report.write import read_baselines, write_report
 
@@ -124,9 +124,9 @@ class Kept:
     def count_again(self, before: int, predictions: Predictions) -> str:
         """Correct the counts where the table has other rows than when the report was made; gives a note on it."""
         rows = len(predictions)
-        if self.flow is not None and self.flow.judged is not None:
-            who = self.flow.judged
-            self.flow = self.flow.model_copy(update={"judged": judged(predictions, who.split, who.seen)})
+        if self.flow is not None and self.flow.evaluated is not None:
+            who = self.flow.evaluated
+            self.flow = self.flow.model_copy(update={"evaluated": evaluated_images(predictions, who.split, who.seen)})
         for word in ("evaluated", "judged"):  # the second is that of 0.1.0
             self.facts = {
                 k: text.replace(f": {before:,} {word}", f": {rows:,} {word}") for k, text in self.facts.items()
@@ -197,7 +197,7 @@ def found_with_model(attention: Attention | None, robustness: Robustness | None)
 
 def is_other(flow: Flow | None) -> bool:
     """Whether a report is about images that are not of the run."""
-    return flow is not None and flow.judged is not None and flow.judged.split is None
+    return flow is not None and flow.evaluated is not None and flow.evaluated.split is None
 
 
 def new_folder(output: str | Path | None, default: Path) -> Path:

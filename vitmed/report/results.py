@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vitmed.core.aliases import HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
-from vitmed.core.frozen import Frozen
+from vitmed.core.aliases import FLOW, HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
+from vitmed.core.base_models import Frozen
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.operating_results import Folds, OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
@@ -74,7 +74,7 @@ class Seen(Frozen):
     test: int | None = None
 
 
-class Judged(Count):
+class EvaluatedImages(Count):
     """The images that a report is about: of which `split` of the run (None: other images), or of how many `folds`."""
 
     split: str | None
@@ -136,7 +136,7 @@ class Flow(Frozen):
     patients_in_two: int | None
     copies_in_two: int
     splits: dict[str, SplitFlow]
-    judged: Judged | None = None
+    evaluated: EvaluatedImages | None = None
     characteristics: dict[str, Characteristic] = {}
 
 
@@ -179,7 +179,7 @@ class Results(Numbers):
     def read(cls, content: Mapping[str, Any]) -> Results:
         """What a metrics.json holds, of this version or of 0.1.0. Raises ValueError for anything else."""
         found = with_new_names(content, RESULTS)
-        for key, names in (("report", HOLDER), ("out_of_distribution", OUT_OF_DISTRIBUTION)):
+        for key, names in (("report", HOLDER), ("flow", FLOW), ("out_of_distribution", OUT_OF_DISTRIBUTION)):
             if isinstance(found.get(key), Mapping):
                 found[key] = with_new_names(found[key], names)
         return cls.model_validate(found)

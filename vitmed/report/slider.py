@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitmed.core.frozen import Frozen
+from vitmed.core.base_models import Frozen
 from vitmed.core.text import format_probability
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.metrics.positive_class import positive_index

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import make_folder, write_bytes, write_json, write_text
-from vitmed.core.frozen import Frozen
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted
 from vitmed.decisions.operating_results import Folds
@@ -31,7 +31,7 @@ from vitmed.report.page import render
 from vitmed.report.pdf import check_formats, print_pdf
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.plots.pictures import Read
-from vitmed.report.plots.table import PLOTS
+from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.plots.training import training_curves
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data

@@ -1,15 +1,15 @@
 """Loop, optimiser and schedules, failure detection, pretraining, baselines, checkpoint.
 
-loop                the training loop
-optimiser           AdamW, learning-rate schedule, moving average
-failure_detection   noticing that a network does not learn
-run                 one training run under way
-prepare             weights, splits and plan before the first batch
-plan_rules          the rules of the plan, and their sources
-fit_policy          choosing the decision policy on validation
-checkpoint          best.pt and last.pt
-baselines           models that need no training
-run_baselines       the baselines of a run
-pretraining         the loop of the masked autoencoder
-lr_range            the learning-rate range test
+loop               the training loop
+optimiser          AdamW, learning-rate schedule, moving average
+failure_detection  noticing that a network does not learn
+training_run       one training run under way
+prepare            weights, splits and plan before the first batch
+plan_rules         the rules of the plan, and their sources
+fit_policy         choosing the decision policy on validation
+checkpoint         best.pt and last.pt
+baselines          models that need no training
+run_baselines      the baselines of a run
+pretraining        the loop of the masked autoencoder
+lr_range           the learning-rate range test
 """

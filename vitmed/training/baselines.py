@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vitmed.data.batches import Progress, in_threads
 from vitmed.data.loading import Images
+from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.imaging.decode import read_size
 from vitmed.models.inference import check_finite, check_readable, predict_logits
 from vitmed.models.vit import ViT

@@ -23,8 +23,8 @@ from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
 from vitmed.core.load_config import AnyConfig, build_config, is_keyword
-from vitmed.core.places import find_path, is_elsewhere, store_path
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
 from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.npz import is_npz

@@ -18,7 +18,7 @@ from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import DecisionPolicy, asked_of, choose_policy
-from vitmed.metrics.predictions import OOD_SCORE
+from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.inference import check_finite, check_readable, predict_logits
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint

@@ -27,9 +27,9 @@ from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
-from vitmed.metrics.table import METRICS
 from vitmed.models.inference import check_readable, predict_logits
 from vitmed.models.vit import ViT
 from vitmed.training.failure_detection import not_finite

@@ -22,9 +22,9 @@ from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.subgroups import check_columns
-from vitmed.metrics.table import METRICS
 from vitmed.models.pretrained import Weights, config_for_weights
 from vitmed.models.public_weights import open_weights
 from vitmed.models.vit import SIZES, build_vit

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.data.batches import read_batches
 from vitmed.data.loading import EpochBatches, Images, seed_of
+from vitmed.data.thread_batches import read_batches
 from vitmed.models.inference import check_readable
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT

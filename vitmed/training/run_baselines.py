@@ -14,7 +14,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.training.baselines import LinearHead, colour_and_size, fit_head, fit_neighbours, frozen_features
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.run import TrainingRun
+from vitmed.training.training_run import TrainingRun
 
 BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
 

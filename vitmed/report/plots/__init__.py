@@ -1,1 +1,1 @@
-"""Figures: pure functions to a matplotlib `Figure`, without the global state of pyplot. All are in `table.PLOTS`."""
+"""Figures: pure functions to a matplotlib `Figure` without global state. All are in `plot_table.PLOTS`."""

@@ -6,8 +6,8 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.paired_comparison import ComparisonResults
-from vitmed.metrics.table import METRICS
 from vitmed.report.plots.drawing import BLUE, GREY, RED, gridded, short
 
 SHOWN = ("auroc", "balanced_accuracy", "accuracy")

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.table import METRICS
+from vitmed.metrics.metric_table import METRICS
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from vitmed.core.text import counted
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREY, short
-from vitmed.report.results import Count, Flow, Judged, Results, SplitFlow
+from vitmed.report.results import Count, EvaluatedImages, Flow, Results, SplitFlow
 
 LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
@@ -26,15 +26,15 @@ def flow(predictions: Predictions, metrics: Results | None) -> Figure | None:
     if metrics is None or metrics.flow is None:
         return None
     told = metrics.flow
-    judged = told.judged
-    other = [("others", judged)] if judged is not None and not judged.split else []
+    evaluated = told.evaluated
+    other = [("others", evaluated)] if evaluated is not None and not evaluated.split else []
     count = len(told.splits) + len(other)
     width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
-    if judged is not None and judged.folds is not None:  # any number of them: a line each, in one box
+    if evaluated is not None and evaluated.folds is not None:  # any number of them: a line each, in one box
         width = WIDTH - 0.4
         every = [(FOLDS, _fold_lines(told.splits, int((width - 0.2) / LETTER)))]
     else:
-        parts: dict[str, SplitFlow | Judged] = dict([*told.splits.items(), *other])
+        parts: dict[str, SplitFlow | EvaluatedImages] = dict([*told.splits.items(), *other])
         most = int((width - 0.2) / LETTER)
         classes = [line for part in parts.values() for line in _classes(part).items()]
         wrap = any(len(name + _numbers(count)) > most for name, count in classes)
@@ -63,11 +63,11 @@ def flow(predictions: Predictions, metrics: Results | None) -> Figure | None:
     for i, (name, lines) in enumerate(every):
         x = 0.2 + i * (width + 0.2)
         apart = name not in told.splits and name != FOLDS
-        here = judged is not None and (apart or name in (judged.split, FOLDS))
+        here = evaluated is not None and (apart or name in (evaluated.split, FOLDS))
         title = f"{name} (evaluated)" if here else name
         part = told.splits.get(name)
-        if here and judged and part and judged.images != part.images:  # rows were removed from the table
-            title, lines = f"{name} ({judged.images:,} evaluated)", [f"of {lines[0]}", *lines[1:]]
+        if here and evaluated and part and evaluated.images != part.images:  # rows were removed from the table
+            title, lines = f"{name} ({evaluated.images:,} evaluated)", [f"of {lines[0]}", *lines[1:]]
         _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
         if not apart:
             axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)
@@ -119,7 +119,7 @@ def _used(told: Flow) -> list[str]:
     return lines
 
 
-def _lines(part: SplitFlow | Judged, most: int, wrap: bool) -> list[str]:
+def _lines(part: SplitFlow | EvaluatedImages, most: int, wrap: bool) -> list[str]:
     """Lines of at most `most` letters; with `wrap`, the numbers of a class are below its name."""
     lines = [counted(part.images, "image"), _people(part.patients)]
     if len(part.classes) > LISTED:
@@ -130,7 +130,7 @@ def _lines(part: SplitFlow | Judged, most: int, wrap: bool) -> list[str]:
     return lines
 
 
-def _classes(part: SplitFlow | Judged) -> Mapping[str, Count]:
+def _classes(part: SplitFlow | EvaluatedImages) -> Mapping[str, Count]:
     """The classes that a box lists; none if there are many."""
     return part.classes if len(part.classes) <= LISTED else {}
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitmed.metrics.table import METRICS
+from vitmed.metrics.metric_table import METRICS
 from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, gridded, plot
 from vitmed.training.lr_range import RangeTest
 

@@ -16,9 +16,19 @@ from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
-from vitmed.models.catalogue import CATALOGUE, DISTILLED, HALF, MASKED, SUPERVISED, Entry, entry_of, is_name, is_path
 from vitmed.models.pretrained import read_weights
 from vitmed.models.weight_layouts import LAYOUTS
+from vitmed.models.weights_catalogue import (
+    CATALOGUE,
+    DISTILLED,
+    HALF,
+    MASKED,
+    SUPERVISED,
+    Entry,
+    entry_of,
+    is_name,
+    is_path,
+)
 from vitmed.training.checkpoint import store_paths
 
 TIMM = {  # name here -> name and tag in timm

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from vitmed.core.errors import DataError
-from vitmed.data.cards import read_card
+from vitmed.data.dataset_cards import read_card
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "datasets").glob("*.yaml"))

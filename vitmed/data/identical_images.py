@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.data.batches import in_threads
 from vitmed.data.scan_cache import ScanCache, hash_files
+from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import npz
 
 
