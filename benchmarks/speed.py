@@ -62,7 +62,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.models.vit import build_vit
-    from vitmed.training.loop import fit, new_state
+    from vitmed.training.loop import classification_loss, fit, new_state
 
     config = build_config({"model": {"name": options.model, "stem": "patch", "pool": "cls"}})
     samples = [Sample("", i % CLASSES, None) for i in range(1000 * options.batch)]
@@ -75,8 +75,8 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     precision = pick_precision("auto", device)
     model = build_vit(config.model, CLASSES)
     state = new_state(model, config, batches.batches, device, precision)
-    names = tuple(str(i) for i in range(CLASSES))
-    events = fit(state, loader, batches, images, names, config, device, precision)
+    loss_of = classification_loss(model, images, CLASSES, config, precision)
+    events = fit(state, loader, batches, loss_of, dict, config)
     return lambda: next(events)
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.load_config import build_config, load_config
+from vitmed.core.load_config import build_config, find_paths, load_config, store_paths
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
-from vitmed.training.checkpoint import find_paths, store_paths
 
 
 @pytest.fixture
@@ -213,7 +212,7 @@ def test_a_yaml_names_tables_relative_to_itself(tmp_path: Path) -> None:
     assert (data.labels, data.groups) == (str(tmp_path / "l.csv"), str(tmp_path / "g.csv"))
     moved = store_paths(load_config(file), tmp_path / "runs" / "a").data
     assert (moved.root, moved.labels, moved.groups) == ("../../images", "../../l.csv", "../../g.csv")
-    tree = find_paths(store_paths(load_config(file), tmp_path / "runs" / "a"), tmp_path / "runs" / "a")
+    tree = find_paths(store_paths(load_config(file), tmp_path / "runs" / "a").model_dump(), tmp_path / "runs" / "a")
     assert (tree["data"]["root"], tree["data"]["labels"]) == (str(tmp_path / "images"), data.labels)
     for word in ("names", "dicom"):
         file.write_text(f"data: {{groups: {word}}}")

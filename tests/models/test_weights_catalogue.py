@@ -15,7 +15,7 @@ from timm.models.vision_transformer import default_cfgs as vit_cfgs
 
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, store_paths
 from vitmed.models.pretrained import read_weights
 from vitmed.models.weight_layouts import LAYOUTS
 from vitmed.models.weights_catalogue import (
@@ -29,7 +29,6 @@ from vitmed.models.weights_catalogue import (
     is_name,
     is_path,
 )
-from vitmed.training.checkpoint import store_paths
 
 TIMM = {  # name here -> name and tag in timm
     "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",

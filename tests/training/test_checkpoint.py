@@ -16,10 +16,10 @@ from conftest import Trained
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, DataError
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, store_paths
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, save_checkpoint, store_paths
+from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, save_checkpoint
 
 
 def test_it_knows_all_that_evaluation_and_prediction_need(trained: Trained) -> None:

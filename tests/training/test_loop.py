@@ -25,18 +25,20 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.vit import build_vit
+from vitmed.training.failure_detection import LossWatch
 from vitmed.training.loop import (
-    Epoch,
-    LossWatch,
+    Record,
     Step,
     TrainState,
     class_weights,
+    classification_loss,
     epoch_record,
     fit,
     mixer,
     new_state,
     scheduled_lr,
     steps_per_epoch,
+    validate,
 )
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
@@ -63,16 +65,19 @@ def config(**fields: Any) -> Config:
     return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
 
 
-def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Epoch]]:
+def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Record]]:
     data, seed = images(folder), asked.train.seed
     torch.manual_seed(seed)
     batches = EpochBatches(data.labels, asked.train.batch_size, seed, asked.train.balance == "sampler")
     loader = train_loader(TrainImages(data, Augmenter("none", 16, 3), seed), batches, 0, False)
     state = new_state(build_vit(asked.model, 2), asked, batches.batches, CPU, FP32)
-    return state, fit(state, loader, batches, data, CLASSES, asked, CPU, FP32)
+    loss_of = classification_loss(state.model, data, 2, asked, FP32)
+    return state, fit(
+        state, loader, batches, loss_of, lambda: validate(state, data, CLASSES, batches.batches, asked, FP32), asked
+    )
 
 
-def trained_state(folder: Path, asked: Config) -> tuple[TrainState, list[Step | Epoch]]:
+def trained_state(folder: Path, asked: Config) -> tuple[TrainState, list[Step | Record]]:
     state, events = begin(folder, asked)
     return state, list(events)
 
@@ -90,11 +95,11 @@ def test_the_loss_falls_and_the_classes_are_told_apart(trained: Trained) -> None
 def test_what_is_told_after_every_batch_and_epoch(folder: Path) -> None:
     state, events = trained_state(folder, config())
     kinds = [type(event) for event in events]
-    assert kinds == [*[Step] * 4, Epoch] * 2
+    assert kinds == [*[Step] * 4, dict] * 2
     steps = [event for event in events if isinstance(event, Step)]
     assert [(s.epoch, s.batch, s.batches) for s in steps] == [(e, b, 4) for e in (1, 2) for b in (1, 2, 3, 4)]
-    epochs = [event for event in events if isinstance(event, Epoch)]
-    assert [e.record for e in epochs] == state.history and (state.epoch, state.batch, state.step) == (2, 0, 8)
+    records = [event for event in events if not isinstance(event, Step)]
+    assert records == state.history and (state.epoch, state.batch, state.step) == (2, 0, 8)
 
 
 def test_the_training_loss_is_the_mean_over_the_epochs_images(folder: Path) -> None:
@@ -218,10 +223,10 @@ def test_patience_stops_and_best_is_the_best(folder: Path) -> None:
     """Weights that hardly move: the first epoch stays the best."""
     asked = config(train__lr=1e-12, train__min_lr=0.0, train__epochs=50, train__patience=3, train__monitor="accuracy")
     state, events = trained_state(folder, asked)
-    epochs = [event for event in events if isinstance(event, Epoch)]
-    assert len(epochs) <= 50 and state.epoch - state.best_epoch == 3
-    assert epochs[-1].stop and not any(event.stop for event in epochs[:-1])
-    assert [event.record["epoch"] for event in epochs if event.kept][-1] == state.best_epoch
+    epochs = [event for event in events if not isinstance(event, Step)]
+    assert len(epochs) < 50 and state.epoch - state.best_epoch == 3
+    kept = [record["epoch"] for record in epochs if record["kept"]]
+    assert kept[-1] == state.best_epoch and max(np.diff([*kept, state.epoch])) <= 3  # no sooner, no later
 
 
 def test_the_last_epoch_on_request(folder: Path) -> None:
@@ -229,7 +234,7 @@ def test_the_last_epoch_on_request(folder: Path) -> None:
     four alike is the best."""
     still = {"train__lr": 1e-30, "train__min_lr": 0.0, "train__patience": 1, "train__epochs": 4}
     state, events = trained_state(folder, config(train__choose="last", **still))
-    assert [event.kept for event in events if isinstance(event, Epoch)] == [True] * 4 and state.best_epoch == 4
+    assert [event["kept"] for event in events if not isinstance(event, Step)] == [True] * 4 and state.best_epoch == 4
     assert [(record["best"], record["kept"]) for record in state.history] == [(True, True), *[(False, True)] * 3]
     state, _ = trained_state(folder, config(**still, train__ema=False))
     assert (state.best_epoch, state.epoch) == (1, 2)
@@ -344,11 +349,8 @@ def test_nan_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch, late:
 
 
 def test_an_infinite_gradient_is_told(folder: Path) -> None:
-    state, _ = begin(folder, config())
-    loader = train_loader(
-        TrainImages(images(folder), Augmenter("none", 16, 3), 0), EpochBatches(np.zeros(4), 2, 0, False), 0, False
-    )
-    watch = LossWatch(state, loader, config())
+    running = {"loss": 0.7, "images": 1.0}
+    watch = LossWatch(running, images(folder).samples, epoch=1, config=config(), scaled=False)
     watch.add(torch.tensor(1.0), torch.tensor(math.inf), torch.tensor([3, 17]))
     with pytest.raises(VitmedError, match="gradient became NaN or infinite") as error:
         watch.flush()

@@ -14,7 +14,7 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, d
 
 from vitmed import plan, train
 from vitmed.core.config import Config
-from vitmed.core.load_config import build_config, load_config
+from vitmed.core.load_config import build_config, load_config, with_values
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.plan_rules import (
     DISTILLED,
@@ -25,7 +25,6 @@ from vitmed.training.plan_rules import (
     SUPERVISED,
     PlanInputs,
     plan_settings,
-    with_values,
 )
 
 RUN = Callable[..., Answer]

@@ -18,7 +18,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_all
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
-from vitmed.training.loop import classification_loss, end_epoch, train_epoch
+from vitmed.training.loop import end_epoch, train_epoch
 from vitmed.training.lr_range import RangeTest, rising_rates, run_range_test
 from vitmed.training.prepare import prepare_run
 from vitmed.training.training_run import TrainingRun
@@ -85,8 +85,7 @@ def lr_find(
 def _losses(run: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]:
     """The mean training loss of each optimiser step."""
     config, state, batches = run.config, run.state, run.batches
-    classes, preprocessing = len(run.splits.classes), run.images["train"].preprocessing
-    loss_of = classification_loss(state.model, batches.labels, preprocessing, classes, config, run.precision)
+    loss_of = run.loss_of()
     losses: list[torch.Tensor] = []
 
     def recorded_loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -100,9 +99,7 @@ def _losses(run: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]
     done = 0
     with ui.bar("raising the learning rate", unit="steps") as advance:
         while not ended():
-            events = train_epoch(
-                state, run.loader, batches, recorded_loss, config, run.device, ended, lambda step: rates[step]
-            )
+            events = train_epoch(state, run.loader, batches, recorded_loss, config, ended, lambda step: rates[step])
             try:
                 for _ in events:
                     if state.step > done:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,16 @@ from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pretraining import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
-from vitmed.training.loop import Epoch, Step
+from vitmed.training.loop import LossOf, Record
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
-from vitmed.training.pretraining import build_mae, new_pretraining, pretrain_epochs, reconstructions
+from vitmed.training.pretraining import (
+    build_mae,
+    masked_loss,
+    new_pretraining,
+    reconstructions,
+    validate_pretraining,
+)
 from vitmed.training.training_run import Run
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
@@ -193,10 +199,12 @@ class PretrainingRun(Run[PretrainConfig]):
         super().prepare()
         self.state = new_pretraining(self.model, self.config, self.device, self.precision)
 
-    def events(self, stop: Callable[[], bool]) -> Iterator[Step | Epoch]:
-        return pretrain_epochs(
-            self.state, self.loader, self.batches, self.images["val"], self.config, self.device, self.precision, stop
-        )
+    def loss_of(self) -> LossOf:
+        return masked_loss(self.model, self.images["train"], self.device, self.precision)
+
+    def validate(self) -> Record:
+        batches, val = self.batches.batches, self.images["val"]
+        return validate_pretraining(self.state, val, batches, self.config, self.device, self.precision)
 
     def draw(self) -> None:
         """Draw the loss curves and some reconstructions."""
@@ -205,11 +213,11 @@ class PretrainingRun(Run[PretrainConfig]):
             pictures = reconstructions(self.model, self.images["val"], self.config.train.seed, self.device)
             write_bytes(self.folder.reconstructions, png(reconstruction_figure(pictures)))
 
-    def end_epoch(self, event: Epoch) -> None:
+    def end_epoch(self, record: Record) -> None:
         weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
-        save_encoder(self.folder.encoder, config=self.config, hashes=self.hashes, weights=weights, record=event.record)
+        save_encoder(self.folder.encoder, config=self.config, hashes=self.hashes, weights=weights, record=record)
         self.save_last()
-        self.report_epoch(event.record)
+        self.report_epoch(record)
 
     def save_last(self) -> None:
         training = self.state.state_dict()

@@ -13,7 +13,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.load_config import check_names, load_config
+from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.patient_notes import describe_patients, patient_notes, report_patients
@@ -26,7 +26,6 @@ from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import BASELINES, write_report
-from vitmed.training.checkpoint import store_paths
 from vitmed.training.prepare import with_window
 from vitmed.training.run_baselines import fit_colours
 from vitmed.training.training_run import check_images, images_of, splits_csv

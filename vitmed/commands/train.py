@@ -17,7 +17,7 @@ from vitmed.core.errors import CheckpointError, Interrupted, UsageError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
-from vitmed.core.load_config import AnyConfig, build_config, load_config
+from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import REPORT, RunFolder, refuse_inside
 from vitmed.core.ui import Ui
@@ -30,7 +30,7 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
-from vitmed.training.checkpoint import find_paths, load_checkpoint
+from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
@@ -218,7 +218,7 @@ def folder_to_resume(path: Path, name: str | None, changes: Iterable[str], allow
 
 def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides: dict[str, Any]) -> dict[str, Any]:
     """The stored settings of a run with the data folder and the overrides of today."""
-    tree = find_paths(config, folder.path)
+    tree = find_paths(config.model_dump(), folder.path)
     for key, value in {**overrides, "data.root": str(root)}.items():
         section, _, field = key.partition(".")
         tree[section][field] = value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.stored_paths import find_path
+from vitmed.core.stored_paths import find_path, store_path
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 
@@ -37,12 +37,7 @@ def load_config(
     tree: dict[str, Any] = {}
     if file is not None:
         path = find_config(file)
-        tree = _number(_read_yaml(path))
-        for section, field in PATHS:
-            fields = tree.get(section)
-            value = fields.get(field) if isinstance(fields, dict) else None
-            if isinstance(value, str) and not is_keyword(field, value, path.parent):
-                fields[field] = str(find_path(value, path.parent))  # type: ignore[index]
+        tree = find_paths(_number(_read_yaml(path)), path.parent)
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
@@ -55,6 +50,33 @@ def load_config(
         if value is not None:
             _put(tree, key, value, kind)
     return build_config(tree, kind)
+
+
+def find_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The tree of a configuration in `folder`, with its paths as seen from here; the inverse of `store_paths`."""
+    for section, field in PATHS:
+        fields = tree.get(section)
+        value = fields.get(field) if isinstance(fields, dict) else None
+        if isinstance(value, str) and not is_keyword(field, value, folder):
+            fields[field] = str(find_path(value, folder))  # type: ignore[index]
+    return tree
+
+
+def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
+    """The configuration with its paths as `stored_paths.store_path` names them in a folder."""
+    for section, field in PATHS:
+        value = getattr(getattr(config, section), field)
+        if value is not None and not is_keyword(field, value):
+            config = with_values(config, {f"{section}.{field}": store_path(value, folder)})
+    return config
+
+
+def with_values(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:
+    """The configuration updated with "section.field" values, which are not validated."""
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        config = config.model_copy(update={section: getattr(config, section).model_copy(update={field: value})})
+    return config
 
 
 def is_keyword(field: str, value: str, folder: str | Path = ".") -> bool:

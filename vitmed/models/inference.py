@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import nn
 
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import Precision
+from vitmed.data.loading import Images
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
 
@@ -47,6 +48,24 @@ def predict_logits(
         if progress is not None:
             progress(len(indices) + len(problems), count)
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
+
+
+def predict_all(
+    model: nn.Module,
+    images: Images,
+    device: torch.device,
+    precision: Precision = FP32,
+    progress: Callable[[int, int], None] | None = None,
+    forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    rows: Sequence[int] | None = None,
+) -> np.ndarray:
+    """(S, K) float32: as `predict_logits`, for images of a run that must be readable, all or those of `rows`."""
+    rows = range(len(images)) if rows is None else rows
+    _, found, problems = predict_logits(
+        model, images.preprocessing, lambda i: images.read(rows[i]), len(rows), device, precision, progress, forward
+    )
+    check_readable(problems)
+    return found
 
 
 def check_readable(problems: dict[int, str]) -> None:

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from vitmed.core.aliases import HOLDER, with_new_names
-from vitmed.core.config import PATHS, Config, ModelConfig
+from vitmed.core.config import Config, ModelConfig
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
-from vitmed.core.load_config import AnyConfig, build_config, is_keyword
+from vitmed.core.load_config import AnyConfig, build_config, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
 from vitmed.data.samples import Sample, Splits
@@ -123,7 +123,6 @@ def save_checkpoint(
 
 
 def _save(content: dict[str, Any], path: Path) -> None:
-    """Write a file of torch whole or not at all."""
     with whole_file(path) as stream:
         torch.save(content, stream)
 
@@ -196,7 +195,6 @@ def save_encoder(
 class PretrainingState:
     """The last.pt of a pretraining run: its configuration, its images, and the state of training."""
 
-    path: Path
     config: PretrainConfig
     splits: Splits
     hashes: dict[str, list[str]]
@@ -221,8 +219,7 @@ def load_pretraining(path: Path) -> PretrainingState:
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
     with _damage(path):
         splits, hashes = _read_membership(path, content)
-        config = build_config(_without_removed_fields(content["config"]), PretrainConfig)
-        return PretrainingState(path, config, splits, hashes, dict(content["training"]))
+        return PretrainingState(_read_config(content, PretrainConfig), splits, hashes, dict(content["training"]))
 
 
 @contextlib.contextmanager
@@ -236,12 +233,13 @@ def _damage(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
 
 
-def _without_removed_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration without the fields in `REMOVED`."""
-    return {
+def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
+    """The stored configuration, without the fields in `REMOVED`."""
+    tree = {
         section: {field: value for field, value in fields.items() if f"{section}.{field}" not in REMOVED}
-        for section, fields in config.items()
+        for section, fields in content["config"].items()
     }
+    return build_config(tree, kind)
 
 
 def _header(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
@@ -315,54 +313,46 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if (path / "best.pt").is_file():
         path = path / "best.pt"
-    elif (path / "encoder.pt").is_file():
-        raise CheckpointError(
-            f"{path}: a pretraining run, which has no classifier", f"vitmed train DIR --weights {path / 'encoder.pt'}"
-        )
-    elif (path / "folds.json").is_file():
-        raise CheckpointError(
-            f"{path}: holds a run for each fold and no model, expected a run such as {path / 'fold-1'}",
+    for mark, what, fix in (
+        ("encoder.pt", "a pretraining run, which has no classifier", f"vitmed train DIR --weights {path}/encoder.pt"),
+        (
+            "folds.json",
+            f"holds a run for each fold and no model, expected a run such as {path / 'fold-1'}",
             f"for the report of all folds: vitmed evaluate {path / 'test' / 'predictions.csv'}",
-        )
-    elif (path / "splits.csv").is_file():
-        raise CheckpointError(
-            f"{path}: a run without best.pt: it stopped before its first epoch ended, or it trained no network",
+        ),
+        (
+            "splits.csv",
+            "a run without best.pt: it stopped before its first epoch ended, or it trained no network",
             "train first",
-        )
+        ),
+    ):
+        if (path / mark).is_file():
+            raise CheckpointError(f"{path}: {what}", fix)
     content = _load(path, FORMAT, "a vitmed checkpoint", "to start training from a weight file: --weights")
     with _damage(path):
-        return _parse(path, content)
+        found = _parse(path, content)
+        if found.policy is not None and found.policy.weights_hash not in (None, found.weights_hash):
+            raise ValueError("its decision policy was chosen for other weights")
+        return found
 
 
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     splits, hashes = _read_membership(path, content)
     classes = splits.classes
-    config = build_config(_without_removed_fields(content["config"]))
+    config = _read_config(content, Config)
+    how = Preprocessing.of(config)
     if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"classes {classes}")
-    if Preprocessing(**content["preprocessing"]) != Preprocessing.of(config):
+    if Preprocessing(**content["preprocessing"]) != how:
         raise ValueError(f"preprocessing {content['preprocessing']}")
-    found = Checkpoint(
-        path=path,
-        config=config,
-        classes=classes,
-        preprocessing=Preprocessing.of(config),
-        weights=dict(content["weights"]),
-        splits=splits,
-        hashes=hashes,
-        record=dict(content["record"]),
-        versions=dict(content["versions"]),
-        training=content["training"],
-        seen=tuple(content["data"].get("seen", ())),
-        policy=_read_policy(content),
+    weights, record, versions = (dict(content[name]) for name in ("weights", "record", "versions"))
+    training, seen = content["training"], tuple(content["data"].get("seen", ()))
+    return Checkpoint(
+        path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content)
     )
-    if found.policy is not None and found.policy.weights_hash not in (None, found.weights_hash):
-        raise ValueError("its decision policy was chosen for other weights")
-    return found
 
 
 def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
-    """The decision policy; `_parse` checks the hash of its weights."""
     stored = with_new_names(content, HOLDER).get("policy")
     if stored is None:
         return None
@@ -373,27 +363,6 @@ def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
     except ValueError as error:
         raise CheckpointError(f"its decision policy is damaged ({error})", "copy it again") from None
     return policy
-
-
-def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
-    """The configuration with its paths as `places.store_path` names them in a folder."""
-    for section, name in PATHS:
-        part = getattr(config, section)
-        value = getattr(part, name)
-        if value is not None and not is_keyword(name, value):
-            part = part.model_copy(update={name: store_path(value, folder)})
-            config = config.model_copy(update={section: part})
-    return config
-
-
-def find_paths(config: AnyConfig, folder: Path) -> dict[str, Any]:
-    """The inverse of `store_paths`: the tree of a stored configuration, with its paths seen from here."""
-    tree = config.model_dump()
-    for section, name in PATHS:
-        value = tree[section][name]
-        if value is not None and not is_keyword(name, value, folder):
-            tree[section][name] = str(find_path(value, folder))
-    return tree
 
 
 def from_scratch(model: ModelConfig) -> ModelConfig:

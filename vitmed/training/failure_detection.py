@@ -1,13 +1,18 @@
-"""Detect that a network does not learn, and name the likely cause."""
+"""Detect that a network does not learn or that its loss is not finite, and name the likely cause."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from vitmed.core.config import Config
+from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.data.samples import Sample
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class
@@ -80,3 +85,49 @@ def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | Pre
     if config.train.precision != "fp32":
         fix += " or --set train.precision=fp32"
     return problem, fix
+
+
+@dataclass
+class LossWatch:
+    """Sum the loss of an epoch, and check that it is finite one batch late, so training does not wait for the GPU.
+
+    Attributes:
+        running: `TrainState.running`; its "loss" and "images" are summed here.
+        samples: the training images.
+        epoch: from 1.
+        scaled: whether a gradient scaler skips the steps of infinite gradients.
+        pending: loss, gradient norm and sample indices of the last batch, until they are checked.
+    """
+
+    running: dict[str, float]
+    samples: Sequence[Sample]
+    epoch: int
+    config: Config | PretrainConfig
+    scaled: bool
+    pending: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean loss over the images of the epoch that are in the sum."""
+        waiting = len(self.pending[2]) if self.pending else 0
+        return self.running["loss"] / max(1, self.running["images"] - waiting)
+
+    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
+        """Note the loss and gradient norm of a batch of sample indices. Raises as `flush`, for the batch before."""
+        self.flush()
+        self.pending = (loss, norm, indices)
+        if not self.running["images"]:
+            self.flush()  # so that the first batch has a loss to show
+        self.running["images"] += len(indices)
+
+    def flush(self) -> None:
+        """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
+        if self.pending is None:
+            return
+        (loss, norm, indices), self.pending = self.pending, None
+        value = float(loss)
+        if not math.isfinite(value) or not (self.scaled or math.isfinite(float(norm))):
+            what = "gradient" if math.isfinite(value) else "loss"
+            files = [self.samples[i].path for i in indices.tolist()]
+            raise VitmedError(*not_finite(what, files, self.epoch, self.config))
+        self.running["loss"] += value * len(indices)

@@ -26,18 +26,19 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
 from vitmed.imaging.augmentation import without_opencv_threads
-from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
-from vitmed.models.inference import check_readable, predict_logits
+from vitmed.models.inference import predict_all
 from vitmed.models.vit import ViT
-from vitmed.training.failure_detection import not_finite
+from vitmed.training.failure_detection import LossWatch
 from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, set_learning_rate
 
 PARTS = ("model", "optimiser", "scaler", "ema")
 RUNNING = ("loss", "images", "seconds", "waited")
 POSITION = ("epoch", "batch", "step", "best", "best_loss", "best_epoch", "history", "running")
+LossOf = Callable[[Tensor, Tensor], Tensor]
+Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl
 
 
 @dataclass
@@ -62,7 +63,7 @@ class TrainState:
     best: float | None = None
     best_loss: float = math.inf
     best_epoch: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[Record] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
 
     @property
@@ -89,7 +90,7 @@ class TrainState:
 class Step:
     """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data.
 
-    The loss leaves out the current batch (see `LossWatch`), except after the first.
+    The loss leaves out the current batch (see `failure_detection.LossWatch`), except after the first.
     """
 
     epoch: int
@@ -98,48 +99,6 @@ class Step:
     loss: float
     images_per_second: float
     wait_share: float
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """After every epoch: its record, whether to store its weights in best.pt, and whether patience has run out."""
-
-    record: dict[str, Any]
-    kept: bool
-    stop: bool
-
-
-class LossWatch:
-    """Sum the loss and check that it is finite, one batch late, so that training does not wait for the GPU."""
-
-    def __init__(self, state: TrainState, loader: DataLoader, config: Config | PretrainConfig):
-        self.state, self.config = state, config
-        self.images: Images = loader.dataset.images  # type: ignore[attr-defined]
-        self.pending: tuple[Tensor, Tensor, Tensor] | None = None
-        self.counted = state.running["images"]  # images whose loss is in the sum
-
-    @property
-    def mean(self) -> float:
-        """Mean loss over the images of the epoch that are in the sum."""
-        return self.state.running["loss"] / max(1, self.counted)
-
-    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
-        """Note the loss and gradient norm of a batch of sample indices. Raises as `flush`, for the batch before."""
-        self.flush()
-        self.pending = (loss, norm, indices)
-
-    def flush(self) -> None:
-        """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
-        if self.pending is None:
-            return
-        (loss, norm, indices), self.pending = self.pending, None
-        value = float(loss)
-        if not math.isfinite(value) or not (math.isfinite(float(norm)) or self.state.scaler.is_enabled()):
-            what = "gradient" if math.isfinite(value) else "loss"
-            files = [self.images.samples[i].path for i in indices.tolist()]
-            raise VitmedError(*not_finite(what, files, self.state.epoch + 1, self.config))
-        self.state.running["loss"] += value * len(indices)
-        self.counted += len(indices)
 
 
 def new_state(model: ViT, config: Config, batches: int, device: torch.device, precision: Precision) -> TrainState:
@@ -160,69 +119,69 @@ def fit(
     state: TrainState,
     loader: DataLoader,
     batches: EpochBatches,
-    val: Images,
-    classes: tuple[str, ...],
-    config: Config,
-    device: torch.device,
-    precision: Precision,
+    loss_of: LossOf,
+    validate: Callable[[], Record],
+    config: Config | PretrainConfig,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Step | Epoch]:
-    """Train until all epochs are done, patience runs out or `stop()` is true.
+) -> Iterator[Step | Record]:
+    """Train until all epochs are done, patience runs out or `stop()` is true; yield every step, and every record.
 
-    `state` can be saved at every Epoch event and when `fit` returns.
+    `state` can be saved when an epoch's record comes and when `fit` returns.
+
+    Args:
+        loss_of: as in `train_epoch`.
+        validate: returns the record of the epoch that has just ended.
 
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
     """
-    train = config.train
-    loss_of = classification_loss(state.model, batches.labels, val.preprocessing, len(classes), config, precision)
-    while state.epoch < train.epochs and not out_of_patience(state, config) and not stop():
-        if not (yield from train_epoch(state, loader, batches, loss_of, config, device, stop)):
+    while state.epoch < config.train.epochs and not out_of_patience(state, config) and not stop():
+        if not (yield from train_epoch(state, loader, batches, loss_of, config, stop)):
             return
-        model = state.evaluated_model
-        indices, logits, problems = predict_logits(model, val.preprocessing, val.read, len(val), device, precision)
-        check_readable(problems)
-        predictions = labelled(classes, [val.samples[i] for i in indices], logits, config.data.positive)
-        record = epoch_record(state, batches.batches, predictions, config)
+        record = validate()
         end_epoch(state, record)
-        yield Epoch(record, record["kept"], out_of_patience(state, config))
+        yield record
 
 
-def classification_loss(
-    model: nn.Module,
-    labels: np.ndarray,
-    preprocessing: Preprocessing,
-    classes: int,
-    config: Config,
-    precision: Precision,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function from images (B, S, S, C) uint8 and labels (B,) to the mean cross-entropy, ().
-
-    It applies mixup, cutmix, label smoothing and class weights as configured.
+def classification_loss(model: nn.Module, images: Images, classes: int, config: Config, precision: Precision) -> LossOf:
+    """The mean cross-entropy with mixup, cutmix, label smoothing and class weights as configured.
 
     Args:
-        labels: (S,) labels of all training images, for the class weights.
+        images: of training; the class weights follow from their labels.
+        classes: K.
     """
     train = config.train
     device = next(model.parameters()).device
-    weights = class_weights(labels, classes, device) if train.balance == "loss" else None
+    weights = class_weights(images.labels, classes, device) if train.balance == "loss" else None
     mix = mixer(config, classes)
 
-    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
-        x, y = mix(preprocessing.normalise(images), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
+    def loss_of(batch: Tensor, labels: Tensor) -> Tensor:
+        x, y = mix(images.preprocessing.normalise(batch), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
         with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
             return F.cross_entropy(model(x), y, weights, label_smoothing=train.smoothing)
 
     return loss_of
 
 
+def validate(
+    state: TrainState, val: Images, classes: tuple[str, ...], batches: int, config: Config, precision: Precision
+) -> Record:
+    """The record of the epoch that has just ended, from the predictions for `val`; `batches` of the epoch.
+
+    Raises:
+        DataError: a file can no longer be read. VitmedError: a logit is NaN or infinite.
+    """
+    device = next(state.model.parameters()).device
+    logits = predict_all(state.evaluated_model, val, device, precision)
+    return epoch_record(state, batches, labelled(classes, val.samples, logits, config.data.positive), config)
+
+
 def train_epoch(
     state: TrainState,
     loader: DataLoader,
     batches: EpochBatches,
-    loss_of: Callable[[Tensor, Tensor], Tensor],
+    loss_of: LossOf,
     config: Config | PretrainConfig,
-    device: torch.device,
     stop: Callable[[], bool],
     rate: Callable[[int], float] | None = None,
 ) -> Generator[Step, None, bool]:
@@ -233,25 +192,31 @@ def train_epoch(
             seeded for the batch during each call.
         rate: optimiser step -> learning rate; default the configured schedule.
     """
-    watch = LossWatch(state, loader, config)
-    rate = rate or (lambda step: scheduled_lr(step, batches.batches, config))
+    train, count = config.train, batches.batches
+    device = next(state.model.parameters()).device
+    samples = loader.dataset.images.samples  # type: ignore[attr-defined]
+    watch = LossWatch(state.running, samples, state.epoch + 1, config, state.scaler.is_enabled())
+    rate = rate or (lambda step: scheduled_lr(step, count, config))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
     clock = time.perf_counter()
     with without_opencv_threads():
         for images, labels, indices in loader:
             state.running["waited"] += time.perf_counter() - clock
-            loss = norm = backward(state, images, labels, batches.batches, loss_of, config, device)
-            stepped = state.batch % config.train.accumulate == 0 or state.batch == batches.batches
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
+                loss = loss_of(images, labels)
+            first = state.batch - state.batch % train.accumulate  # a step averages over the batches from here
+            state.scaler.scale(loss / min(train.accumulate, count - first)).backward()
+            loss = norm = loss.detach()
+            state.batch += 1
+            stepped = state.batch % train.accumulate == 0 or state.batch == count
             if stepped:
-                norm = optimiser_step(state, rate(state.step), config.train.clip_norm)
+                norm = optimiser_step(state, rate(state.step), train.clip_norm)
             watch.add(loss, norm, indices)
-            if not watch.counted:
-                watch.flush()  # so that the first batch has a loss to show
-            state.running["images"] += len(labels)
             state.running["seconds"] += time.perf_counter() - clock
             clock = time.perf_counter()
-            yield Step(state.epoch + 1, state.batch, batches.batches, watch.mean, *speed(state))
+            yield Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state))
             if stepped and stop():
                 watch.flush()
                 return False
@@ -259,27 +224,7 @@ def train_epoch(
     return True
 
 
-def backward(
-    state: TrainState,
-    images: Tensor,
-    labels: Tensor,
-    batches: int,
-    loss_of: Callable[[Tensor, Tensor], Tensor],
-    config: Config | PretrainConfig,
-    device: torch.device,
-) -> Tensor:
-    """Add the gradient of one batch; returns its loss, (). A step averages over the batches that it accumulates."""
-    accumulate = config.train.accumulate
-    images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-    with seeded(seed_of(config.train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
-        loss = loss_of(images, labels)
-    first = state.batch - state.batch % accumulate
-    state.scaler.scale(loss / min(accumulate, batches - first)).backward()
-    state.batch += 1
-    return loss.detach()
-
-
-def end_epoch(state: TrainState, record: dict[str, Any]) -> None:
+def end_epoch(state: TrainState, record: Record) -> None:
     """Store the record and move to the start of the next epoch."""
     state.history.append(record)
     state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
@@ -325,7 +270,7 @@ def mixer(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tens
     return v2.RandomChoice([kind(alpha=alpha, num_classes=classes) for kind, alpha in kinds if alpha])
 
 
-def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> dict[str, Any]:
+def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
     An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others.
@@ -359,7 +304,7 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
     }
 
 
-def common_record(state: TrainState, batches: int, val_loss: float, config: Config | PretrainConfig) -> dict[str, Any]:
+def common_record(state: TrainState, batches: int, val_loss: float, config: Config | PretrainConfig) -> Record:
     """What training and pretraining both record of a finished epoch."""
     images_per_second, wait_share = speed(state)
     return {
@@ -380,10 +325,11 @@ def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, 
     return value is not None, sign * (value or 0.0), -loss
 
 
-def out_of_patience(state: TrainState, config: Config) -> bool:
+def out_of_patience(state: TrainState, config: Config | PretrainConfig) -> bool:
     """Whether the monitor has not improved for `patience` epochs."""
-    patience = config.train.patience if config.train.choose == "best" else None
-    return patience is not None and state.epoch > 0 and state.epoch - state.best_epoch >= patience
+    if not isinstance(config, Config) or config.train.choose == "last" or config.train.patience is None:
+        return False
+    return state.epoch >= state.best_epoch + config.train.patience
 
 
 def speed(state: TrainState) -> tuple[float, float]:

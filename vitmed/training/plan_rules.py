@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vitmed.core.config import Config
+from vitmed.core.load_config import with_values
 
 SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN = "from scratch", "supervised", "masked image", "self-distilled", "vitmed"
 
@@ -48,6 +49,9 @@ class PlanInputs:
         return f"{start}, {images}, {self.device}"
 
 
+Value = Callable[[PlanInputs, Config], float]
+
+
 class Rule(NamedTuple):
     """If `fits`, the fields get these values (a function is called for its value); `when` and `why` explain it."""
 
@@ -71,15 +75,14 @@ def plan_settings(config: Config, inputs: PlanInputs) -> list[PlannedSetting]:
     given = {f"{section}.{field}" for section in Config.model_fields for field in fields_set(config, section)}
     if "model.name" in given:  # a named size fixes the others
         given |= {"model.width", "model.depth", "model.heads"}
-    decided: dict[str, PlannedSetting] = {}
+    planned: dict[str, PlannedSetting] = {}
     for rule in RULES:
-        if rule.fits(inputs):
-            for field, value in rule.fields.items():
-                if field not in given and field not in decided:
-                    known = {name: d.value for name, d in decided.items()}
-                    value = value(inputs, with_values(config, known)) if callable(value) else value
-                    decided[field] = PlannedSetting(field, value, rule.when, rule.why)
-    return list(decided.values())
+        for field, value in rule.fields.items() if rule.fits(inputs) else ():
+            if field not in given and field not in planned:
+                if callable(value):
+                    value = value(inputs, with_values(config, {name: p.value for name, p in planned.items()}))
+                planned[field] = PlannedSetting(field, value, rule.when, rule.why)
+    return list(planned.values())
 
 
 def fields_set(config: Config, section: str) -> set[str]:
@@ -88,36 +91,16 @@ def fields_set(config: Config, section: str) -> set[str]:
     return {name for name in part.model_fields_set if getattr(part, name) not in ("auto", None)}
 
 
-def with_values(config: Config, values: dict[str, Any]) -> Config:
-    """The configuration updated with "section.field" values."""
-    for key, value in values.items():
-        section, _, field = key.partition(".")
-        part = getattr(config, section).model_copy(update={field: value})
-        config = config.model_copy(update={section: part})
-    return config
-
-
 def describe(settings: list[PlannedSetting]) -> list[str]:
-    """A line for every rule that set a value: the values, when the rule applies, and why."""
+    """A line for every rule that set a value: the values as in YAML, when the rule applies, and why."""
     lines: dict[tuple[str, str], list[str]] = {}
-    for setting in settings:
-        lines.setdefault((setting.when, setting.why), []).append(f"{setting.field} {yaml_text(setting.value)}")
+    for field, value, when, why in settings:
+        text = f"{value:g}" if isinstance(value, float) else str(value).lower()
+        lines.setdefault((when, why), []).append(f"{field} {text}")
     return [f"{', '.join(values)}: {when}; {why}" for (when, why), values in lines.items()]
 
 
-def yaml_text(value: Any) -> str:
-    """A value as in YAML."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def two_digits(value: float) -> float:
-    """Rounded to two digits, since a plan is not more exact."""
-    return float(f"{value:.1e}")
-
-
-def epochs_for_steps(steps: int, least: int, most: int) -> Callable[[PlanInputs, Config], int]:
+def epochs_for_steps(steps: int, least: int, most: int) -> Value:
     """The number of epochs for about `steps` optimiser steps, within bounds."""
 
     def epochs(inputs: PlanInputs, config: Config) -> int:
@@ -127,14 +110,20 @@ def epochs_for_steps(steps: int, least: int, most: int) -> Callable[[PlanInputs,
     return epochs
 
 
-def scaled_lr(base: float) -> Callable[[PlanInputs, Config], float]:
+def scaled_lr(base: float) -> Value:
     """A learning rate for ViT-Base at batch 64, scaled by 768 / width (at most 4) and the root of batch / 64."""
 
     def lr(inputs: PlanInputs, config: Config) -> float:
         batch = config.train.batch_size * config.train.accumulate
-        return two_digits(base * min(4.0, 768 / inputs.width) * math.sqrt(batch / 64))
+        exact = base * min(4.0, 768 / inputs.width) * math.sqrt(batch / 64)
+        return float(f"{exact:.1e}")  # two digits, since a plan is not more exact
 
     return lr
+
+
+def image_side(least: int, most: int, multiple: int) -> Value:
+    """The side of the images, within bounds, rounded to whole patches."""
+    return lambda inputs, config: max(least, min(most, round(inputs.side / multiple) * multiple))
 
 
 def tenth_of_epochs(inputs: PlanInputs, config: Config) -> float:
@@ -147,196 +136,106 @@ def quarter_of_epochs(inputs: PlanInputs, config: Config) -> int:
     return max(10, math.ceil(config.train.epochs / 4))
 
 
-def image_side(least: int, most: int, multiple: int) -> Callable[[PlanInputs, Config], int]:
-    """The side of the images, within bounds, rounded to whole patches."""
-
-    def side(inputs: PlanInputs, config: Config) -> int:
-        return max(least, min(most, round(inputs.side / multiple) * multiple))
-
-    return side
-
-
 RULES: tuple[Rule, ...] = (
     # ---- batch ----
-    Rule(
-        "on a CPU",
-        lambda s: s.device == "cpu",
-        {"train.batch_size": 32, "train.accumulate": 1},
-        "larger batches are not faster there",
-    ),
-    Rule(
-        "few images, not ViT-Large",
-        lambda s: s.images <= 1000 and s.width < 1024,
-        {"train.batch_size": 32, "train.accumulate": 1},
-        "more steps from few images",
-    ),
-    Rule(
-        "on a GPU, ViT-Large",
-        lambda s: s.width >= 1024,
-        {"train.batch_size": 16, "train.accumulate": 4},
-        "steps of 64 images, of which a quarter is in memory at once",
-    ),
-    Rule(
-        "on a GPU, ViT-Base",
-        lambda s: s.width >= 768,
-        {"train.batch_size": 32, "train.accumulate": 2},
-        "steps of 64 images, of which half is in memory at once",
-    ),
-    Rule(
-        "on a GPU", lambda s: True, {"train.batch_size": 64}, "the batch for which the learning rates below are stated"
-    ),
+    Rule("on a CPU", lambda s: s.device == "cpu",
+         {"train.batch_size": 32, "train.accumulate": 1},
+         "larger batches are not faster there"),
+    Rule("few images, not ViT-Large", lambda s: s.images <= 1000 and s.width < 1024,
+         {"train.batch_size": 32, "train.accumulate": 1},
+         "more steps from few images"),
+    Rule("on a GPU, ViT-Large", lambda s: s.width >= 1024,
+         {"train.batch_size": 16, "train.accumulate": 4},
+         "steps of 64 images, of which a quarter is in memory at once"),
+    Rule("on a GPU, ViT-Base", lambda s: s.width >= 768,
+         {"train.batch_size": 32, "train.accumulate": 2},
+         "steps of 64 images, of which half is in memory at once"),
+    Rule("on a GPU", lambda s: True,
+         {"train.batch_size": 64},
+         "the batch for which the learning rates below are stated"),
     # ---- from scratch: a small network, a small image ----
-    Rule(
-        "from scratch on a CPU, or images up to 64 px",
-        lambda s: s.scratch and (s.device == "cpu" or s.side <= 64),
-        {"model.image_size": image_side(32, 64, 8), "model.patch_size": 8},
-        "16 to 64 patches take minutes, not hours; an even patch size keeps the stem's small convolutions, and patches "
-        "of 4 px are worse in equal time: docs/recipes.md",
-    ),
-    Rule(
-        "from scratch on a GPU",
-        lambda s: s.scratch,
-        {"model.image_size": image_side(64, 224, 16), "model.patch_size": 16},
-        "the usual size of a ViT-Tiny; not measured here",
-    ),
-    Rule(
-        "from scratch on a CPU, up to 5,000 images",
-        lambda s: s.scratch and s.device == "cpu" and s.images <= 5000,
-        {"model.width": 64, "model.depth": 4, "model.heads": 4},
-        "twice the width was not better: docs/recipes.md",
-    ),
-    Rule(
-        "from scratch on a CPU, more images",
-        lambda s: s.scratch and s.device == "cpu",
-        {"model.width": 128, "model.depth": 6, "model.heads": 4},
-        "as configs/malaria_gray50.yaml",
-    ),
-    Rule(
-        "from scratch, up to 5,000 images",
-        lambda s: s.scratch and s.images <= 5000,
-        {"train.epochs": epochs_for_steps(3000, 30, 100), "train.lr": 2e-3, "train.warmup_epochs": tenth_of_epochs},
-        "longer training helps, and 0.002 beats 0.0005 on every data set: docs/recipes.md",
-    ),
-    Rule(
-        "from scratch, more images",
-        lambda s: s.scratch,
-        {"train.epochs": epochs_for_steps(6000, 7, 30), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
-        "as configs/malaria_gray50.yaml",
-    ),
-    Rule(
-        "from scratch",
-        lambda s: s.scratch,
-        {"model.drop_path": 0.0},
-        "in runs of a few thousand steps it does more harm than good: docs/recipes.md",
-    ),
+    Rule("from scratch on a CPU, or images up to 64 px", lambda s: s.scratch and (s.device == "cpu" or s.side <= 64),
+         {"model.image_size": image_side(32, 64, 8), "model.patch_size": 8},
+         "16 to 64 patches take minutes, not hours; an even patch size keeps the stem's small convolutions, and "
+         "patches of 4 px are worse in equal time: docs/recipes.md"),
+    Rule("from scratch on a GPU", lambda s: s.scratch,
+         {"model.image_size": image_side(64, 224, 16), "model.patch_size": 16},
+         "the usual size of a ViT-Tiny; not measured here"),
+    Rule("from scratch on a CPU, up to 5,000 images", lambda s: s.scratch and s.device == "cpu" and s.images <= 5000,
+         {"model.width": 64, "model.depth": 4, "model.heads": 4},
+         "twice the width was not better: docs/recipes.md"),
+    Rule("from scratch on a CPU, more images", lambda s: s.scratch and s.device == "cpu",
+         {"model.width": 128, "model.depth": 6, "model.heads": 4},
+         "as configs/malaria_gray50.yaml"),
+    Rule("from scratch, up to 5,000 images", lambda s: s.scratch and s.images <= 5000,
+         {"train.epochs": epochs_for_steps(3000, 30, 100), "train.lr": 2e-3, "train.warmup_epochs": tenth_of_epochs},
+         "longer training helps, and 0.002 beats 0.0005 on every data set: docs/recipes.md"),
+    Rule("from scratch, more images", lambda s: s.scratch,
+         {"train.epochs": epochs_for_steps(6000, 7, 30), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
+         "as configs/malaria_gray50.yaml"),
+    Rule("from scratch", lambda s: s.scratch,
+         {"model.drop_path": 0.0},
+         "in runs of a few thousand steps it does more harm than good: docs/recipes.md"),
     # ---- length: good weights need few steps ----
-    Rule(
-        "weights and up to 1,000 images",
-        lambda s: not s.scratch and s.images <= 1000,
-        {"train.epochs": epochs_for_steps(750, 10, 100), "model.drop_path": 0.0},
-        "500 steps for 2,000 to 4,000 images in vision_transformer's configs/augreg.py and big_vision's transfer.py",
-    ),
-    Rule(
-        "weights and up to 5,000 images",
-        lambda s: not s.scratch and s.images <= 5000,
-        {"train.epochs": epochs_for_steps(1500, 10, 50), "model.drop_path": 0.05},
-        "between big_vision's 500 steps and MAE's 100 epochs",
-    ),
-    Rule(
-        "weights and up to 30,000 images",
-        lambda s: not s.scratch and s.images <= 30_000,
-        {"train.epochs": 20, "model.drop_path": 0.1},
-        "20 epochs as in AutoGluon; drop path as in MAE and BEiT",
-    ),
-    Rule(
-        "weights and more images",
-        lambda s: not s.scratch,
-        {"train.epochs": 10, "model.drop_path": 0.1},
-        "more images need fewer passes; drop path as in MAE and BEiT",
-    ),
+    Rule("weights and up to 1,000 images", lambda s: not s.scratch and s.images <= 1000,
+         {"train.epochs": epochs_for_steps(750, 10, 100), "model.drop_path": 0.0},
+         "500 steps for 2,000 to 4,000 images in vision_transformer's configs/augreg.py and big_vision's transfer.py"),
+    Rule("weights and up to 5,000 images", lambda s: not s.scratch and s.images <= 5000,
+         {"train.epochs": epochs_for_steps(1500, 10, 50), "model.drop_path": 0.05},
+         "between big_vision's 500 steps and MAE's 100 epochs"),
+    Rule("weights and up to 30,000 images", lambda s: not s.scratch and s.images <= 30_000,
+         {"train.epochs": 20, "model.drop_path": 0.1},
+         "20 epochs as in AutoGluon; drop path as in MAE and BEiT"),
+    Rule("weights and more images", lambda s: not s.scratch,
+         {"train.epochs": 10, "model.drop_path": 0.1},
+         "more images need fewer passes; drop path as in MAE and BEiT"),
     # ---- learning rate: how the weights were made decides ----
-    Rule(
-        "low-rank additions",
-        lambda s: s.lora,
-        {"train.lr": scaled_lr(5e-4), "train.layer_decay": 1.0},
-        "about ten times the rate of full fine-tuning: Hu et al. 2021, tables 9 to 12, have 2e-4 to 5e-4",
-    ),
-    Rule(
-        "weights of masked images",
-        lambda s: s.weights == MASKED,
-        {"train.lr": scaled_lr(1.25e-4), "train.layer_decay": 0.65},
-        "MAE's FINETUNE.md: 5e-4 x batch / 256, layer decay 0.65",
-    ),
-    Rule(
-        "self-distilled weights",
-        lambda s: s.weights == DISTILLED,
-        {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.65},
-        "large steps destroy such features (dinov2 issue 276); layer decay as in MAE and BEiT",
-    ),
-    Rule(
-        "a vitmed checkpoint",
-        lambda s: s.weights == OWN,
-        {"train.lr": scaled_lr(7.5e-5), "train.layer_decay": 0.75},
-        "as for supervised weights",
-    ),
-    Rule(
-        "supervised weights and up to 1,000 images",
-        lambda s: not s.scratch and s.images <= 1000,
-        {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.75},
-        "between BEiT's 2e-5 on tuned weights and AutoGluon's 1e-4; layer decay between MAE's 0.65 and AutoGluon's 0.9",
-    ),
-    Rule(
-        "supervised weights and up to 5,000 images",
-        lambda s: not s.scratch and s.images <= 5000,
-        {"train.lr": scaled_lr(5e-5), "train.layer_decay": 0.75},
-        "as above",
-    ),
-    Rule(
-        "supervised weights and more images",
-        lambda s: not s.scratch,
-        {"train.lr": scaled_lr(1e-4), "train.layer_decay": 0.8},
-        "AutoGluon's 1e-4",
-    ),
-    Rule(
-        "weights",
-        lambda s: not s.scratch,
-        {"train.warmup_epochs": tenth_of_epochs},
-        "a tenth of the run, as in AutoGluon",
-    ),
-    Rule(
-        "weights",
-        lambda s: not s.scratch,
-        {"train.probe_first": True},
-        "the head is fitted first, so its random start does not distort the features (Kumar et al. 2022, arXiv "
-        "2202.10054)",
-    ),
+    Rule("low-rank additions", lambda s: s.lora,
+         {"train.lr": scaled_lr(5e-4), "train.layer_decay": 1.0},
+         "about ten times the rate of full fine-tuning: Hu et al. 2021, tables 9 to 12, have 2e-4 to 5e-4"),
+    Rule("weights of masked images", lambda s: s.weights == MASKED,
+         {"train.lr": scaled_lr(1.25e-4), "train.layer_decay": 0.65},
+         "MAE's FINETUNE.md: 5e-4 x batch / 256, layer decay 0.65"),
+    Rule("self-distilled weights", lambda s: s.weights == DISTILLED,
+         {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.65},
+         "large steps destroy such features (dinov2 issue 276); layer decay as in MAE and BEiT"),
+    Rule("a vitmed checkpoint", lambda s: s.weights == OWN,
+         {"train.lr": scaled_lr(7.5e-5), "train.layer_decay": 0.75},
+         "as for supervised weights"),
+    Rule("supervised weights and up to 1,000 images", lambda s: not s.scratch and s.images <= 1000,
+         {"train.lr": scaled_lr(3e-5), "train.layer_decay": 0.75},
+         "between BEiT's 2e-5 on tuned weights and AutoGluon's 1e-4; layer decay between MAE's 0.65 and AutoGluon's "
+         "0.9"),
+    Rule("supervised weights and up to 5,000 images", lambda s: not s.scratch and s.images <= 5000,
+         {"train.lr": scaled_lr(5e-5), "train.layer_decay": 0.75},
+         "as above"),
+    Rule("supervised weights and more images", lambda s: not s.scratch,
+         {"train.lr": scaled_lr(1e-4), "train.layer_decay": 0.8},
+         "AutoGluon's 1e-4"),
+    Rule("weights", lambda s: not s.scratch,
+         {"train.warmup_epochs": tenth_of_epochs},
+         "a tenth of the run, as in AutoGluon"),
+    Rule("weights", lambda s: not s.scratch,
+         {"train.probe_first": True},
+         "the head is fitted first, so its random start does not distort the features (Kumar et al. 2022, arXiv "
+         "2202.10054)"),
     # ---- which epoch ----
-    Rule(
-        "up to 500 validation images",
-        lambda s: s.val <= 500,
-        {"train.choose": "last"},
-        "too few to compare epochs: the best one is luck, perhaps during warm-up; the last is safe, since the schedule "
-        "ends at a low rate",
-    ),
-    Rule(
-        "more validation images",
-        lambda s: s.val > 500,
-        {"train.choose": "best", "train.patience": quarter_of_epochs},
-        "time for the schedule to lower the rate before the run stops",
-    ),
+    Rule("up to 500 validation images", lambda s: s.val <= 500,
+         {"train.choose": "last"},
+         "too few to compare epochs: the best one is luck, perhaps during warm-up; the last is safe, since the "
+         "schedule ends at a low rate"),
+    Rule("more validation images", lambda s: s.val > 500,
+         {"train.choose": "best", "train.patience": quarter_of_epochs},
+         "time for the schedule to lower the rate before the run stops"),
     # ---- mixing and averaging ----
-    Rule(
-        "always",
-        lambda s: True,
-        {"augment.mixup": 0.0, "augment.cutmix": 0.0},
-        "they change calibration and do not help in short runs: docs/recipes.md; vision_transformer fine-tunes without "
-        "them",
-    ),
-    Rule(
-        "always",
-        lambda s: True,
-        {"train.ema": True},
-        "an average over a tenth of the run, as in torchvision",
-    ),
-    Rule("always", lambda s: True, {"train.weight_decay": 0.05}, "as in MAE, BEiT and SPT_LSA"),
-)
+    Rule("always", lambda s: True,
+         {"augment.mixup": 0.0, "augment.cutmix": 0.0},
+         "they change calibration and do not help in short runs: docs/recipes.md; vision_transformer fine-tunes "
+         "without them"),
+    Rule("always", lambda s: True,
+         {"train.ema": True},
+         "an average over a tenth of the run, as in torchvision"),
+    Rule("always", lambda s: True,
+         {"train.weight_decay": 0.05},
+         "as in MAE, BEiT and SPT_LSA"),
+)  # fmt: skip

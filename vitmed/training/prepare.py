@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device, pick_precision, seeded
-from vitmed.core.load_config import AnyConfig, build_config, check_names
+from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.ui import Ui
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
@@ -30,7 +30,7 @@ from vitmed.models.public_weights import open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.checkpoint import from_scratch
 from vitmed.training.loop import new_state, optimiser_step
-from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings, with_values
+from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings
 
 SAMPLE = 200  # training images whose size is read
 TIMED = 3  # timed steps, after one untimed step
@@ -194,7 +194,7 @@ def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
     for line in found.warnings:
         ui.warn(line)
     window = list(found.window) if isinstance(found.window, tuple) else found.window
-    return config.model_copy(update={"data": config.data.model_copy(update={"window": window})})
+    return with_values(config, {"data.window": window})
 
 
 def check_readers(

@@ -1,28 +1,25 @@
-"""Pretraining: the loop of the masked autoencoder, its validation, and the pictures of its reconstructions.
+"""Pretraining: the masked autoencoder's loss and validation for `loop.fit`, and pictures of its reconstructions.
 
-`loop.train_epoch` runs each epoch. The seed of a batch decides its mask, so a resumed run hides the patches that an
-uninterrupted run would have hidden.
+The seed of a batch decides its mask, so a resumed run hides the patches that an uninterrupted run would have hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.data.loading import EpochBatches, Images, seed_of
+from vitmed.data.loading import Images, seed_of
 from vitmed.data.thread_batches import read_batches
 from vitmed.models.inference import check_readable
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT
-from vitmed.training.loop import Epoch, Step, TrainState, common_record, end_epoch, train_epoch
+from vitmed.training.loop import LossOf, Record, TrainState, common_record
 from vitmed.training.optimiser import adamw
 
 BETAS = (0.9, 0.95)  # AdamW, as in the paper
@@ -44,37 +41,26 @@ def new_pretraining(model: MAE, config: PretrainConfig, device: torch.device, pr
     return TrainState(model, optimiser, torch.amp.GradScaler(device.type, enabled=precision.name == "fp16"), None)
 
 
-def pretrain_epochs(
-    state: TrainState,
-    loader: DataLoader,
-    batches: EpochBatches,
-    val: Images,
-    config: PretrainConfig,
-    device: torch.device,
-    precision: Precision,
-    stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Step | Epoch]:
-    """Pretrain until all epochs are done or `stop()` is true; the counterpart of `loop.fit`.
+def masked_loss(model: MAE, images: Images, device: torch.device, precision: Precision) -> LossOf:
+    """The mean squared error of the hidden patches of normalised `images`."""
 
-    Raises:
-        VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
-    """
-
-    def loss_of(images: Tensor, _: Tensor) -> Tensor:
-        x = val.preprocessing.normalise(images)  # (B, C, S, S)
+    def loss_of(batch: Tensor, _: Tensor) -> Tensor:
+        x = images.preprocessing.normalise(batch)  # (B, C, S, S)
         with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-            return state.model(x)
+            return model(x)
 
-    while state.epoch < config.train.epochs and not stop():
-        if not (yield from train_epoch(state, loader, batches, loss_of, config, device, stop)):
-            return
-        loss = reconstruction_loss(cast(MAE, state.model), val, config.train.seed, device, precision)
-        if not np.isfinite(loss):
-            raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
-        record = common_record(state, batches.batches, loss, config)
-        state.best_epoch = state.epoch + 1
-        end_epoch(state, record)
-        yield Epoch(record, True, False)
+    return loss_of
+
+
+def validate_pretraining(
+    state: TrainState, val: Images, batches: int, config: PretrainConfig, device: torch.device, precision: Precision
+) -> Record:
+    """The record of the epoch that has just ended; `batches` of the epoch. VitmedError: its loss is not finite."""
+    loss = reconstruction_loss(cast(MAE, state.model), val, config.train.seed, device, precision)
+    if not np.isfinite(loss):
+        raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
+    state.best_epoch = state.epoch + 1
+    return common_record(state, batches, loss, config)
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:

@@ -21,7 +21,7 @@ from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import describe, pick_precision, seeded
-from vitmed.core.load_config import AnyConfig
+from vitmed.core.load_config import AnyConfig, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
@@ -39,9 +39,19 @@ from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
 from vitmed.training.baselines import LinearHead
-from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root, store_paths
+from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.failure_detection import stuck
-from vitmed.training.loop import Epoch, Step, TrainState, fit, new_state, out_of_patience
+from vitmed.training.loop import (
+    LossOf,
+    Record,
+    Step,
+    TrainState,
+    classification_loss,
+    fit,
+    new_state,
+    out_of_patience,
+    validate,
+)
 
 
 class Run(Generic[AnyConfig]):
@@ -99,8 +109,9 @@ class Run(Generic[AnyConfig]):
     def run_epochs(self) -> None:
         """Train until the end. Raises Interrupted after saving last.pt."""
         with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
-            for epoch in with_progress(self.events(stop), self.config, advance):
-                self.end_epoch(epoch)
+            events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop)
+            for record in with_progress(events, self.config, advance):
+                self.end_epoch(record)
             if stop():
                 self.save_last()
                 raise Interrupted(
@@ -108,11 +119,15 @@ class Run(Generic[AnyConfig]):
                     f"vitmed {self.command} --resume {self.folder.path}",
                 )
 
-    def events(self, stop: Callable[[], bool]) -> Iterator[Step | Epoch]:
-        """The events of the training loop."""
+    def loss_of(self) -> LossOf:
+        """The loss of a batch."""
         raise NotImplementedError
 
-    def end_epoch(self, event: Epoch) -> None:
+    def validate(self) -> Record:
+        """The record of the epoch that has just ended."""
+        raise NotImplementedError
+
+    def end_epoch(self, record: Record) -> None:
         """Save and report a finished epoch."""
         raise NotImplementedError
 
@@ -120,7 +135,7 @@ class Run(Generic[AnyConfig]):
         """Save last.pt, from which `--resume` continues."""
         raise NotImplementedError
 
-    def report_epoch(self, record: dict[str, Any], monitor: str = "") -> None:
+    def report_epoch(self, record: Record, monitor: str = "") -> None:
         """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
         self.ui.say(
@@ -227,11 +242,13 @@ class TrainingRun(Run[Config]):
         """Whether training is complete."""
         return self.state.epoch >= self.config.train.epochs or out_of_patience(self.state, self.config)
 
-    def events(self, stop: Callable[[], bool]) -> Iterator[Step | Epoch]:
-        return fit(
-            self.state, self.loader, self.batches, self.images["val"], self.splits.classes, self.config, self.device,
-            self.precision, stop,
-        )  # fmt: skip
+    def loss_of(self) -> LossOf:
+        classes = len(self.splits.classes)
+        return classification_loss(self.model, self.images["train"], classes, self.config, self.precision)
+
+    def validate(self) -> Record:
+        batches, classes = self.batches.batches, self.splits.classes
+        return validate(self.state, self.images["val"], classes, batches, self.config, self.precision)
 
     def run_epochs(self) -> None:
         self.ui.say("in the lines of the epochs, * marks the best so far; waiting is the time spent waiting for images")
@@ -242,9 +259,9 @@ class TrainingRun(Run[Config]):
         value = _monitor_text(self.state.history[best - 1], train.monitor)
         self.ui.say(f"{train.choose} epoch: {best}, validation {value}; kept in {self.folder.best.name}")
 
-    def end_epoch(self, event: Epoch) -> None:
-        record, state, monitor = event.record, self.state, self.config.train.monitor
-        if event.kept:
+    def end_epoch(self, record: Record) -> None:
+        state, monitor = self.state, self.config.train.monitor
+        if record["kept"]:
             self._save(self.folder.best, training=False)
         if self.config.train.save_every and state.epoch % self.config.train.save_every == 0:
             self._save(self.folder.epoch(state.epoch), training=False)
@@ -260,7 +277,7 @@ class TrainingRun(Run[Config]):
         if problem and not self.warned:
             self.ui.warn(problem)
         self.warned = problem is not None
-        if event.stop and state.epoch < self.config.train.epochs:
+        if state.epoch < self.config.train.epochs and out_of_patience(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
 
     def save_head(self, path: Path, head: LinearHead) -> None:
@@ -315,7 +332,7 @@ class TrainingRun(Run[Config]):
         return shown
 
 
-def _monitor_text(record: dict[str, Any], monitor: str) -> str:
+def _monitor_text(record: Record, monitor: str) -> str:
     """`auroc 0.9123`, or `ppv undefined`."""
     value = record.get(f"val_{monitor}")
     return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
@@ -339,12 +356,14 @@ def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[d
     return hashes, records
 
 
-def with_progress(events: Iterator[Step | Epoch], config: Config | PretrainConfig, advance: Advance) -> Iterator[Epoch]:
-    """Show the steps on a progress bar and yield the epochs. Raises OutOfMemoryError if a step runs out of memory."""
+def with_progress(
+    events: Iterator[Step | Record], config: Config | PretrainConfig, advance: Advance
+) -> Iterator[Record]:
+    """Show the steps on a progress bar and yield the records. Raises OutOfMemoryError if a step runs out of memory."""
     epochs = config.train.epochs
     try:
         for event in events:
-            if isinstance(event, Epoch):
+            if not isinstance(event, Step):
                 yield event
                 continue
             text = f"epoch {event.epoch}/{epochs}  loss {event.loss:.4f}"
