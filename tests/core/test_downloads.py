@@ -33,8 +33,7 @@ from vitmed.core import downloads
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.models.public_weights import fetch, weight_path
-from vitmed.models.weights_catalogue import CATALOGUE, DISTILLED, Entry
+from vitmed.models.weights_catalogue import CATALOGUE, DISTILLED, Entry, fetch, weight_path
 
 RUN = Callable[..., Answer]
 CONTENT = np.random.default_rng(0).bytes(900_000)
@@ -375,7 +374,7 @@ def test_two_at_once(server: Server, cache: Path) -> None:
 CHILD = """
 import sys
 from vitmed.models.weights_catalogue import CATALOGUE, Entry
-from vitmed.models import public_weights
+from vitmed.models import weights_catalogue
 url, size, sha256 = sys.argv[1:4]
 CATALOGUE["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)
 {}
@@ -389,7 +388,7 @@ def child(server: Server, code: str) -> list[str]:
 @pytest.mark.usefixtures("listed")
 def test_a_killed_process_leaves_nothing_usable_and_the_next_goes_on(server: Server, cache: Path) -> None:
     server.stall = [20.0]
-    process = subprocess.Popen(child(server, "public_weights.fetch('toy')"), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(child(server, "weights_catalogue.fetch('toy')"), stderr=subprocess.DEVNULL)
     part = cache / "weights" / "toy" / "model.pth.part"
     deadline = time.monotonic() + 30
     while not (part.is_file() and part.stat().st_size == 450_000) and time.monotonic() < deadline:
@@ -457,7 +456,7 @@ import shutil
 from pathlib import Path
 from vitmed.models.weights_catalogue import CATALOGUE, Entry
 from vitmed.cli import main
-from vitmed.models.public_weights import weight_path
+from vitmed.models.weights_catalogue import weight_path
 def run(*args, folder=("-o", OUTPUT, "--name", "a")):
     try:
         main(["train", "--offline", *folder, *args])

@@ -61,7 +61,7 @@ def test_the_head_alone_may_be_fresh(tmp_path: Path) -> None:
     report = give(model, tmp_path / "w.pt")
     assert report.fresh == HEAD and set(report.unused) == {*HEAD, *extra}
     assert torch.equal(model.head.weight, head)
-    assert "fresh: head.weight, head.bias" in str(report) and report.to_dict()["file"] == "w.pt"
+    assert "fresh: head.weight, head.bias" in str(report) and report.file == "w.pt"
 
 
 def test_what_is_resampled_is_told(tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ from vitmed.models.weights_catalogue import (
     SUPERVISED,
     Entry,
     entry_of,
-    is_name,
-    is_path,
+    means_file,
 )
 
 TIMM = {  # name here -> name and tag in timm
@@ -125,13 +124,12 @@ def test_near_names_are_listed() -> None:
 
 def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert is_name("uni") and not is_name("union")
+    assert not means_file("uni") and not means_file("union")
     (tmp_path / "uni").mkdir()  # what `weights fetch --to .` might leave: no weight file
-    assert is_name("uni")
+    assert not means_file("uni")
     (tmp_path / "uni").rmdir()
     (tmp_path / "uni").touch()
-    assert not is_name("uni") and is_name("uni", tmp_path.parent)
-    assert [is_path(text) for text in ("a/uni", "uni.pth", "uni", "unii", "u" * 999)] == [True] * 3 + [False] * 2
+    assert [means_file(text) for text in ("a/uni", "uni.pth", "uni", "unii", "u" * 999)] == [True] * 3 + [False] * 2
 
 
 def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.ui import Ui
-from vitmed.models.public_weights import fetch, weight_path
-from vitmed.models.weights_catalogue import CATALOGUE, entry_of
+from vitmed.models.weights_catalogue import CATALOGUE, entry_of, fetch, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:
@@ -37,7 +36,7 @@ def fetch_weights(
         ui: where messages and progress go.
 
     Raises:
-        VitmedError: see `public_weights.fetch`.
+        VitmedError: see `weights_catalogue.fetch`.
     """
     for name in names:
         entry_of(name)

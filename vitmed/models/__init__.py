@@ -8,7 +8,6 @@ pretrained         starting from somebody's weights
 weight_layouts     parameter names of public weights, and `LAYOUTS`
 weight_files       reading tensors without running code
 resample_weights   another patch grid, patch size or channel count
-weights_catalogue  public weights by name
-public_weights     fetching and opening them
+weights_catalogue  public weights by name, and fetching them
 inference          images to logits
 """

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from torch import Tensor
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import CONSTANTS, Preprocessing
 from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
 from vitmed.models.vit import SIZES, ViT
 from vitmed.models.weight_files import magic, read_npz, read_safetensors, safe_load
 from vitmed.models.weight_layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
-from vitmed.models.weights_catalogue import Entry
+from vitmed.models.weights_catalogue import Entry, entry_of, fetch, means_file
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,6 @@ class LoadReport:
     resized: tuple[str, ...]
     fresh: tuple[str, ...]
     unused: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types, for weights.json."""
-        return asdict(self)
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -107,6 +104,23 @@ class Weights:
         return "supervised" if "head.weight" in self.state else "self-distilled"
 
 
+def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
+    """The weights that `--weights` names: a file, or an entry of the catalogue, which vitmed downloads if necessary.
+
+    Raises:
+        CheckpointError: no such file, or it cannot be used or fetched.
+        UsageError: neither a file nor a name; lists similar names.
+    """
+    if not value or "://" in value:
+        fix = "download it first, or: vitmed weights list"
+        raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
+    if means_file(value):
+        return read_weights(value)
+    entry, path = entry_of(value), fetch(value, ui, offline)
+    ui.say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
+    return read_weights(path, entry)
+
+
 def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     """Read a weight file of any layout in `LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
 
@@ -121,12 +135,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         raise CheckpointError(
             f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "run: git lfs pull"
         )
-    if path.suffix == ".npz":
-        found = read_npz(path)
-    elif path.suffix == ".safetensors":
-        found = read_safetensors(path)
-    else:
-        found = safe_load(path, foreign=True)
+    read = {".npz": read_npz, ".safetensors": read_safetensors}.get(path.suffix)
+    found = read(path) if read is not None else safe_load(path, foreign=True)
     if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
         return _vitmed_weights(found, path)
     state, left_out = _unwrap(found, path)
@@ -244,31 +254,28 @@ FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pre
 def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
     """The weights of a checkpoint or encoder of vitmed, which states its network and the images it was made with."""
     try:
-        config, state = checkpoint["config"], checkpoint["weights"]
+        config, state, encoder = checkpoint["config"], checkpoint["weights"], checkpoint["format"] == ENCODER
         model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise TypeError("weights")
-        size, licence, data = SIZES[model.name], config["model"].get("licence"), config["data"]
+        decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
+        licence, data = config["model"].get("licence"), config["data"]
         mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
-        about = {"mean": mean, "std": std, "interpolation": data.get("interpolation"), "licence": licence}
-        normalize = str(data["normalize"])
-        if checkpoint["format"] == ENCODER:
-            seen = list(checkpoint["seen"])
+        normalize, interpolation = (str(data["normalize"]), "the checkpoint"), data.get("interpolation")
+        if encoder:
+            seen = checkpoint["seen"]
         else:
             data = checkpoint["data"]
             seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
+        return Weights(
+            path, "vitmed", state, SIZES[model.name]._asdict() | decided, normalize, (), mean, std, interpolation,
+            licence, "masked image" if encoder else None, tuple(seen),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
-    decided = {name: getattr(model, name) for name in ARCHITECTURE}
-    decided |= {name: decided[name] or getattr(size, name) for name in ("width", "depth", "heads")}
-    about["stated_kind"] = "masked image" if checkpoint["format"] == ENCODER else None
-    return Weights(path, "vitmed", state, decided, (normalize, "the checkpoint"), (), seen=tuple(seen), **about)
 
 
-ARCHITECTURE = (
-    "name", "image_size", "patch_size", "channels", "width", "depth", "heads", "mlp_ratio", "stem", "positions", "pool",
-    "registers", "layer_scale", "norm_eps",
-)  # fmt: skip
+ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "drop_path", "weights", "licence"}
 
 
 def _from_hub_files(path: Path) -> tuple[dict[str, Any], str]:

@@ -272,10 +272,6 @@ class ViT(nn.Module):
         """Tokens (B, N, D) -> features of the image (B, D), the input of the head."""
         return self.fc_norm(x[:, 0] if self.pool == "cls" else x[:, 1 + self.registers :].mean(dim=1))
 
-    def forward_head(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) -> logits (B, K)."""
-        return self.head(self.forward_pool(x))
-
     def features(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> features of the image (B, D), the input of the head."""
         # A head on the class token does not need the last block's output for other tokens.
@@ -288,7 +284,7 @@ class ViT(nn.Module):
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each."""
         collected: list[Tensor] = []
-        return self.forward_head(self.forward_features(x, collected)), collected
+        return self.head(self.forward_pool(self.forward_features(x, collected))), collected
 
     def _initialise(self, positions: str, grid: int) -> None:
         for module in self.modules():
@@ -352,26 +348,10 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
         raise unknown_key("model", config.name, SIZES)
     if num_classes < 1:
         raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
-    size = SIZES[config.name]
-    return ViT(
-        num_classes=num_classes,
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        channels=config.channels,
-        width=config.width or size.width,
-        depth=config.depth or size.depth,
-        heads=config.heads or size.heads,
-        mlp_ratio=config.mlp_ratio,
-        stem="patch" if config.stem == "auto" else config.stem,
-        positions=config.positions,
-        pool="cls" if config.pool == "auto" else config.pool,
-        registers=config.registers,
-        layer_scale=config.layer_scale,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=config.drop_path,
-    )
+    fields = config.model_dump(exclude={"name", "weights", "licence"})
+    plain = {"stem": "patch", "pool": "cls", **SIZES[config.name]._asdict()}
+    fields |= {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
+    return ViT(num_classes, **fields)
 
 
 class Size(NamedTuple):

@@ -67,19 +67,39 @@ _HUGGING_FACE: Rules = (
     (_HF + r"layernorm\.(\w+)", r"norm.\1"),
     (r"classifier\.(\w+)", r"head.\1"),
 )
+_GOOGLE_BLOCK = r"Transformer/encoderblock_(\d+)/"
+_GOOGLE: Rules = (
+    (r"cls", "cls_token"),
+    (r"(?:Transformer/posembed_input/)?pos_embedding", "pos_embed"),
+    (r"embedding/(\w+)", r"patch_embed.proj.\1"),
+    (_GOOGLE_BLOCK + r"LayerNorm_0/(\w+)", r"blocks.\1.norm1.\2"),
+    (_GOOGLE_BLOCK + r"LayerNorm_[12]/(\w+)", r"blocks.\1.norm2.\2"),  # 1 in big_vision, 2 in the older code
+    (_GOOGLE_BLOCK + r"MlpBlock_\d+/Dense_0/(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_GOOGLE_BLOCK + r"MlpBlock_\d+/Dense_1/(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_GOOGLE_BLOCK + r"MultiHeadDotProductAttention_\d+/out/(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_GOOGLE_BLOCK + r"MultiHeadDotProductAttention_\d+/(query|key|value)/(\w+)", r"blocks.\1.attn.\2.\3"),
+    (r"Transformer/encoder_norm/(\w+)", r"norm.\1"),
+    (r"head/(\w+)", r"head.\1"),
+)
 
 
 def _rename(state: State, rules: Rules) -> State:
     """Rename by the first rule that matches the whole name; other names stay."""
-    renamed: State = {}
-    for name, value in state.items():
-        for pattern, becomes in rules:
-            match = re.fullmatch(pattern, name)
-            if match:
-                name = match.expand(becomes)
-                break
-        renamed[name] = value
-    return renamed
+
+    def renamed(name: str) -> str:
+        return next((m.expand(becomes) for pattern, becomes in rules if (m := re.fullmatch(pattern, name))), name)
+
+    return {renamed(name): value for name, value in state.items()}
+
+
+def _join_qkv(state: State) -> None:
+    """Join each block's three tensors of queries, keys and values."""
+    for query, key, value in (("query", "key", "value"), ("q", "k", "v")):
+        for name in [name for name in state if re.fullmatch(rf"blocks\.\d+\.attn\.{query}\.\w+", name)]:
+            start, _, part = name.rpartition(f"{query}.")
+            names = [f"{start}{x}.{part}" for x in (query, key, value)]
+            if all(name in state for name in names):
+                state[f"{start}qkv.{part}"] = torch.cat([state.pop(name) for name in names])
 
 
 def _timm(state: State) -> State | None:
@@ -104,12 +124,7 @@ def _hugging_face(state: State) -> State | None:
     if not any(re.fullmatch(_HUGGING_FACE[0][0], name) for name in state):
         return None
     state = _rename(state, _HUGGING_FACE)
-    for part in ("weight", "bias"):
-        blocks = [m[1] for name in state if (m := re.fullmatch(rf"(blocks\.\d+\.attn)\.q(?:uery)?\.{part}", name))]
-        for block in blocks:
-            names = [next(n for n in (f"{block}.{x}.{part}", f"{block}.{x[0]}.{part}") if n in state)
-                     for x in ("query", "key", "value")]  # fmt: skip
-            state[f"{block}.qkv.{part}"] = torch.cat([state.pop(name) for name in names])
+    _join_qkv(state)
     if "head.weight" in state and state["head.weight"].shape[1] != state["cls_token"].shape[-1]:
         # the head of Dinov2ForImageClassification takes class token and mean together
         state = {f"of_two_tokens.{name}" if name in HEAD else name: value for name, value in state.items()}
@@ -127,46 +142,21 @@ def _google(state: State) -> State | None:
         del state[name]
         state |= {name.replace("encoderblock", f"encoderblock_{i}"): one for i, one in enumerate(value)}
     new: State = {}
-    for name, value in state.items():
-        if name == "embedding/kernel":
-            new["patch_embed.proj.weight"] = value.permute(3, 2, 0, 1)
-        elif name in _GOOGLE:
-            new[_GOOGLE[name]] = value.reshape(1, -1, value.shape[-1]) if name == "pos_embedding" else value
-        elif name == "head/kernel":
-            new["head.weight"] = value.T
-        elif match := re.fullmatch(r"Transformer/encoderblock_(\d+)/(\w+?)_\d+/(?:(\w+)/)?(\w+)", name):
-            block, layer, inner, part = match.groups()
-            _google_block(new, f"blocks.{block}", name, layer, inner, part, value)
-        else:
-            new[name] = value
-    for name in [name for name in new if re.fullmatch(r"blocks\.\d+\.attn\.query\.\w+", name)]:
-        parts = [new.pop(name.replace("query", x)) for x in ("query", "key", "value")]
-        new[name.replace("query", "qkv")] = torch.cat(parts)
+    for name, value in _rename(state, _GOOGLE).items():
+        kernel = name.endswith(".kernel")
+        if name == "pos_embed":
+            value = value.reshape(1, -1, value.shape[-1])
+        elif name == "patch_embed.proj.kernel":
+            value = value.permute(3, 2, 0, 1)
+        elif name.endswith("attn.proj.kernel"):
+            value = value.flatten(0, 1).T
+        elif re.search(r"attn\.(query|key|value)\.", name):
+            value = value.flatten(1).T if kernel else value.flatten()
+        elif kernel:
+            value = value.T
+        new[re.sub(r"\.(kernel|scale)$", ".weight", name)] = value
+    _join_qkv(new)
     return new
-
-
-_GOOGLE = {
-    "embedding/bias": "patch_embed.proj.bias",
-    "cls": "cls_token",
-    "Transformer/posembed_input/pos_embedding": "pos_embed",
-    "pos_embedding": "pos_embed",
-    "Transformer/encoder_norm/scale": "norm.weight",
-    "Transformer/encoder_norm/bias": "norm.bias",
-    "head/bias": "head.bias",
-}
-
-
-def _google_block(new: State, block: str, name: str, layer: str, inner: str | None, part: str, value: Tensor) -> None:
-    """One tensor of a block, under timm's name."""
-    ours = {"kernel": "weight", "scale": "weight", "bias": "bias"}[part]
-    if layer == "LayerNorm":  # a block's second norm has number 1 in big_vision, 2 in the older code
-        new[f"{block}.norm{1 if '/LayerNorm_0/' in name else 2}.{ours}"] = value
-    elif layer == "MlpBlock":
-        new[f"{block}.mlp.fc{1 if inner == 'Dense_0' else 2}.{ours}"] = value.T if part == "kernel" else value
-    elif inner == "out":
-        new[f"{block}.attn.proj.{ours}"] = value.flatten(0, 1).T if part == "kernel" else value
-    else:
-        new[f"{block}.attn.{inner}.{ours}"] = value.flatten(1).T if part == "kernel" else value.flatten()
 
 
 LAYOUTS: dict[str, Callable[[State], State | None]] = {

@@ -1,4 +1,4 @@
-"""Public weights by name: for each file its address, hash and licence, and the preprocessing that it expects.
+"""Public weights by name: fetch a file, and know its address, hash and licence, and the preprocessing that it expects.
 
 Addresses, licences, mean, std and interpolation come from timm 1.0.31 and torchvision 0.29.2, or from the publisher's
 model card. Sizes that no publisher states are computed from the parameters, to within a few percent.
@@ -10,7 +10,10 @@ import difflib
 from pathlib import Path
 from typing import NamedTuple
 
-from vitmed.core.errors import UsageError
+from vitmed.core.cache_folder import cache_folder
+from vitmed.core.downloads import Source, fetch_file
+from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.ui import Ui
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
@@ -63,33 +66,47 @@ class Entry(NamedTuple):
         return "NC" in self.licence.split("-") or "non-commercial" in self.licence.lower()
 
 
-def is_name(text: str, folder: str | Path = ".") -> bool:
-    """Whether `text` names an entry of the catalogue and no file in `folder`, which would take precedence."""
-    return text in CATALOGUE and not Path(folder, text).is_file()
-
-
-def is_path(text: str) -> bool:
-    """Whether `text` can only mean a file: unlike a name it has a folder or a suffix, or it exists."""
+def means_file(text: str) -> bool:
+    """Whether `text` is a file, or can only mean one: unlike a name it has a folder or a suffix, or it exists."""
+    path = Path(text)
     try:
-        return len(Path(text).parts) > 1 or Path(text).suffix != "" or Path(text).exists()
+        return path.is_file() if text in CATALOGUE else len(path.parts) > 1 or path.suffix != "" or path.exists()
     except OSError:  # longer than a file name may be
         return False
 
 
 def entry_of(name: str) -> Entry:
     """The entry of that name. Raises UsageError, which lists similar names."""
-    if name not in CATALOGUE:
-        raise unknown_name(name)
-    return CATALOGUE[name]
-
-
-def unknown_name(name: str) -> UsageError:
-    """The error for text that is neither a name nor a file; lists similar names."""
+    if name in CATALOGUE:
+        return CATALOGUE[name]
     near = difflib.get_close_matches(name.lower(), CATALOGUE, n=4, cutoff=0.5)
-    return UsageError(
+    raise UsageError(
         f"no public weights are named '{name}', and there is no such file",
         (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list",
     )
+
+
+def weight_path(name: str, folder: str | Path | None = None) -> Path:
+    """The path of an entry's file, present or not, in `folder` (default the cache). UsageError: no such entry."""
+    return Path(folder or cache_folder()).absolute() / "weights" / name / entry_of(name).file
+
+
+def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | Path | None = None) -> Path:
+    """The checked file of an entry of the catalogue, downloaded if necessary.
+
+    Args:
+        offline: open no connection; see also `downloads.is_offline`.
+        folder: default the cache.
+
+    Raises:
+        CheckpointError: it cannot be fetched, or its size or hash is wrong.
+        UsageError: no such entry, no disk space, no permission to write, or a package is missing.
+    """
+    entry = entry_of(name)
+    checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
+    again = f"vitmed weights fetch {name}"
+    source = Source(name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub)
+    return fetch_file(source, weight_path(name, folder), ui, offline, warn=entry.non_commercial)
 
 
 _GOOGLE = "https://storage.googleapis.com/vit_models/augreg/"

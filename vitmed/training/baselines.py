@@ -16,7 +16,7 @@ import torch
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.imaging.decode import read_size
-from vitmed.models.inference import check_finite, check_readable, predict_logits
+from vitmed.models.inference import check_finite, predict_all
 from vitmed.models.vit import ViT
 
 C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse penalties, from strong to weak regularisation
@@ -45,6 +45,10 @@ class LinearHead:
         """(S, D) -> (S, K) float32."""
         return (features @ self.weight.T + self.bias).astype(np.float32)
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """The parameters of a network with this head."""
+        return {"head.weight": torch.from_numpy(self.weight), "head.bias": torch.from_numpy(self.bias)}
+
 
 def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
     """(S, D) float32: the input of the network's head for every image, without augmentation.
@@ -52,10 +56,7 @@ def frozen_features(model: ViT, images: Images, device: torch.device, progress: 
     Raises:
         DataError: an image can no longer be read.
     """
-    _, features, problems = predict_logits(
-        model, images.preprocessing, images.read, len(images), device, progress=progress, forward=model.features
-    )
-    check_readable(problems)
+    features = predict_all(model, images, device, progress=progress, forward=model.features)
     check_finite(features, "the pretrained network")
     return features
 

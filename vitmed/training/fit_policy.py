@@ -19,7 +19,7 @@ from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import DecisionPolicy, asked_of, choose_policy
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.models.inference import check_finite, check_readable, predict_logits
+from vitmed.models.inference import check_finite, predict_all, predict_logits
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
 
@@ -36,36 +36,29 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     """
     saved = load_checkpoint(best)
     model = saved.model().to(device)
-    classes, samples = saved.classes, saved.splits.samples["val"]
+    classes = saved.classes
 
     def logits_and_features(x: torch.Tensor) -> torch.Tensor:
         features = model.features(x)  # (B, D)
         return torch.cat([model.head(features), features], dim=1)  # (B, K + D)
 
-    def outputs(split: str, rows: np.ndarray, forward: Forward) -> np.ndarray:
-        part = images[split]
+    def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
         with ui.bar(f"predicting {split}") as advance:
-            _, found, problems = predict_logits(
-                model, saved.preprocessing, lambda i: part.read(int(rows[i])), len(rows), device,
-                progress=advance, forward=forward,
-            )  # fmt: skip
-        check_readable(problems)
-        return found
+            return predict_all(model, images[split], device, progress=advance, forward=forward, rows=rows)
 
-    val = outputs("val", np.arange(len(samples)), logits_and_features)
+    val = outputs("val", logits_and_features)
     logits, features = val[:, : len(classes)], val[:, len(classes) :]
     check_finite(logits, best)
     labels = images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
-    ood_score = fit_ood_score(outputs("train", rows, model.features), labels[rows], features)
-    validation = labelled(classes, samples, logits, saved.config.data.positive)
+    ood_score = fit_ood_score(outputs("train", model.features, rows.tolist()), labels[rows], features)
+    validation = labelled(classes, saved.splits.samples["val"], logits, saved.config.data.positive)
     policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
     add_policy(best, policy)
-    ui.say(describe_policy(policy))
+    ui.say(_describe(policy))
 
 
-def describe_policy(policy: DecisionPolicy) -> str:
-    """The policy in one line."""
+def _describe(policy: DecisionPolicy) -> str:
     known, threshold = policy.calibration, policy.operating.threshold
     names = {"none": "none", "temperature": f"temperature {1 / known.scale[0]:.3g}", "vector": "vector scaling"}
     text = f"decision policy, chosen on {policy.n:,} validation images: calibration {names[known.method]}"

@@ -25,8 +25,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.subgroups import check_columns
-from vitmed.models.pretrained import Weights, config_for_weights
-from vitmed.models.public_weights import open_weights
+from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.checkpoint import from_scratch
 from vitmed.training.loop import new_state, optimiser_step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class Baselines:
     def _fit_frozen(self) -> None:
         """Logistic regression on the frozen network: the result of `--freeze`, otherwise baseline.pt."""
         run, train = self.run, self.run.config.train
-        features = cached(self._features)
+        features = cache(self._features)
         head = fit_logistic(features, run.splits, run.images, run.ui, "the pretrained features")
         run.save_head(run.folder.best if train.freeze else run.folder.baseline, head)
         if train.probe_first:
@@ -72,7 +73,7 @@ class Baselines:
 def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
     """Logistic regression on colours and size: name of a split -> logits (S, K)."""
 
-    @cached
+    @cache
     def colours(split: str) -> np.ndarray:
         with ui.bar(f"colours of {split}") as advance:
             return colour_and_size(images[split], advance)
@@ -90,15 +91,3 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], u
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in ("auroc", "balanced_accuracy"))
     ui.say(f"baseline, logistic regression on {what}: validation {reached} (penalty C = {head.C:g})")
     return head
-
-
-def cached(features: BySplit) -> BySplit:
-    """The same function, computed once for each split."""
-    known: dict[str, np.ndarray] = {}
-
-    def once(split: str) -> np.ndarray:
-        if split not in known:
-            known[split] = features(split)
-        return known[split]
-
-    return once

@@ -9,6 +9,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic
 
@@ -222,7 +223,7 @@ class TrainingRun(Run[Config]):
         write_json(folder.data_check, {"notes": self.notes, "counts": self.counts})
         write_text(folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
-            write_json(folder.weights, self.report.to_dict())
+            write_json(folder.weights, asdict(self.report))
 
     def resume_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Continue from last.pt, perhaps with the data in another folder than before."""
@@ -283,16 +284,12 @@ class TrainingRun(Run[Config]):
     def save_head(self, path: Path, head: LinearHead) -> None:
         """Save the current network with this head as a checkpoint."""
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-        weights = {**merged(self.model), "head.weight": torch.from_numpy(head.weight)}
-        weights["head.bias"] = torch.from_numpy(head.bias)
-        self._write(path, weights, record)
+        self._write(path, merged(self.model) | head.state(), record)
 
     def set_head(self, head: LinearHead) -> None:
         """Start training, and the moving average, from this head."""
-        with torch.no_grad():
-            for network in {id(n): n for n in (self.model, self.state.evaluated_model)}.values():
-                network.head.weight.copy_(torch.from_numpy(head.weight))
-                network.head.bias.copy_(torch.from_numpy(head.bias))
+        for network in (self.model, self.state.evaluated_model):
+            network.load_state_dict(head.state(), strict=False)
 
     def save_last(self) -> None:
         self._save(self.folder.last, training=True)
@@ -302,22 +299,12 @@ class TrainingRun(Run[Config]):
         self._write(path, merged(self.state.evaluated_model), record, self.state.state_dict() if training else None)
 
     def _write(
-        self,
-        path: Path,
-        weights: dict[str, torch.Tensor],
-        record: dict[str, Any],
-        training: dict[str, Any] | None = None,
+        self, path: Path, weights: dict[str, torch.Tensor], record: Record, training: dict[str, Any] | None = None
     ) -> None:
         save_checkpoint(
-            path,
-            config=self.config,
-            splits=self.splits,
-            hashes=self.hashes,
-            weights=weights,
-            record=record,
-            training=training,
-            seen=self.seen,
-        )
+            path, config=self.config, splits=self.splits, hashes=self.hashes, weights=weights, record=record,
+            training=training, seen=self.seen,
+        )  # fmt: skip
 
     def augmented_examples(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
         """Class -> some training images after augmentation and normalisation, as pictures (S, S, C) uint8."""
@@ -413,11 +400,11 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
     """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["path", "sha256", "class", "group", "split", *splits.columns])
-    for name, samples in splits.samples.items():
-        for sample, digest in zip(samples, hashes[name], strict=True):
-            writer.writerow(
-                [sample.path, digest, splits.classes[sample.label], sample.group or "", name, *sample.columns]
-            )
+    rows = [
+        [sample.path, digest, splits.classes[sample.label], sample.group or "", name, *sample.columns]
+        for name, samples in splits.samples.items()
+        for sample, digest in zip(samples, hashes[name], strict=True)
+    ]
+    head = ["path", "sha256", "class", "group", "split", *splits.columns]
+    csv.writer(stream, lineterminator="\n").writerows([head, *rows])
     return stream.getvalue()
