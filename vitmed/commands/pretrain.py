@@ -30,7 +30,7 @@ from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pretraining import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
-from vitmed.training.loop import LossOf, Record
+from vitmed.training.loop import LossOf, Record, finished
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import (
@@ -167,7 +167,7 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     run.hashes = read_all(run.images, run.config.data, ui)
     run.check_unchanged(saved.hashes)
     run.resume(folder, saved.training)
-    if run.state.epoch >= run.config.train.epochs:
+    if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
     return run
 

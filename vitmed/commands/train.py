@@ -32,6 +32,7 @@ from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
+from vitmed.training.loop import finished
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
 from vitmed.training.run_baselines import Baselines
@@ -183,7 +184,7 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
     run.check_unchanged(checkpoint.hashes)
     run.resume_from(folder, checkpoint)
-    if run.finished and _is_evaluated(folder):
+    if finished(run.state, run.config) and _is_evaluated(folder):
         raise UsageError(
             f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
         )

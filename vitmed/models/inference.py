@@ -17,6 +17,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 
 
+@torch.inference_mode()
 def predict_logits(
     model: nn.Module,
     preprocessing: Preprocessing,
@@ -44,7 +45,10 @@ def predict_logits(
         problems.update(bad)
         indices += good
         if good:
-            logits.append(_forward(forward or model, preprocessing, images, device, precision))
+            x = preprocessing.normalise(torch.from_numpy(images).to(device))  # (B, C, S, S)
+            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+                found = (forward or model)(x)  # (B, K)
+            logits.append(found.float().cpu().numpy())
         if progress is not None:
             progress(len(indices) + len(problems), count)
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
@@ -78,17 +82,3 @@ def check_finite(logits: np.ndarray, source: object) -> None:
     """Raise CheckpointError, which names `source`, if a logit is NaN or infinite."""
     if not np.isfinite(logits).all():
         raise CheckpointError(f"{source}: its logits are not finite", "use another checkpoint of the run")
-
-
-@torch.inference_mode()
-def _forward(
-    model: Callable[[torch.Tensor], torch.Tensor],
-    preprocessing: Preprocessing,
-    images: np.ndarray,
-    device: torch.device,
-    precision: Precision,
-) -> np.ndarray:
-    x = preprocessing.normalise(torch.from_numpy(images).to(device))  # (B, C, S, S)
-    with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-        logits = model(x)  # (B, K)
-    return logits.float().cpu().numpy()

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vitmed.core.aliases import HOLDER, with_new_names
@@ -139,7 +138,10 @@ def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
 def add_policy(path: Path, policy: DecisionPolicy) -> None:
     """Store the decision policy in a checkpoint."""
     content = with_new_names(_load(path, FORMAT, "a vitmed checkpoint", "copy it again"), HOLDER)
-    content["policy"] = _tensors(policy.model_dump())
+    content["policy"], score = policy.to_json(), policy.ood_score
+    if score is not None:
+        arrays = {"means": score.means, "precision": score.precision}
+        content["policy"]["ood_score"] |= {name: torch.from_numpy(array) for name, array in arrays.items()}
     _save(content, path)
 
 
@@ -151,19 +153,8 @@ def set_data_root(path: Path, root: Path) -> None:
         _save(content, path)
 
 
-def _tensors(value: Any) -> Any:
-    """The same tree in types that a checkpoint can hold: tensors for arrays, plain numbers for those of numpy."""
-    if isinstance(value, dict):
-        return {key: _tensors(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_tensors(part) for part in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
 def _arrays(value: Any) -> Any:
-    """The inverse of `_tensors`."""
+    """The same tree with arrays for tensors."""
     if isinstance(value, dict):
         return {key: _arrays(part) for key, part in value.items()}
     return value.numpy() if isinstance(value, torch.Tensor) else value

@@ -59,22 +59,17 @@ def stuck(
 
 
 def _cause(steps: int, config: Config) -> str:
-    train = config.train
-    if train.lr > 2e-3:
-        lower = min(train.lr / 10, 5e-4)
-        return f"Likely cause: the learning rate {train.lr:g} is too high for a ViT. Try --lr {lower:g}."
-    if train.warmup_epochs == 0 and train.lr > 1e-4:
-        return f"Likely cause: no warm-up at a learning rate of {train.lr:g}. Try --warmup-epochs 3, or --lr 1e-4."
-    if train.weight_decay > 0.5:
-        return f"Likely cause: weight decay {train.weight_decay:g} pulls the weights to zero. Try --weight-decay 0.05."
-    if train.lr < 1e-5:
-        return f"Likely cause: the learning rate {train.lr:g} is too low. Try --lr 5e-4."
-    if steps < 500:
-        return (
-            f"Likely cause: {steps} optimiser steps are too few for a network that starts from random weights. Try "
-            "more --epochs, a smaller --batch-size, or --weights."
-        )
-    return "Likely cause: wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4."
+    lr, warmup, decay = config.train.lr, config.train.warmup_epochs, config.train.weight_decay
+    causes = (
+        (lr > 2e-3, f"the learning rate {lr:g} is too high for a ViT. Try --lr {min(lr / 10, 5e-4):g}"),
+        (warmup == 0 and lr > 1e-4, f"no warm-up at a learning rate of {lr:g}. Try --warmup-epochs 3, or --lr 1e-4"),
+        (decay > 0.5, f"weight decay {decay:g} pulls the weights to zero. Try --weight-decay 0.05"),
+        (lr < 1e-5, f"the learning rate {lr:g} is too low. Try --lr 5e-4"),
+        (steps < 500, f"{steps} optimiser steps are too few for a network that starts from random weights. "
+                      "Try more --epochs, a smaller --batch-size, or --weights"),
+        (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
+    )  # fmt: skip
+    return f"Likely cause: {next(text for likely, text in causes if likely)}."
 
 
 def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | PretrainConfig) -> tuple[str, str]:

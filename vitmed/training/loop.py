@@ -78,7 +78,7 @@ class TrainState:
         return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore a saved state."""
+        """Restore what `state_dict` returned."""
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
                 part.load_state_dict(saved[name])
@@ -135,7 +135,7 @@ def fit(
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
     """
-    while state.epoch < config.train.epochs and not out_of_patience(state, config) and not stop():
+    while not finished(state, config) and not stop():
         if not (yield from train_epoch(state, loader, batches, loss_of, config, stop)):
             return
         record = validate()
@@ -306,16 +306,16 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
 
 def common_record(state: TrainState, batches: int, val_loss: float, config: Config | PretrainConfig) -> Record:
     """What training and pretraining both record of a finished epoch."""
-    images_per_second, wait_share = speed(state)
+    running, (images_per_second, wait_share) = state.running, speed(state)
     return {
         "epoch": state.epoch + 1,
         "step": state.step,
         "lr": scheduled_lr(max(0, state.step - 1), batches, config),
-        "train_loss": state.running["loss"] / max(1, state.running["images"]),
+        "train_loss": running["loss"] / max(1, running["images"]),
         "val_loss": val_loss,
         "images_per_second": images_per_second,
         "wait_share": wait_share,
-        "seconds": state.running["seconds"],
+        "seconds": running["seconds"],
     }
 
 
@@ -325,11 +325,12 @@ def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, 
     return value is not None, sign * (value or 0.0), -loss
 
 
-def out_of_patience(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Whether the monitor has not improved for `patience` epochs."""
-    if not isinstance(config, Config) or config.train.choose == "last" or config.train.patience is None:
-        return False
-    return state.epoch >= state.best_epoch + config.train.patience
+def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
+    """Whether all epochs are done, or the monitor has not improved for `patience` epochs."""
+    end = config.train.epochs
+    if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
+        end = min(end, state.best_epoch + config.train.patience)
+    return state.epoch >= end
 
 
 def speed(state: TrainState) -> tuple[float, float]:

@@ -48,9 +48,9 @@ from vitmed.training.loop import (
     Step,
     TrainState,
     classification_loss,
+    finished,
     fit,
     new_state,
-    out_of_patience,
     validate,
 )
 
@@ -153,14 +153,9 @@ class TrainingRun(Run[Config]):
     model: ViT
 
     def __init__(
-        self,
-        config: Config,
-        splits: Splits,
-        device: torch.device,
-        ui: Ui,
-        weights: Weights | None = None,
+        self, config: Config, splits: Splits, device: torch.device, ui: Ui, weights: Weights | None = None,
         start: str = "from random weights",
-    ):
+    ):  # fmt: skip
         super().__init__(config, splits, device, ui)
         with seeded(config.train.seed):
             model = build_vit(config.model, len(splits.classes))
@@ -198,18 +193,16 @@ class TrainingRun(Run[Config]):
             ui.warn("mixup and cutmix change calibration: check the log loss and the Brier score")
 
     def _trainable(self) -> str:
-        """Which parameters are trained, in words."""
-        parameters = list(self.model.parameters())
-        total, train = sum(p.numel() for p in parameters) / 1e6, self.config.train
+        train, parameters = self.config.train, list(self.model.parameters())
+        learning, total = (sum(p.numel() for p in parameters if p.requires_grad or every) / 1e6 for every in (0, 1))
         if train.freeze:
             return f"a logistic regression on the features of the frozen network ({total:.2f} M parameters)"
-        learning = sum(p.numel() for p in parameters if p.requires_grad) / 1e6
+        if train.lora is None and train.freeze_blocks is None:
+            return f"all {total:.2f} M parameters"
+        what = f"everything after the first {train.freeze_blocks} blocks"
         if train.lora is not None:
-            return f"LoRA additions of rank {train.lora} and the head, {learning:.2f} of {total:.2f} M parameters"
-        if train.freeze_blocks is not None:
-            behind = f"everything after the first {train.freeze_blocks} blocks"
-            return f"{behind}, {learning:.2f} of {total:.2f} M parameters"
-        return f"all {total:.2f} M parameters"
+            what = f"LoRA additions of rank {train.lora} and the head"
+        return f"{what}, {learning:.2f} of {total:.2f} M parameters"
 
     def check_images(self) -> list[FileRecord]:
         """Decode every file once, in this run or in an earlier one, and hash it; what the data check needs of each."""
@@ -237,11 +230,6 @@ class TrainingRun(Run[Config]):
     def prepare(self) -> None:
         super().prepare()
         self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
-
-    @property
-    def finished(self) -> bool:
-        """Whether training is complete."""
-        return self.state.epoch >= self.config.train.epochs or out_of_patience(self.state, self.config)
 
     def loss_of(self) -> LossOf:
         classes = len(self.splits.classes)
@@ -278,7 +266,7 @@ class TrainingRun(Run[Config]):
         if problem and not self.warned:
             self.ui.warn(problem)
         self.warned = problem is not None
-        if state.epoch < self.config.train.epochs and out_of_patience(state, self.config):
+        if state.epoch < self.config.train.epochs and finished(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
 
     def save_head(self, path: Path, head: LinearHead) -> None:
@@ -309,13 +297,12 @@ class TrainingRun(Run[Config]):
     def augmented_examples(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
         """Class -> some training images after augmentation and normalisation, as pictures (S, S, C) uint8."""
         shown: dict[str, list[np.ndarray]] = {}
-        images = self.images["train"]
+        how, labels = self.images["train"].preprocessing, self.images["train"].labels
         for label, name in enumerate(self.splits.classes):
-            of_class = np.flatnonzero(images.labels == label)
+            of_class = np.flatnonzero(labels == label)
             spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
             batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
-            preprocessing = images.preprocessing
-            shown[name] = list(preprocessing.display(preprocessing.normalise(batch)).numpy())
+            shown[name] = list(how.display(how.normalise(batch)).numpy())
         return shown
 
 
