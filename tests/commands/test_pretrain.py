@@ -90,7 +90,7 @@ def test_the_config_of_a_run_repeats_it(data: Path, made: PretrainResult, tmp_pa
 def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tmp_path: Path) -> None:
     """Nothing fresh but the head; network, size, normalisation and the mean come from the file."""
     weights = read_weights(made.encoder)
-    assert weights.normalize[0] == "half" and "head.weight" not in weights.state
+    assert weights.normalize == "half" and "head.weight" not in weights.state
     model = build_model(weights=str(made.encoder), num_classes=3)
     assert model.pool == "mean" and torch.equal(model.fc_norm.weight, weights.state["norm.weight"])
     assert torch.equal(model.blocks[0].mlp.fc1.weight, weights.state["blocks.0.mlp.fc1.weight"])

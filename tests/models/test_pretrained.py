@@ -238,13 +238,12 @@ def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:
 
 
 def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_custom(tmp_path: Path) -> None:
-    assert read_weights(changed(tmp_path)).normalize[0] == "imagenet"
-    assert "custom" in read_weights(changed(tmp_path)).normalize[1]
+    assert read_weights(changed(tmp_path)).normalize == "imagenet"
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
-    assert read_weights(changed(tmp_path)).normalize == ("half", "preprocessor_config.json")
+    assert read_weights(changed(tmp_path)).normalize == "half"
     (tmp_path / "preprocessor_config.json").unlink()
     (tmp_path / "config.json").write_text('{"pretrained_cfg": {"mean": [0.485, 0.456, 0.406]}}')
-    assert read_weights(changed(tmp_path)).normalize == ("imagenet", "config.json")
+    assert read_weights(changed(tmp_path)).normalize == "imagenet"
 
 
 def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
@@ -360,7 +359,7 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     assert saved.config.model.licence == "mit"
     assert "licence mit" in result.test.metrics["report"]["facts"]["Started from"]
     again = read_weights(result.checkpoint)
-    assert (again.normalize[0], again.mean, again.std) == ("given", (0.53,) * 3, (0.26,) * 3)
+    assert (again.normalize, again.mean, again.std) == ("given", (0.53,) * 3, (0.26,) * 3)
     assert (again.interpolation, again.licence, again.kind) == ("bicubic", "mit", "vitmed")
 
 

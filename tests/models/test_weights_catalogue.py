@@ -167,13 +167,13 @@ def test_what_the_catalogue_knows_travels_with_the_weights(file: Path) -> None:
     weights = read_weights(file, entry)
     assert (weights.mean, weights.std) == (HALF, (0.1, 0.2, 0.3))
     assert (weights.interpolation, weights.licence) == ("bilinear", "CC-BY-NC-4.0")
-    assert weights.normalize == ("given", "the catalogue") and weights.kind == SUPERVISED
+    assert weights.normalize == "given" and weights.kind == SUPERVISED
 
 
 def test_a_mean_of_its_own_is_kept(file: Path) -> None:
     weights = read_weights(file, CATALOGUE["rad_dino"])
     assert weights.mean == (0.5307, 0.5307, 0.5307) and weights.std == (0.2583, 0.2583, 0.2583)
-    assert weights.normalize == ("given", "the catalogue")
+    assert weights.normalize == "given"
 
 
 def test_what_a_hub_file_beside_the_weights_knows_travels_too(file: Path) -> None:
@@ -184,15 +184,15 @@ def test_what_a_hub_file_beside_the_weights_knows_travels_too(file: Path) -> Non
                       '"interpolation": "bicubic", "license": "apache-2.0"}}')  # fmt: skip
     weights = read_weights(file)
     assert (weights.mean, weights.std, weights.interpolation) == (HALF, HALF, "bicubic")
-    assert weights.licence == "apache-2.0" and weights.normalize == ("half", "config.json")
+    assert weights.licence == "apache-2.0" and weights.normalize == "half"
     beside = file.with_name("preprocessor_config.json")
     beside.write_text('{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "resample": 2}')
     weights = read_weights(file)
     assert weights.mean == (0.485, 0.456, 0.406) and weights.interpolation == "bilinear" and weights.licence is None
-    assert weights.normalize == ("imagenet", "preprocessor_config.json")
+    assert weights.normalize == "imagenet"
     for broken in ("{", "[]", '{"image_mean": "x"}', "null"):
         beside.write_text(broken)
-        assert read_weights(file).normalize == ("half", "config.json")
+        assert read_weights(file).normalize == "half"
 
 
 def test_a_run_config_holds_the_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import BASELINES, write_report
+from vitmed.training.baselines import fit_colours
 from vitmed.training.prepare import with_window
-from vitmed.training.run_baselines import fit_colours
 from vitmed.training.training_run import check_images, images_of, splits_csv
 
 

@@ -30,12 +30,12 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import training_curves
+from vitmed.training.baselines import Baselines
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.loop import finished
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
-from vitmed.training.run_baselines import Baselines
 from vitmed.training.training_run import Run, TrainingRun
 
 # Settings allowed beside --resume: the length of the training, and those that change no result.

@@ -66,7 +66,7 @@ class Weights:
         layout: a key of `weight_layouts.LAYOUTS`, or "vitmed".
         state: name -> tensor, float32; `pos_embed` is (1, 1 + L, D), class token first.
         model: the fields of `ModelConfig` that the tensors decide.
-        normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`, and its source.
+        normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`.
         unused: names in the file that no plain ViT has.
         mean, std: per channel, for values in 0..1, as the publisher states them; None if unknown.
         interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
@@ -79,7 +79,7 @@ class Weights:
     layout: str
     state: State
     model: dict[str, Any]
-    normalize: tuple[str, str]
+    normalize: str
     unused: tuple[str, ...]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -141,28 +141,26 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         return _vitmed_weights(found, path)
     state, left_out = _unwrap(found, path)
     _refuse_others(state, path)
-    found_layout = next(((name, new) for name, convert in LAYOUTS.items() if (new := convert(state)) is not None), None)
-    if found_layout is None:
+    converted = ((name, new) for name, convert in LAYOUTS.items() if (new := convert(state)) is not None)
+    layout, state = next(converted, ("", state))
+    if not layout:
         names = ", ".join(sorted(state)[:5])
         raise CheckpointError(
             f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ...",
             f"use weights with the names of {', '.join(LAYOUTS)}",
         )
-    layout, state = found_layout
-    converted = {name: value.float() for name, value in state.items()}
-    plain = {name: value for name, value in converted.items() if PLAIN.fullmatch(name)}
+    plain = {name: value.float() for name, value in state.items() if PLAIN.fullmatch(name)}
     broken = next((name for name, value in plain.items() if not bool(value.isfinite().all())), None)
     if broken is not None:
         raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
-    unused = (*left_out, *(name for name in converted if name not in plain))
+    unused = (*left_out, *(name for name in state if name not in plain))
     _refuse_incomplete(plain, unused, path)
     _join_positions(plain, path)
-    if entry is None:
-        about, source = _from_hub_files(path)
-    else:
+    about = _from_hub_files(path)
+    if entry is not None:
         about = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}
-        about, source = about | {"stated_kind": entry.kind}, "the catalogue"
-    normalize = _normalisation(about.get("mean"), about.get("std"), source, layout)
+        about["stated_kind"] = entry.kind
+    normalize = _normalisation(about.get("mean"), about.get("std"), layout)
     return Weights(path, layout, plain, _describe(plain, layout), normalize, unused, **about)
 
 
@@ -216,16 +214,16 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     own = model.state_dict()
     state, resized = dict(weights.state), []
     kernel = "patch_embed.stem.0.weight" if "patch_embed.stem.0.weight" in own else "patch_embed.proj.weight"
-    if kernel in own and kernel in state and state[kernel].shape != own[kernel].shape:
+    if kernel in state and state[kernel].shape != own[kernel].shape:
         if kernel == "patch_embed.proj.weight":
             state[kernel] = resample_patches(state[kernel], own[kernel].shape[-1])
-        how = preprocessing or Preprocessing(0, 3, "pad", weights.normalize[0], weights.mean, weights.std)
+        how = preprocessing or Preprocessing(0, 3, "pad", weights.normalize, weights.mean, weights.std)
         old, new = (how.constants(part[kernel].shape[1]) for part in (state, own))
         state[kernel], shift = fold_channels(state[kernel], own[kernel].shape[1], old, new)
         if kernel == "patch_embed.proj.weight":  # the first convolution of a stem has no bias to correct
             state["patch_embed.proj.bias"] = state["patch_embed.proj.bias"] + shift
         resized.append(kernel)
-    if "pos_embed" in own and "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
+    if "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
         state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
         resized.append("pos_embed")
     if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
@@ -261,7 +259,7 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         licence, data = config["model"].get("licence"), config["data"]
         mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
-        normalize, interpolation = (str(data["normalize"]), "the checkpoint"), data.get("interpolation")
+        normalize, interpolation = str(data["normalize"]), data.get("interpolation")
         if encoder:
             seen = checkpoint["seen"]
         else:
@@ -278,8 +276,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
 ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "drop_path", "weights", "licence"}
 
 
-def _from_hub_files(path: Path) -> tuple[dict[str, Any], str]:
-    """Mean, std, interpolation and licence from a model hub's file in the same folder, and the name of that file."""
+def _from_hub_files(path: Path) -> dict[str, Any]:
+    """Mean, std, interpolation and licence from a model hub's file in the same folder, if there is one."""
     for name, section, mean, std, resized in (
         ("preprocessor_config.json", None, "image_mean", "image_std", "resample"),  # transformers
         ("config.json", "pretrained_cfg", "mean", "std", "interpolation"),  # timm
@@ -293,23 +291,21 @@ def _from_hub_files(path: Path) -> tuple[dict[str, Any], str]:
                 "std": tuple(float(value) for value in found[std]) if found.get(std) else None,
                 "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
                 "licence": licence if isinstance(licence, str) else None,
-            }, name
+            }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # absent, or not of the hub
-    return {}, ""
+    return {}
 
 
-def _normalisation(
-    mean: Sequence[float] | None, std: Sequence[float] | None, source: str, layout: str
-) -> tuple[str, str]:
-    """How images are normalised, and the source: what the publisher states, else the custom for the layout."""
+def _normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, layout: str) -> str:
+    """How images are normalised: what the publisher states, else the custom for the layout."""
     if mean:
         for how, (usual_mean, usual_std) in CONSTANTS.items():
             if np.allclose(mean, usual_mean, atol=1e-3) and (not std or np.allclose(std, usual_std, atol=1e-3)):
-                return how, source
+                return how
         if std:
-            return "given", source
-    return ("half" if layout == "Google npz" else "imagenet"), "the custom for such files; this one does not state it"
+            return "given"
+    return "half" if layout == "Google npz" else "imagenet"
 
 
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -344,21 +340,19 @@ def _refuse_others(state: State, path: Path) -> None:
     for pattern, what in OTHERS:
         name = next((name for name in state if re.fullmatch(pattern, name)), None)
         if name is not None:
-            raise CheckpointError(f"{path}: not a plain ViT: {name} belongs to {what}", PLAIN_ONLY)
+            raise not_plain(path, f"{name} belongs to {what}")
     integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
     if integers is not None:
         raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
     kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
     if len(kernels) > 8:
-        raise CheckpointError(
-            f"{path}: not a plain ViT: {len(kernels)} convolutions, such as {kernels[0]}: a CNN", PLAIN_ONLY
-        )
+        raise not_plain(path, f"{len(kernels)} convolutions, such as {kernels[0]}: a CNN")
 
 
 def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
     strange = next((name for name in unused if name.startswith("blocks.")), None)
     if strange is not None:
-        raise CheckpointError(f"{path}: not a plain ViT: its blocks hold {strange}", PLAIN_ONLY)
+        raise not_plain(path, f"its blocks hold {strange}")
     for name, what in (
         ("cls_token", "no class token (SigLIP and other gap models)"),
         ("pos_embed", "no learned positions (DINOv3 and other rotary models)"),
@@ -366,9 +360,13 @@ def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
         ("blocks.0.mlp.fc1.weight", "no blocks"),
     ):
         if name not in state:
-            raise CheckpointError(f"{path}: not a plain ViT: it has {what}", PLAIN_ONLY)
+            raise not_plain(path, f"it has {what}")
     if state["blocks.0.mlp.fc1.weight"].shape[0] != state["blocks.0.mlp.fc2.weight"].shape[1]:
-        raise CheckpointError(f"{path}: not a plain ViT: a SwiGLU MLP", PLAIN_ONLY)
+        raise not_plain(path, "a SwiGLU MLP")
+
+
+def not_plain(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path}: not a plain ViT: {what}", "use the weights of a plain ViT")
 
 
 def _join_positions(state: State, path: Path) -> None:
@@ -387,7 +385,6 @@ def _join_positions(state: State, path: Path) -> None:
         state["pos_embed"] = torch.cat([positions[:, :1], positions[:, before:]], dim=1)
 
 
-PLAIN_ONLY = "use the weights of a plain ViT"
 HEADS = {1152: 16, 1280: 16, 1408: 16}  # published widths with heads that are not 64 wide
 
 

@@ -8,8 +8,7 @@ prepare            weights, splits and plan before the first batch
 plan_rules         the rules of the plan, and their sources
 fit_policy         choosing the decision policy on validation
 checkpoint         best.pt and last.pt
-baselines          models that need no training
-run_baselines      the baselines of a run
+baselines          models that need no training, and those of a run
 pretraining        the loop of the masked autoencoder
 lr_range           the learning-rate range test
 """

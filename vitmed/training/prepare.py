@@ -102,17 +102,17 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
     """The configuration completed by the weights: network, normalisation, interpolation and licence."""
-    data, model = config.data, config_for_weights(config.model, weights)
-    if not data.model_fields_set & {"normalize", "mean", "std"}:
-        update: dict[str, Any] = {"normalize": weights.normalize[0]}
-        if weights.normalize[0] == "given":
-            update |= {"mean": list(weights.mean or ()), "std": list(weights.std or ())}
-        data = data.model_copy(update=update)
-    if weights.interpolation is not None and "interpolation" not in data.model_fields_set:
-        data = data.model_copy(update={"interpolation": weights.interpolation})
+    model, given = config_for_weights(config.model, weights), config.data.model_fields_set
+    values: dict[str, Any] = {}
+    if not given & {"normalize", "mean", "std"}:
+        values["data.normalize"] = weights.normalize
+        if weights.normalize == "given":
+            values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
+    if weights.interpolation is not None and "interpolation" not in given:
+        values["data.interpolation"] = weights.interpolation
     if weights.licence is not None:
-        model = model.model_copy(update={"licence": weights.licence})
-    return config.model_copy(update={"model": model, "data": data})
+        values["model.licence"] = weights.licence
+    return with_values(config.model_copy(update={"model": model}), values)
 
 
 def check_weights(config: Config) -> None:

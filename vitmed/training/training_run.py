@@ -39,7 +39,6 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
-from vitmed.training.baselines import LinearHead
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import (
@@ -194,7 +193,8 @@ class TrainingRun(Run[Config]):
 
     def _trainable(self) -> str:
         train, parameters = self.config.train, list(self.model.parameters())
-        learning, total = (sum(p.numel() for p in parameters if p.requires_grad or every) / 1e6 for every in (0, 1))
+        total = sum(p.numel() for p in parameters) / 1e6
+        learning = sum(p.numel() for p in parameters if p.requires_grad) / 1e6
         if train.freeze:
             return f"a logistic regression on the features of the frozen network ({total:.2f} M parameters)"
         if train.lora is None and train.freeze_blocks is None:
@@ -269,26 +269,17 @@ class TrainingRun(Run[Config]):
         if state.epoch < self.config.train.epochs and finished(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
 
-    def save_head(self, path: Path, head: LinearHead) -> None:
-        """Save the current network with this head as a checkpoint."""
-        record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-        self._write(path, merged(self.model) | head.state(), record)
-
-    def set_head(self, head: LinearHead) -> None:
-        """Start training, and the moving average, from this head."""
-        for network in (self.model, self.state.evaluated_model):
-            network.load_state_dict(head.state(), strict=False)
-
     def save_last(self) -> None:
         self._save(self.folder.last, training=True)
 
     def _save(self, path: Path, training: bool) -> None:
         record = self.state.history[-1] if self.state.history else {}
-        self._write(path, merged(self.state.evaluated_model), record, self.state.state_dict() if training else None)
+        self.save(path, merged(self.state.evaluated_model), record, self.state.state_dict() if training else None)
 
-    def _write(
+    def save(
         self, path: Path, weights: dict[str, torch.Tensor], record: Record, training: dict[str, Any] | None = None
     ) -> None:
+        """Save a checkpoint of these weights."""
         save_checkpoint(
             path, config=self.config, splits=self.splits, hashes=self.hashes, weights=weights, record=record,
             training=training, seen=self.seen,
