@@ -33,13 +33,7 @@ from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pret
 from vitmed.training.loop import LossOf, Record, finished
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
-from vitmed.training.pretraining import (
-    build_mae,
-    masked_loss,
-    new_pretraining,
-    reconstructions,
-    validate_pretraining,
-)
+from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
 from vitmed.training.training_run import Run
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
@@ -194,10 +188,6 @@ class PretrainingRun(Run[PretrainConfig]):
             f"from {self.model.visible} of {self.model.patches} patches"
         )
         ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.state = new_pretraining(self.model, self.config, self.device, self.precision)
 
     def loss_of(self) -> LossOf:
         return masked_loss(self.model, self.images["train"], self.device, self.precision)

@@ -130,28 +130,40 @@ _DINOV2 = "DINOv2 (arXiv 2304.07193), LVD-142M; " + _AGREED
 _DINOV2_REG = "DINOv2 with 4 registers (arXiv 2309.16588), LVD-142M; " + _AGREED
 _TORCHVISION = "torchvision IMAGENET1K_V1; licence of the library, none is stated for the file; " + _IN_NAME
 
+
+def _augreg(file: str, size: int, model: str, note: str = _AUGREG) -> Entry:
+    return Entry(_GOOGLE + file, size, model, SUPERVISED, note, mean=HALF, std=HALF, layout="Google npz")
+
+
+def _torchvision(file: str, size: int, model: str, sha256: str) -> Entry:
+    return Entry(_TORCH + file, size, model, SUPERVISED, _TORCHVISION, sha256, "BSD-3-Clause",
+                 interpolation="bilinear", layout="torchvision")  # fmt: skip
+
+
+def _dino(file: str, size: int, model: str, sha256: str | None = None) -> Entry:
+    url = f"{_META}dino/dino_{file}_pretrain/dino_{file}_pretrain.pth"
+    return Entry(url, size, model, DISTILLED, _DINO + (_AGREED if sha256 else _NO_HASH), sha256)
+
+
+def _dinov2(file: str, size: int, model: str, sha256: str) -> Entry:
+    url = f"{_META}dinov2/dinov2_{file.removesuffix('_reg4')}/dinov2_{file}_pretrain.pth"
+    note = _DINOV2_REG if file.endswith("_reg4") else _DINOV2
+    return Entry(url, size, model, DISTILLED, note, sha256, image_size=518)
+
+
 CATALOGUE: dict[str, Entry] = {
-    "vit_tiny_augreg_in21k": Entry(
-        _GOOGLE + _TI + ".npz", 39_000_000, "ViT-Ti/16", SUPERVISED, _AUGREG, None,
-        mean=HALF, std=HALF, layout="Google npz"),
-    "vit_small_augreg_in21k": Entry(
-        _GOOGLE + _S + ".npz", 120_300_000, "ViT-S/16", SUPERVISED, _AUGREG, None,
-        mean=HALF, std=HALF, layout="Google npz"),
-    "vit_base_augreg_in21k": Entry(
-        _GOOGLE + _B + ".npz", 410_400_000, "ViT-B/16", SUPERVISED, _AUGREG, None,
-        mean=HALF, std=HALF, layout="Google npz"),
-    "vit_tiny_augreg_in21k_ft_in1k": Entry(
-        _GOOGLE + _TI + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 22_900_000, "ViT-Ti/16", SUPERVISED,
-        _AUGREG_1K, None, mean=HALF, std=HALF, layout="Google npz"),
-    "vit_small_augreg_in21k_ft_in1k": Entry(
-        _GOOGLE + _S + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 88_200_000, "ViT-S/16", SUPERVISED,
-        _AUGREG_1K, None, mean=HALF, std=HALF, layout="Google npz"),
-    "vit_base_augreg_in21k_ft_in1k": Entry(
-        _GOOGLE + _B + "--imagenet2012-steps_20k-lr_0.01-res_224.npz", 346_300_000, "ViT-B/16", SUPERVISED,
-        _AUGREG_1K, None, mean=HALF, std=HALF, layout="Google npz"),
+    "vit_tiny_augreg_in21k": _augreg(_TI + ".npz", 39_000_000, "ViT-Ti/16"),
+    "vit_small_augreg_in21k": _augreg(_S + ".npz", 120_300_000, "ViT-S/16"),
+    "vit_base_augreg_in21k": _augreg(_B + ".npz", 410_400_000, "ViT-B/16"),
+    "vit_tiny_augreg_in21k_ft_in1k": _augreg(
+        _TI + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 22_900_000, "ViT-Ti/16", _AUGREG_1K),
+    "vit_small_augreg_in21k_ft_in1k": _augreg(
+        _S + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 88_200_000, "ViT-S/16", _AUGREG_1K),
+    "vit_base_augreg_in21k_ft_in1k": _augreg(
+        _B + "--imagenet2012-steps_20k-lr_0.01-res_224.npz", 346_300_000, "ViT-B/16", _AUGREG_1K),
     "vit_base_augreg2_in21k_ft_in1k": Entry(
         _HUB + "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k/resolve/main/model.safetensors", 346_300_000,
-        "ViT-B/16", SUPERVISED, "AugReg, ImageNet-21k, then ImageNet-1k by timm; " + _AT_HUB, None,
+        "ViT-B/16", SUPERVISED, "AugReg, ImageNet-21k, then ImageNet-1k by timm; " + _AT_HUB,
         mean=HALF, std=HALF, hub="timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
     "deit_tiny_patch16_224": Entry(
         _META + "deit/deit_tiny_patch16_224-a1311bcf.pth", 22_900_000, "ViT-Ti/16", SUPERVISED, _DEIT, "a1311bcf"),
@@ -159,51 +171,32 @@ CATALOGUE: dict[str, Entry] = {
         _META + "deit/deit_small_patch16_224-cd65a155.pth", 88_200_000, "ViT-S/16", SUPERVISED, _DEIT, "cd65a155"),
     "deit_base_patch16_224": Entry(
         _META + "deit/deit_base_patch16_224-b5f2ef4d.pth", 346_300_000, "ViT-B/16", SUPERVISED, _DEIT, "b5f2ef4d"),
-    "torchvision_vit_b_16": Entry(
-        _TORCH + "vit_b_16-c867db91.pth", 346_329_000, "ViT-B/16", SUPERVISED, _TORCHVISION, "c867db91",
-        licence="BSD-3-Clause", interpolation="bilinear", layout="torchvision"),
-    "torchvision_vit_b_32": Entry(
-        _TORCH + "vit_b_32-d86f8d99.pth", 352_955_000, "ViT-B/32", SUPERVISED, _TORCHVISION, "d86f8d99",
-        licence="BSD-3-Clause", interpolation="bilinear", layout="torchvision"),
-    "torchvision_vit_l_16": Entry(
-        _TORCH + "vit_l_16-852ce7e3.pth", 1_217_421_000, "ViT-L/16", SUPERVISED, _TORCHVISION, "852ce7e3",
-        licence="BSD-3-Clause", interpolation="bilinear", layout="torchvision"),
+    "torchvision_vit_b_16": _torchvision("vit_b_16-c867db91.pth", 346_329_000, "ViT-B/16", "c867db91"),
+    "torchvision_vit_b_32": _torchvision("vit_b_32-d86f8d99.pth", 352_955_000, "ViT-B/32", "d86f8d99"),
+    "torchvision_vit_l_16": _torchvision("vit_l_16-852ce7e3.pth", 1_217_421_000, "ViT-L/16", "852ce7e3"),
     "mae_vit_base": Entry(
         _META + "mae/pretrain/mae_pretrain_vit_base.pth", 343_249_461, "ViT-B/16", MASKED, _MAE + _AGREED,
         "aec5f0b68e5f3193a00b07bc65a37440db549c15b36b8bea242606cc40c4bc5d", licence="CC-BY-NC-4.0"),
     "mae_vit_large": Entry(
         _META + "mae/pretrain/mae_pretrain_vit_large.pth", 1_213_200_000, "ViT-L/16", MASKED, _MAE + _NO_HASH,
         None, licence="CC-BY-NC-4.0"),
-    "dino_vits16": Entry(
-        _META + "dino/dino_deitsmall16_pretrain/dino_deitsmall16_pretrain.pth", 86_700_000, "ViT-S/16", DISTILLED,
-        _DINO + _NO_HASH),
-    "dino_vits8": Entry(
-        _META + "dino/dino_deitsmall8_pretrain/dino_deitsmall8_pretrain.pth", 86_700_000, "ViT-S/8", DISTILLED,
-        _DINO + _NO_HASH),
-    "dino_vitb16": Entry(
-        _META + "dino/dino_vitbase16_pretrain/dino_vitbase16_pretrain.pth", 343_242_485, "ViT-B/16", DISTILLED,
-        _DINO + _AGREED, "bf34ad0f424b9029b593e8dc3ed553bf26e88bcba0d32bf3e62a6209cb64c85e"),
-    "dino_vitb8": Entry(
-        _META + "dino/dino_vitbase8_pretrain/dino_vitbase8_pretrain.pth", 343_200_000, "ViT-B/8", DISTILLED,
-        _DINO + _NO_HASH),
-    "dinov2_vits14": Entry(
-        _META + "dinov2/dinov2_vits14/dinov2_vits14_pretrain.pth", 88_283_115, "ViT-S/14", DISTILLED, _DINOV2,
-        "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9", image_size=518),
-    "dinov2_vitb14": Entry(
-        _META + "dinov2/dinov2_vitb14/dinov2_vitb14_pretrain.pth", 346_378_731, "ViT-B/14", DISTILLED, _DINOV2,
-        "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73", image_size=518),
-    "dinov2_vitl14": Entry(
-        _META + "dinov2/dinov2_vitl14/dinov2_vitl14_pretrain.pth", 1_217_586_395, "ViT-L/14", DISTILLED, _DINOV2,
-        "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428", image_size=518),
-    "dinov2_vits14_reg4": Entry(
-        _META + "dinov2/dinov2_vits14/dinov2_vits14_reg4_pretrain.pth", 88_300_000, "ViT-S/14", DISTILLED,
-        _DINOV2_REG, "f433177089a681826f849f194ece3bb48f4d63fb38d32fc837e3dc7a4e5641fb", image_size=518),
-    "dinov2_vitb14_reg4": Entry(
-        _META + "dinov2/dinov2_vitb14/dinov2_vitb14_reg4_pretrain.pth", 346_400_000, "ViT-B/14", DISTILLED,
-        _DINOV2_REG, "73182a088cf94833c94b1666d1c99e02fe87e2007bff57b564fb6206e25dba71", image_size=518),
-    "dinov2_vitl14_reg4": Entry(
-        _META + "dinov2/dinov2_vitl14/dinov2_vitl14_reg4_pretrain.pth", 1_217_600_000, "ViT-L/14", DISTILLED,
-        _DINOV2_REG, "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51", image_size=518),
+    "dino_vits16": _dino("deitsmall16", 86_700_000, "ViT-S/16"),
+    "dino_vits8": _dino("deitsmall8", 86_700_000, "ViT-S/8"),
+    "dino_vitb16": _dino(
+        "vitbase16", 343_242_485, "ViT-B/16", "bf34ad0f424b9029b593e8dc3ed553bf26e88bcba0d32bf3e62a6209cb64c85e"),
+    "dino_vitb8": _dino("vitbase8", 343_200_000, "ViT-B/8"),
+    "dinov2_vits14": _dinov2(
+        "vits14", 88_283_115, "ViT-S/14", "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9"),
+    "dinov2_vitb14": _dinov2(
+        "vitb14", 346_378_731, "ViT-B/14", "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73"),
+    "dinov2_vitl14": _dinov2(
+        "vitl14", 1_217_586_395, "ViT-L/14", "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428"),
+    "dinov2_vits14_reg4": _dinov2(
+        "vits14_reg4", 88_300_000, "ViT-S/14", "f433177089a681826f849f194ece3bb48f4d63fb38d32fc837e3dc7a4e5641fb"),
+    "dinov2_vitb14_reg4": _dinov2(
+        "vitb14_reg4", 346_400_000, "ViT-B/14", "73182a088cf94833c94b1666d1c99e02fe87e2007bff57b564fb6206e25dba71"),
+    "dinov2_vitl14_reg4": _dinov2(
+        "vitl14_reg4", 1_217_600_000, "ViT-L/14", "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51"),
     "phikon": Entry(
         _HUB + "owkin/phikon/resolve/main/pytorch_model.bin", 343_200_000, "ViT-B/16", DISTILLED,
         "iBOT, 40 million histology tiles of TCGA; " + _AT_HUB, None,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, TrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
@@ -101,12 +101,16 @@ class Step:
     wait_share: float
 
 
-def new_state(model: ViT, config: Config, batches: int, device: torch.device, precision: Precision) -> TrainState:
-    """A state before the first step; `model` lies on `device`."""
-    train = config.train
-    steps = train.epochs * steps_per_epoch(batches, train.accumulate)
-    ema = averaged(model, train.ema_decay or ema_decay(steps)) if train.ema else None
-    optimiser = adamw(model, train.lr, train.weight_decay, train.layer_decay)
+def new_state(
+    model: nn.Module, config: Config | PretrainConfig, batches: int, device: torch.device, precision: Precision
+) -> TrainState:
+    """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
+    train, ema, layer_decay, betas = config.train, None, 1.0, (0.9, 0.95)  # of pretraining, as in the MAE paper
+    if isinstance(train, TrainConfig):
+        steps = train.epochs * steps_per_epoch(batches, train.accumulate)
+        ema = averaged(model, train.ema_decay or ema_decay(steps)) if train.ema else None
+        layer_decay, betas = train.layer_decay, (0.9, 0.999)
+    optimiser = adamw(model, train.lr, train.weight_decay, layer_decay, betas)
     return TrainState(model, optimiser, torch.amp.GradScaler(device.type, enabled=precision.name == "fp16"), ema)
 
 

@@ -20,9 +20,6 @@ from vitmed.models.inference import check_readable
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT
 from vitmed.training.loop import LossOf, Record, TrainState, common_record
-from vitmed.training.optimiser import adamw
-
-BETAS = (0.9, 0.95)  # AdamW, as in the paper
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
@@ -33,12 +30,6 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
         width, heads = mae.decoder_width, max(1, mae.decoder_width // 32)
     heads = mae.decoder_heads or heads
     return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
-
-
-def new_pretraining(model: MAE, config: PretrainConfig, device: torch.device, precision: Precision) -> TrainState:
-    """A state before the first step; `model` lies on `device`."""
-    optimiser = adamw(model, config.train.lr, config.train.weight_decay, layer_decay=1.0, betas=BETAS)
-    return TrainState(model, optimiser, torch.amp.GradScaler(device.type, enabled=precision.name == "fp16"), None)
 
 
 def masked_loss(model: MAE, images: Images, device: torch.device, precision: Precision) -> LossOf:

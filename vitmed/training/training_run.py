@@ -45,7 +45,6 @@ from vitmed.training.loop import (
     LossOf,
     Record,
     Step,
-    TrainState,
     classification_loss,
     finished,
     fit,
@@ -60,7 +59,6 @@ class Run(Generic[AnyConfig]):
     command: str
     model: nn.Module
     folder: RunFolder
-    state: TrainState
 
     def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui):
         self.config: AnyConfig = config
@@ -70,7 +68,7 @@ class Run(Generic[AnyConfig]):
         self.hashes: dict[str, list[str]] = {}
 
     def prepare(self) -> None:
-        """Make the data loader and a new state; subclasses add the state."""
+        """Make the data loader and a new state."""
         train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
         augmenter = Augmenter(augment.policy, model.image_size, model.channels, augment.flips)
         self.dataset = TrainImages(images, augmenter, train.seed)
@@ -78,6 +76,7 @@ class Run(Generic[AnyConfig]):
         self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced)
         workers = pick_workers(train.workers, augment.policy != "none", images.in_memory, self.device)
         self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
+        self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
 
     def begin(self, folder: RunFolder) -> None:
         """Write everything known before the first batch, and make a new state."""
@@ -226,10 +225,6 @@ class TrainingRun(Run[Config]):
         if self.splits.root != checkpoint.splits.root:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, self.splits.root)
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
 
     def loss_of(self) -> LossOf:
         classes = len(self.splits.classes)
