@@ -124,8 +124,7 @@ def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
 def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     """Read a weight file of any layout in `LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
 
-    Args:
-        entry: of the catalogue; without one, vitmed reads the files of a model hub in the same folder.
+    Without an entry of the catalogue, vitmed reads the files of a model hub in the same folder.
 
     Raises:
         CheckpointError: missing, damaged, with code in it, or not a plain ViT (names what it is).

@@ -234,8 +234,7 @@ class ViT(nn.Module):
     def freeze(self, blocks: int) -> None:
         """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
 
-        Raises:
-            UsageError: there are fewer blocks.
+        Raises UsageError if there are fewer blocks.
         """
         if blocks > len(self.blocks):
             raise UsageError(f"cannot freeze {blocks} blocks: the network has {len(self.blocks)}", "freeze fewer")

@@ -61,11 +61,7 @@ class LinearHead:
 
 
 def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
-    """(S, D) float32: the input of the network's head for every image, without augmentation.
-
-    Raises:
-        DataError: an image can no longer be read.
-    """
+    """(S, D) float32: the input of the network's head for every image. Raises DataError for an unreadable image."""
     features = predict_all(model, images, device, progress=progress, forward=model.features)
     check_finite(features, "the pretrained network")
     return features

@@ -109,21 +109,33 @@ def save_checkpoint(
     seen: Sequence[str] = (),
 ) -> None:
     """Write a checkpoint. Paths are stored relative to its folder."""
-    content = {
-        **_header(FORMAT, config, path),
-        "classes": list(splits.classes),
-        "preprocessing": Preprocessing.of(config).to_dict(),
-        "data": {**_membership(splits, hashes, path), "seen": list(seen)},
-        "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
-        "record": record,
-        "training": training,
+    _save(
+        path, FORMAT, config, classes=list(splits.classes), preprocessing=Preprocessing.of(config).to_dict(),
+        data={**_membership(splits, hashes, path), "seen": list(seen)}, weights=_on_cpu(weights), record=record,
+        training=training,
+    )  # fmt: skip
+
+
+def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
+    """Write a file of ours: what all have in common, and its content."""
+    import vitmed
+
+    head = {
+        "format": format,
+        "version": VERSION,
+        "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
+        "config": store_paths(config, path.parent).model_dump(),
     }
-    _save(content, path)
+    _write(path, head | content)
 
 
-def _save(content: dict[str, Any], path: Path) -> None:
+def _write(path: Path, content: dict[str, Any]) -> None:
     with whole_file(path) as stream:
         torch.save(content, stream)
+
+
+def _on_cpu(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu() for name, tensor in weights.items()}
 
 
 def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
@@ -142,7 +154,7 @@ def add_policy(path: Path, policy: DecisionPolicy) -> None:
     if score is not None:
         arrays = {"means": score.means, "precision": score.precision}
         content["policy"]["ood_score"] |= {name: torch.from_numpy(array) for name, array in arrays.items()}
-    _save(content, path)
+    _write(path, content)
 
 
 def set_data_root(path: Path, root: Path) -> None:
@@ -150,7 +162,7 @@ def set_data_root(path: Path, root: Path) -> None:
     content = safe_load(path)
     if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
         content["data"]["root"] = content["config"]["data"]["root"] = store_path(root, path.parent)
-        _save(content, path)
+        _write(path, content)
 
 
 def _arrays(value: Any) -> Any:
@@ -161,25 +173,16 @@ def _arrays(value: Any) -> Any:
 
 
 def save_encoder(
-    path: Path,
-    *,
-    config: PretrainConfig,
-    hashes: dict[str, list[str]],
-    weights: dict[str, torch.Tensor],
+    path: Path, *, config: PretrainConfig, hashes: dict[str, list[str]], weights: dict[str, torch.Tensor],
     record: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Write the pretrained encoder as a weight file for `pretrained.read_weights`.
 
     It also holds the sha256 of every image that pretraining used, so a later training notices a test image among them.
     """
-    content = {
-        **_header(ENCODER, config, path),
-        "preprocessing": Preprocessing.of(config).to_dict(),
-        "seen": [digest for name in hashes for digest in hashes[name]],
-        "weights": {name: tensor.detach().cpu() for name, tensor in weights.items()},
-        "record": record,
-    }
-    _save(content, path)
+    seen = [digest for name in hashes for digest in hashes[name]]
+    how = Preprocessing.of(config).to_dict()
+    _save(path, ENCODER, config, preprocessing=how, seen=seen, weights=_on_cpu(weights), record=record)
 
 
 @dataclass(frozen=True)
@@ -196,13 +199,8 @@ def save_pretraining(
     path: Path, *, config: PretrainConfig, splits: Splits, hashes: dict[str, list[str]], training: dict[str, Any]
 ) -> None:
     """Write the state of a pretraining run. Paths are stored relative to its folder."""
-    content = {
-        **_header(PRETRAINING, config, path),
-        "classes": list(splits.classes),
-        "data": _membership(splits, hashes, path),
-        "training": training,
-    }
-    _save(content, path)
+    classes, data = list(splits.classes), _membership(splits, hashes, path)
+    _save(path, PRETRAINING, config, classes=classes, data=data, training=training)
 
 
 def load_pretraining(path: Path) -> PretrainingState:
@@ -231,18 +229,6 @@ def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
         for section, fields in content["config"].items()
     }
     return build_config(tree, kind)
-
-
-def _header(format: str, config: AnyConfig, path: Path) -> dict[str, Any]:
-    """The first entries of all our files."""
-    import vitmed
-
-    return {
-        "format": format,
-        "version": VERSION,
-        "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
-        "config": store_paths(config, path.parent).model_dump(),
-    }
 
 
 def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:

@@ -28,12 +28,7 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device, ui: Ui) -> None:
-    """Choose the decision policy on validation and write it into best.pt.
-
-    Args:
-        best: the checkpoint.
-        images: the splits of the run; train and val are read.
-    """
+    """Choose the decision policy on validation and write it into best.pt; reads the images of train and val."""
     saved = load_checkpoint(best)
     model = saved.model().to(device)
     classes = saved.classes
@@ -69,8 +64,7 @@ def _describe(policy: DecisionPolicy) -> str:
 def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | None:
     """The policy of a checkpoint, or one newly chosen on the validation of its run if the configuration differs.
 
-    Raises:
-        UsageError: the predictions of this checkpoint for validation are missing.
+    Raises UsageError if the predictions of this checkpoint for validation are missing.
     """
     asked_point(config, len(saved.classes))
     if asked_of(config) == asked_of(saved.config.evaluate):

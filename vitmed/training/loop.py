@@ -172,8 +172,7 @@ def validate(
 ) -> Record:
     """The record of the epoch that has just ended, from the predictions for `val`; `batches` of the epoch.
 
-    Raises:
-        DataError: a file can no longer be read. VitmedError: a logit is NaN or infinite.
+    Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
     """
     device = next(state.model.parameters()).device
     logits = predict_all(state.evaluated_model, val, device, precision)
@@ -277,10 +276,8 @@ def mixer(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tens
 def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
-    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others.
-
-    Raises:
-        VitmedError: a logit is NaN or infinite.
+    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others. Raises
+    VitmedError if a logit is NaN or infinite.
     """
     if not np.isfinite(predictions.logits).all():
         raise VitmedError(

@@ -182,8 +182,7 @@ def _wait_for(device: torch.device) -> None:
 def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
     """The configuration with `data.window` resolved from training images; reports what was found.
 
-    Raises:
-        UsageError: a package that reads these files is not installed.
+    Raises UsageError if a package that reads these files is not installed.
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
     with ui.bar("looking at training images") as advance:
