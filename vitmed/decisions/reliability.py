@@ -308,10 +308,10 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
     else:
         return None
     low, high = None, None
-    if boot.size >= 2 and boot.resamples:
+    if boot.units.count >= 2 and boot.resamples:
         scores = boot.per_unit(x * (events - p)[:, None])  # (G, F)
         bread = np.linalg.inv(curvature)
-        variance = bread @ (scores.T @ scores) @ bread * boot.size / (boot.size - 1)
+        variance = bread @ (scores.T @ scores) @ bread * boot.units.count / (boot.units.count - 1)
         half = Z * float(np.sqrt(max(variance[0, 0], 0)))
         low, high = float(weights[0]) - half, float(weights[0]) + half
     return Estimate(value=float(weights[0]), low=low, high=high, method="sandwich")

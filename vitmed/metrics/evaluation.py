@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import Area, area_interval, area_spread, class_areas, spread
+from vitmed.metrics.bootstrap import ALIKE, bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import (
     ClassNumbers,
     ClassSampleSizes,
@@ -25,49 +25,46 @@ from vitmed.metrics.estimates import (
     sample_size,
 )
 from vitmed.metrics.intervals import (
+    LEVEL,
     NONE,
+    Area,
     Share,
     Units,
+    area_interval,
+    area_spread,
+    class_areas,
     correlation,
     logit_interval,
     quantile,
     satterthwaite,
     share,
     share_mean,
+    spread,
     wilson,
     within,
 )
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.notes import notes, undefined, without_interval
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer, known_labels
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
 SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
-ALIKE = 1e-12  # an interval no wider than this is none: all resamples gave the same
 BOOTSTRAPPED = (  # overall numbers without a formula here
     *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
     *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
 )
 
 
-def evaluate_predictions(
-    predictions: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
-) -> Numbers:
+def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: int = 0) -> Numbers:
     """Every number with its interval; the units are patients where they are known.
-
-    Args:
-        predictions: with labels.
-        resamples: of the numbers that are bootstrapped.
-        level: share of samples in which an interval holds the truth, 0..1.
 
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
-    evaluation = PreparedPredictions(predictions, level)
+    evaluation = PreparedPredictions(predictions)
     overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
     support = np.bincount(labels, minlength=len(classes))
     grouped, positive = predictions.groups is not None, evaluation.scorer.positive
@@ -76,7 +73,7 @@ def evaluate_predictions(
         n_groups=evaluation.units.count if grouped else None,
         resampling="by patient" if grouped else "by image",
         resamples=resamples,
-        level=level,
+        level=LEVEL,
         classes=list(classes),
         positive_class=None if positive is None else classes[positive],
         overall=overall,
@@ -92,13 +89,13 @@ def evaluate_predictions(
 class PreparedPredictions:
     """One set of predictions, with everything about its intervals that does not depend on resamples."""
 
-    def __init__(self, predictions: Predictions, level: float = 0.95):
+    def __init__(self, predictions: Predictions):
         labels = known_labels(predictions)
         broken = np.flatnonzero(~np.isfinite(predictions.logits).all(axis=1))
         if len(broken):
             problem = f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is "
             raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
-        self.labels, self.units, self.level = labels, Units.of(predictions, level), level
+        self.labels, self.units = labels, Units.of(predictions)
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
@@ -150,12 +147,12 @@ class PreparedPredictions:
         """Of any area by its influence; where that is 0, of a perfect area, by the number of `images`, of one class."""
         found, interval = spread(area.influence, self.units), NONE
         if 0 < area.value < 1 and found.variance > 0:
-            interval = logit_interval(area.value, found.variance**0.5, quantile(self.level, found.degrees))
+            interval = logit_interval(area.value, found.variance**0.5, quantile(found.degrees))
         elif area.value == 1 and np.isfinite(found.variance) and not images.all():
             if kind == "auroc":
                 interval = area_interval(1.0, found, images, self.units)
             else:  # a mean of values within 0..1 varies no more than a proportion
-                interval = wilson(1.0, self._units_with(images), quantile(self.level))
+                interval = wilson(1.0, self._units_with(images), quantile())
         return estimate(area.value, *interval, "influence")
 
     def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
@@ -173,15 +170,15 @@ class PreparedPredictions:
         if name in LOSSES and self.accuracy.value == 1:
             return NONE  # no resample has an error, so the cost of one is unknown
         if name in LOSSES:
-            low, high = percentile_interval(drawn, widened_level(self.level, self.degrees))
+            low, high = percentile_interval(drawn, widened_level(self.degrees))
             return (low, high) if high - low > ALIKE else NONE
         lowest = -1.0 if name in SIGNED else 0.0
         if lowest < value < 1:
-            return within(value, lowest, variance, quantile(self.level, self.degrees)) if variance > 0 else NONE
+            return within(value, lowest, variance, quantile(self.degrees)) if variance > 0 else NONE
         if value != 1:
             return NONE
         counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
-        low, _ = wilson(1.0, counted, quantile(self.level))
+        low, _ = wilson(1.0, counted, quantile())
         return lowest + (1 - lowest) * low, 1.0
 
     @cached_property

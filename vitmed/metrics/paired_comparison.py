@@ -8,12 +8,11 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import Spread, area_spread, class_areas, spread
+from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
-from vitmed.metrics.intervals import NONE, Units, quantile
+from vitmed.metrics.intervals import NONE, Spread, Units, area_spread, class_areas, quantile, spread
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import percentile_interval, widened_level
 from vitmed.metrics.scoring import known_labels
 
 
@@ -85,7 +84,7 @@ class ComparisonResults(Frozen):
 
 
 def compare_predictions(
-    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
+    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0
 ) -> PairedComparison:
     """The numbers of the other model, and the differences, first minus other, on the same images.
 
@@ -101,11 +100,11 @@ def compare_predictions(
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
     if not np.array_equal(labels, known_labels(other)):
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
-    first, second = PreparedPredictions(predictions, level), PreparedPredictions(other, level)
+    first, second = PreparedPredictions(predictions), PreparedPredictions(other)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
     own, theirs = (evaluation.estimates(drawn)[0] for evaluation, drawn in zip((first, second), draws, strict=True))
-    widen = widened_level(level, min(first.degrees, second.degrees))
+    widen = widened_level(min(first.degrees, second.degrees))
     difference: dict[str, Estimate] = {}
     for name in own:
         one, two = own[name].value, theirs[name].value
@@ -113,7 +112,7 @@ def compare_predictions(
             difference[name] = estimate(float("nan"), *NONE, "bootstrap")
         elif name in AREAS:
             found, method = area_gap(first, second, name)
-            low, high = _around(one - two, found, level)  # with few images it may reach beyond -1..1
+            low, high = _around(one - two, found)  # with few images it may reach beyond -1..1
             difference[name] = estimate(one - two, max(-1.0, low), min(1.0, high), method)
         else:
             gap = draws[0][name] - draws[1][name]
@@ -134,8 +133,8 @@ def area_gap(first: PreparedPredictions, second: PreparedPredictions, name: str)
     return spread(influence, first.units), "influence"
 
 
-def _around(value: float, found: Spread, level: float) -> tuple[float, float]:
-    reach = quantile(level, found.degrees) * found.variance**0.5
+def _around(value: float, found: Spread) -> tuple[float, float]:
+    reach = quantile(found.degrees) * found.variance**0.5
     return value - reach, value + reach
 
 
@@ -187,13 +186,13 @@ def accuracy_test(first: PreparedPredictions, second: PreparedPredictions) -> Co
     return ComparisonTest(only_first=b, only_second=c, statistic=statistic, p=p, method=method)
 
 
-def compare_classes(predictions: Predictions, other: Predictions, level: float = 0.95) -> dict[str, ClassDifference]:
+def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, ClassDifference]:
     """The difference in AUROC of each class against the rest.
 
     Raises:
         DataError: no labels. The images must be the same, as for `compare_predictions`.
     """
-    labels, units = known_labels(predictions), Units.of(predictions, level)
+    labels, units = known_labels(predictions), Units.of(predictions)
     found: dict[str, ClassDifference] = {}
     for c, name in enumerate(predictions.classes):
         positive = labels == c
@@ -201,7 +200,7 @@ def compare_classes(predictions: Predictions, other: Predictions, level: float =
         gap = areas[0].plus(areas[1], -1)
         spread_of_gap = area_spread(gap.influence, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
         method = "obuchowski" if units.clustered else "delong"
-        interval = estimate(gap.value, *_around(gap.value, spread_of_gap, level), method)
+        interval = estimate(gap.value, *_around(gap.value, spread_of_gap), method)
         found[name] = ClassDifference(**dict(interval), p=gap_test(gap.value, spread_of_gap)[1])
     return found
 

@@ -16,7 +16,6 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc, threshold_counts
-from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
 MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
@@ -92,7 +91,7 @@ def known_patients(predictions: Predictions) -> Patients:
         DataError: the predictions have no labels.
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
-    units = group_index(predictions.groups, len(labels))
+    units = predictions.units
     order, starts = _sorted(units)
     lowest, highest = (
         extreme.reduceat(labels[order], starts) if len(starts) else labels for extreme in (np.minimum, np.maximum)
@@ -113,7 +112,7 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
         ValueError: noisy-or of other than two classes.
     """
     p = predictions.probabilities
-    order, starts = _sorted(group_index(predictions.groups, len(predictions)))
+    order, starts = _sorted(predictions.units)
     if not len(starts):
         return np.zeros((0, p.shape[1]))
     positive = positive_index(predictions)

@@ -9,7 +9,6 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
 ENOUGH = 5  # images of a kind that a patient needs for a share to be counted
@@ -70,7 +69,7 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
     Raises:
         DataError: the predictions have no labels.
     """
-    labels, units = known_labels(predictions), group_index(predictions.groups, len(predictions))
+    labels, units = known_labels(predictions), predictions.units
     size = int(units.max()) + 1 if len(units) else 0
     right = predictions.predicted == labels
     positive = positive_index(predictions)

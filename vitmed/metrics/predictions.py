@@ -22,6 +22,15 @@ LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
 NEAR = 1e-4  # a probability that differs by more than this does not follow from the logits
 
 
+def group_index(groups: Sequence[str] | None, size: int) -> np.ndarray:
+    """(S,) int64 number of each image's group; without groups, and where its name is empty, each is its own."""
+    if groups is None:
+        return np.arange(size)
+    numbers: dict[tuple[str, int], int] = {}
+    keys = [(name, -1 if name else i) for i, name in enumerate(groups)]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     """(S, K) -> (S, K) float64 probabilities; rows sum to 1."""
     z = logits.astype(np.float64)
@@ -75,6 +84,11 @@ class Predictions:
             columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
             errors=(),
         )
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
+        return group_index(self.groups, len(self))
 
     @cached_property
     def probabilities(self) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
-from vitmed.metrics.bootstrap import LEVEL, Bootstrap
+from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, quantile, within
 from vitmed.metrics.predictions import Predictions
@@ -150,10 +150,12 @@ def _pair(
         why = "there is no disagreement, so the resamples have none either"
     found = kappa(drawn)
     found = found[np.isfinite(found)]
-    variance = float(found.var()) * boot.size / max(1, boot.size - 1) if 2 * len(found) > len(drawn) else 0.0
+    variance = (
+        float(found.var()) * boot.units.count / max(1, boot.units.count - 1) if 2 * len(found) > len(drawn) else 0.0
+    )
     interval = NONE
     if not why and variance > 0 and -1 < value < 1:  # as that of the same number among all numbers
-        interval = within(value, -1.0, variance, quantile(LEVEL, max(1.0, boot.size - 1)))
+        interval = within(value, -1.0, variance, quantile(max(1.0, boot.units.count - 1)))
     elif not why:
         why = "the resamples do not vary"
     same, beyond = boot.proportion(first == second, read), estimate(value, *interval, "bootstrap")

@@ -21,12 +21,12 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import rank_auroc
-from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
 from vitmed.metrics.scoring import known_labels
 
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
@@ -164,7 +164,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
 
 
 def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
-    units = group_index(predictions.groups, len(predictions))
+    units = predictions.units
     found = strata(predictions.columns[column], units.tolist(), "images" if predictions.groups is None else "patients")
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
@@ -195,9 +195,9 @@ def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     """The headline numbers of one stratum."""
     positive = positive_index(part)
-    patients = None if part.groups is None else len(set(group_index(part.groups, len(part))))
+    patients = None if part.groups is None else len(set(part.units))
     if len(part.classes) > MANY_CLASSES:
-        weights = bootstrap_weights(group_index(part.groups, len(part)), resamples, 0)
+        weights = bootstrap_weights(part.units, resamples, 0)
         hits = part.predicted == known_labels(part)
         drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in weights])
         accuracy = estimate(float(hits.mean()), *percentile_interval(drawn), "bootstrap")
