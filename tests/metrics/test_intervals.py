@@ -27,7 +27,7 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.metric_table import PER_CLASS
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import Ranking
+from vitmed.metrics.ranking import weighted_areas
 from vitmed.metrics.scoring import Scorer
 
 
@@ -98,7 +98,7 @@ def test_delong_and_obuchowski_by_their_definitions(seed: int) -> None:
 def test_influence_is_the_derivative_by_the_weight_of_each_image() -> None:
     scores, positive, _ = clustered(3)
     size, step = len(scores), 1e-6
-    areas = Ranking(scores, positive).scores(np.ones((size, size)) + step * np.eye(size))
+    areas = weighted_areas(scores, positive, np.ones((size, size)) + step * np.eye(size))
     for found, moved, known in zip(
         class_areas(scores, positive),
         areas,

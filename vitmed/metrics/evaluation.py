@@ -43,7 +43,7 @@ from vitmed.metrics.intervals import (
     wilson,
     within,
 )
-from vitmed.metrics.metric_table import METRICS, PER_CLASS
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import notes, undefined, without_interval
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import Scorer, known_labels
@@ -51,10 +51,6 @@ from vitmed.metrics.scoring import Scorer, known_labels
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
 SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
-BOOTSTRAPPED = (  # overall numbers without a formula here
-    *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
-    *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
-)
 
 
 def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: int = 0) -> Numbers:
@@ -66,7 +62,8 @@ def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: 
     labels, classes = known_labels(predictions), predictions.classes
     evaluation = PreparedPredictions(predictions)
     overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
-    support = np.bincount(labels, minlength=len(classes))
+    support, size = np.bincount(labels, minlength=len(classes)), len(classes)
+    confusion = np.bincount(labels * size + predictions.predicted, minlength=size**2)
     grouped, positive = predictions.groups is not None, evaluation.scorer.positive
     found = Numbers(
         n=len(labels),
@@ -78,7 +75,7 @@ def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: 
         positive_class=None if positive is None else classes[positive],
         overall=overall,
         per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-        confusion_matrix=evaluation.scorer.confusion().tolist(),
+        confusion_matrix=confusion.reshape(size, size).tolist(),
         sample=evaluation.sample(grouped),
     )
     reasons = {"undefined": undefined(found), "no_interval": without_interval(found)}
@@ -123,7 +120,10 @@ class PreparedPredictions:
     def estimates(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
         """All numbers, overall and of each class, from the draws (R,) of the overall numbers."""
         positive = self.scorer.positive
-        per_class = [{name: self._of_class(c, name) for name in PER_CLASS} for c in self.classes]
+        per_class = [
+            {name: (of_f1 if name == "f1" else of_share)(found) for name, found in shares.items()} | areas
+            for shares, areas in zip(self.shares, self.areas, strict=True)
+        ]
         overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._balanced()}
         overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
         for name in AREAS:
@@ -132,16 +132,11 @@ class PreparedPredictions:
                 overall[name] = per_class[positive][kind]
             else:
                 overall[name] = self._of_area(self.overall_areas[name], kind, self.rarest)
-        for name in BOOTSTRAPPED:
+        for name in METRICS.keys() - overall:  # those without a formula
             overall[name] = estimate(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
         if positive is not None and self.scorer.present.all():
             overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
         return {name: overall[name] for name in METRICS}, per_class
-
-    def _of_class(self, c: int, name: str) -> Estimate:
-        if name in self.areas[c]:
-            return self.areas[c][name]
-        return (of_f1 if name == "f1" else of_share)(self.shares[c][name])
 
     def _of_area(self, area: Area, kind: str, images: np.ndarray) -> Estimate:
         """Of any area by its influence; where that is 0, of a perfect area, by the number of `images`, of one class."""
@@ -219,9 +214,7 @@ class PreparedPredictions:
             images_per_patient=counts,
             accuracy=sample_size(self.accuracy),
             classes=[
-                ClassSampleSizes(
-                    sensitivity=sample_size(found["sensitivity"]), specificity=sample_size(found["specificity"])
-                )
+                ClassSampleSizes(**{name: sample_size(found[name]) for name in ("sensitivity", "specificity")})
                 for found in self.shares
             ],
         )
