@@ -93,9 +93,7 @@ def known_patients(predictions: Predictions) -> Patients:
     labels, positive = known_labels(predictions), positive_index(predictions)
     units = predictions.units
     order, starts = _sorted(units)
-    lowest, highest = (
-        extreme.reduceat(labels[order], starts) if len(starts) else labels for extreme in (np.minimum, np.maximum)
-    )
+    lowest, highest = (f.reduceat(labels[order], starts) if len(starts) else labels for f in (np.minimum, np.maximum))
     mixed = lowest != highest
     return Patients(units, np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum()))
 
@@ -162,12 +160,11 @@ def patient_level(
     resamples = min(resamples, possible) if possible >= FEWEST else 0
     areas: dict[str, float] = {}
     for way, text in WAYS.items():
+        why = UNDEFINED_NOISY_OR if way == "noisy_or" and not two else None
         if way != "mean" and classes > MANY_CLASSES:
             why = f"with more than {MANY_CLASSES} classes only the mean is evaluated"
+        if why:
             level[way] = ByPatient(text=text, reason=why)
-            continue
-        if way == "noisy_or" and not two:
-            level[way] = ByPatient(text=text, reason=UNDEFINED_NOISY_OR)
             continue
         combined = patient_predictions(predictions, way)
         numbers = evaluate_predictions(combined, resamples)

@@ -266,62 +266,62 @@ def _probabilities(table: Table, classes: Sequence[str]) -> np.ndarray:
     return chances
 
 
-def _labels(table: Table, classes: tuple[str, ...]) -> np.ndarray | None:
-    """(S,) int64; None where no image has one."""
-    index, cells = {name: i for i, name in enumerate(classes)}, table.cells("label")
-    for row, cell in enumerate(cells):
-        if cell and cell not in index:
-            problem = f"the label '{cell}', expected one of {', '.join(classes[:20])} (or the table lacks the column "
-            fix = "correct the label, or write the table again with vitmed evaluate"
-            raise table.error(row, f"{problem}logit_{cell})", fix)
-    if not any(cells):
-        return None
-    if "" in cells:
-        number = table.numbers[cells.index("")]
-        problem = f"{table.file}: some rows have a label and some have none, the first is row {number}"
-        raise DataError(problem, "fill the label column, or empty it")
-    return np.array([index[cell] for cell in cells], dtype=np.int64)
+def _class_indices(table: Table, column: str, classes: tuple[str, ...]) -> np.ndarray:
+    """(S,) int64, the class that each cell names; -1 where it is no class."""
+    index = {name: k for k, name in enumerate(classes)}
+    return np.array([index.get(cell, -1) for cell in table.cells(column)], dtype=np.int64)
 
 
 def _decided(table: Table, classes: tuple[str, ...]) -> np.ndarray:
     """(S,) int64, the column `prediction`; DataError where a cell is no class."""
-    index = {name: k for k, name in enumerate(classes)}
-    for row, cell in enumerate(table.cells("prediction")):
-        if cell not in index:
-            raise table.wrong(row, "prediction", f"one of {', '.join(classes[:20])}")
-    return np.array([index[cell] for cell in table.cells("prediction")], dtype=np.int64)
+    decided = _class_indices(table, "prediction", classes)
+    for row in np.flatnonzero(decided < 0)[:1]:
+        raise table.wrong(int(row), "prediction", f"one of {', '.join(classes[:20])}")
+    return decided
+
+
+def _labels(table: Table, classes: tuple[str, ...]) -> np.ndarray | None:
+    """(S,) int64; None where no image has one."""
+    labels, cells = _class_indices(table, "label", classes), table.cells("label")
+    for row in np.flatnonzero(labels < 0):
+        if cell := cells[row]:
+            problem = f"the label '{cell}', expected one of {', '.join(classes[:20])} (or the table lacks the column "
+            fix = "correct the label, or write the table again with vitmed evaluate"
+            raise table.error(int(row), f"{problem}logit_{cell})", fix)
+    if (labels < 0).all():
+        return None
+    if (labels < 0).any():
+        number = table.numbers[labels.argmin()]
+        problem = f"{table.file}: some rows have a label and some have none, the first is row {number}"
+        raise DataError(problem, "fill the label column, or empty it")
+    return labels
 
 
 def _notes(table: Table, found: Predictions, kind: str) -> list[str]:
     """Notes on cells that contradict the logits (or probabilities), and on OOD scores that are not numbers."""
     source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
     notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities replace them."]
-    first: dict[int, str] = {}  # row -> column that contradicts
-    off = {"probability": 0, "prediction": 0, "confidence": 0}
+    chances, predicted = found.probabilities, _class_indices(table, "prediction", found.classes)
     columns = [PROB + name for name in found.classes if PROB + name in table.header]
+    far = np.zeros((len(found), 1), bool)
     if kind == LOGIT and table.has(columns):
         place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
-        wrong = ~(np.abs(table.floats(columns) - found.probabilities[:, place]) <= near)
-        off["probability"] = int(wrong.any(axis=1).sum())
-        first = {int(row): columns[int(wrong[row].argmax())] for row in np.flatnonzero(wrong.any(axis=1))}
-    predicted = table.cells("prediction")
+        far = ~(np.abs(table.floats(columns) - chances[:, place]) <= near)
+    off: dict[str, np.ndarray] = {"probability": far.any(axis=1)}  # what contradicts -> (S,) bool
     if table.has(["prediction"]):  # any class is right: a threshold may have decided
-        wrong_rows = [row for row, cell in enumerate(predicted) if cell not in found.classes]
-        off["prediction"] = len(wrong_rows)
-        first = dict.fromkeys(wrong_rows, "prediction") | first
+        off["prediction"] = predicted < 0
     if table.has(["confidence"]):
-        for row, value in enumerate(table.floats(["confidence"])[:, 0]):
-            chances = found.probabilities[row]
-            own = chances[[found.classes.index(predicted[row])]] if predicted[row] in found.classes else chances
-            if not (np.abs(own - value) <= near).any():
-                off["confidence"] += 1
-                first.setdefault(row, "confidence")
-    if first:
-        row = min(first)
+        close = np.abs(chances - table.floats(["confidence"])) <= near  # (S, K)
+        own = close[np.arange(len(found)), predicted]
+        off["confidence"] = ~np.where(predicted < 0, close.any(axis=1), own)
+    rows = np.flatnonzero(np.logical_or.reduce(list(off.values())))
+    if len(rows):
+        first = next(what for what, wrong in off.items() if wrong[rows[0]])
+        column = columns[far[rows[0]].argmax()] if first == "probability" else first
         notes.append(
-            f"{_rows(len(first))} a {' or '.join(what for what, n in off.items() if n)} that does not follow from the "
-            f"{source}, the first is row {table.numbers[row]} ({first[row]}); the {source} count. Edit those"
-            f"{', or remove the logit_ columns' if kind == LOGIT else ''}."
+            f"{_rows(len(rows))} a {' or '.join(what for what, wrong in off.items() if wrong.any())} that does not "
+            f"follow from the {source}, the first is row {table.numbers[rows[0]]} ({column}); the {source} count. Edit "
+            f"those{', or remove the logit_ columns' if kind == LOGIT else ''}."
         )
     strange = np.flatnonzero(~np.isfinite(table.floats([OOD_SCORE])[:, 0]))
     if len(strange) and OOD_SCORE in table.header:
