@@ -17,8 +17,7 @@ from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, wid
 from vitmed.metrics.evaluation import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.paired_comparison import compare_predictions
-from vitmed.metrics.positive_class import positive_class
-from vitmed.metrics.predictions import Predictions, group_index
+from vitmed.metrics.predictions import Predictions, group_index, positive_class
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import Scorer, metric_values
 

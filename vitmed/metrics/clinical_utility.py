@@ -11,9 +11,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))

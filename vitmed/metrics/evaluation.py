@@ -45,8 +45,8 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import notes, undefined, without_interval
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import Scorer, known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.scoring import Scorer
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")

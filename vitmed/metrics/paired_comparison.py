@@ -12,8 +12,7 @@ from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
 from vitmed.metrics.intervals import NONE, Area, Units, area_spread, class_areas, quantile, spread
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 
 
 class ComparisonTest(Frozen):

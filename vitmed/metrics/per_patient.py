@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 ENOUGH = 5  # images of a kind that a patient needs for a share to be counted
 WORST = 10  # patients that are listed

@@ -17,9 +17,8 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, quantile, within
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import known_labels
 
 REFERENCE, MODEL = "the reference", "the model"
 MOST = 6  # readers

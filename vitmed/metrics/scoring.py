@@ -13,10 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vitmed.core.errors import DataError
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import ratio, weighted_areas
 
 
@@ -29,15 +27,6 @@ def metric_values(predictions: Predictions) -> dict[str, float]:
     labels = known_labels(predictions)
     overall, _ = Scorer(labels, predictions).values(np.ones((1, len(labels))))
     return {name: float(values[0]) for name, values in overall.items()}
-
-
-def known_labels(predictions: Predictions) -> np.ndarray:
-    """(S,) int64, the true classes. Raises DataError where they are unknown."""
-    if predictions.labels is None:
-        raise DataError(
-            "these predictions have no labels, so nothing can be measured", "evaluate images in class folders"
-        )
-    return predictions.labels
 
 
 class Scorer:

@@ -24,10 +24,8 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
-from vitmed.metrics.scoring import known_labels
 
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
@@ -138,9 +136,9 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
     """
     cells = [cell.strip() for cell in cells]
     numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
-    values, cut = np.unique(numbers[np.isfinite(numbers)]), ""
+    given, cut = np.isfinite(numbers), ""
+    values = np.unique(numbers[given])
     if len(values) > MANY_VALUES and not np.isinf(numbers).any():
-        given = np.isfinite(numbers)
         edges = np.unique(np.quantile(numbers[given], [0.25, 0.5, 0.75], method="higher"))
         edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
         of = np.searchsorted(edges, numbers, side="right")
@@ -153,7 +151,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
         names = [f"under {shown[0]}", *between, f"{shown[-1]} and above"]
         cut = "cut at the quartiles of the images: " + ", ".join(shown)
     else:
-        given = np.array([bool(cell) for cell in cells], dtype=bool)
+        given = np.array(cells, dtype=str) != ""
         names = sorted({cell for cell in cells if cell}, key=lambda cell: (_number(cell), cell))
         index = {name: i for i, name in enumerate(names)}
         of = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
@@ -194,21 +192,19 @@ def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     """The headline numbers of one stratum."""
-    positive = positive_index(part)
-    patients = None if part.groups is None else len(set(part.units))
+    found = dict[str, Any](name=name, n=len(part), n_groups=None if part.groups is None else len(set(part.units)))
     if len(part.classes) > MANY_CLASSES:
-        weights = bootstrap_weights(part.units, resamples, 0)
         hits = part.predicted == known_labels(part)
-        drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in weights])
+        drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in bootstrap_weights(part.units, resamples, 0)])
         accuracy = estimate(float(hits.mean()), *percentile_interval(drawn), "bootstrap")
-        return Stratum(name=name, n=len(part), n_groups=patients, overall={"accuracy": accuracy}, notes=[])
-    numbers, count = evaluate_predictions(part, resamples), dict[str, Any]()
-    overall = {name: numbers.overall[name] for name in HEADLINE}
-    if positive is not None:
-        own = numbers.per_class[part.classes[positive]]
-        overall |= {name: own[name] for name in OF_THE_POSITIVE_CLASS}
-        count = {"n_positive": own.n}
-    return Stratum(name=name, n=len(part), n_groups=patients, overall=overall, notes=numbers.notes, **count)
+        return Stratum(**found, overall={"accuracy": accuracy}, notes=[])
+    numbers = evaluate_predictions(part, resamples)
+    overall = {metric: numbers.overall[metric] for metric in HEADLINE}
+    if numbers.positive_class is not None:
+        own = numbers.per_class[numbers.positive_class]
+        overall |= {metric: own[metric] for metric in OF_THE_POSITIVE_CLASS}
+        found["n_positive"] = own.n
+    return Stratum(**found, overall=overall, notes=numbers.notes)
 
 
 def _gaps(
@@ -236,12 +232,12 @@ def _gaps(
                 for g in shown:
                     drawn[g].append(number.of(rows * masks[g]))
     shuffled = _shuffled(number, home, shown, min(resamples, SHUFFLES)) if len(pairs) == size else None
-    gaps: dict[str, Gap] = {}
+    gaps, nothing = dict[str, Gap](), {"value": None, "low": None, "high": None, "method": None}
     for name in whole[shown[0]]:
         carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
         if len(carried) < 2:
             why = f"fewer than two strata have {FEWEST} images that it is made of"
-            gaps[name] = Gap(value=None, low=None, high=None, method=None, metric=name, reason=why)
+            gaps[name] = Gap(**nothing, metric=name, reason=why)
             continue
         best, worst = (pick(carried, key=lambda g: whole[g][name][0]) for pick in (max, min))
         gap = float(whole[best][name][0] - whole[worst][name][0])
@@ -256,7 +252,7 @@ def _gaps(
         named = dict[str, Any](metric=name, best=found.names[best], worst=found.names[worst])
         gaps[name] = Gap(**interval, **named, compared=len(carried), by_chance=by_chance)
     rates = [gap for name, gap in gaps.items() if name.startswith(("sensitivity", "specificity")) and not gap.reason]
-    no_rate = Gap(value=None, low=None, high=None, method=None, reason="no sensitivity or specificity can be compared")
+    no_rate = Gap(**nothing, reason="no sensitivity or specificity can be compared")
     reported = {name: gaps[name] for name in TITLES if name in gaps}
     return {
         "gaps": reported,
@@ -272,8 +268,7 @@ def _shuffled(
     """The numbers of each stratum after shuffles of the strata over patients, each of whom is in one (A,)."""
     if not times:
         return None
-    if number.slow:
-        times = min(times, 99)
+    times = min(times, 99) if number.slow else times
     dealt = np.random.default_rng(0).permuted(np.tile(home, (times, 1)), axis=1)  # (R, A)
     rows = np.array_split(dealt, -(-times * number.images // CHUNK) if number.slow else 1)
     drawn = {g: [number.of((part == g).astype(float)) for part in rows] for g in shown}
