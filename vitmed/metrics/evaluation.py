@@ -186,11 +186,10 @@ class PreparedPredictions:
         return len(np.unique(self.units.index[images]))
 
     def _balanced(self) -> Estimate:
-        found = [self.shares[c]["sensitivity"] for c in self.classes if self.scorer.present[c]]
-        truths = [self.labels == c for c in self.classes if self.scorer.present[c]]
-        method = "wilson-cluster" if self.units.clustered else "wilson"
-        right = self.labels == self.scorer.predicted
-        return estimate(self.point["balanced_accuracy"], *share_mean(found, truths, right, self.units), method)
+        present = np.flatnonzero(self.scorer.present)
+        found, truths = [self.shares[c]["sensitivity"] for c in present], [self.labels == c for c in present]
+        interval = share_mean(found, truths, self.labels == self.scorer.predicted, self.units)
+        return estimate(self.point["balanced_accuracy"], *interval, self.accuracy.method)
 
     @property
     def degrees(self) -> float:
@@ -204,10 +203,9 @@ class PreparedPredictions:
 
     def sample(self, grouped: bool) -> Sample:
         """The sample sizes behind the numbers."""
-        sizes = self.units.sums(np.ones(len(self.labels)))
-        counts = None
+        sizes, counts = np.bincount(self.units.index), None
         if grouped and len(sizes):
-            counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+            counts = ImagesPerPatient(min=sizes.min(), median=np.median(sizes), max=sizes.max())
         return Sample(
             n_images=len(self.labels),
             n_patients=self.units.count if grouped else None,
@@ -252,7 +250,5 @@ def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[st
 
 def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
     """The estimate of an AUROC; `positive` is (S,) bool."""
-    interval = NONE
-    if np.isfinite(area.value):
-        interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
+    interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
     return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")

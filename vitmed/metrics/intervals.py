@@ -322,21 +322,18 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
     Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer.
     """
     up, down = np.where(positive, influence, 0), np.where(positive, 0, influence)
-    m, n = int(positive.sum()), int((~positive).sum())
-    if not units.clustered:
-        if min(m, n) < 2:
-            return Spread(*NONE)
-        return Spread(float(m / (m - 1) * (up**2).sum() + n / (n - 1) * (down**2).sum()), INFINITE)
     sizes = units.sums(positive.astype(np.float64)), units.sums((~positive).astype(np.float64))
     with_up, with_down = (int((size > 0).sum()) for size in sizes)
     if min(with_up, with_down) < 2:
         return Spread(*NONE)
     sums = units.sums(up), units.sums(down)
     parts = [float(g / (g - 1) * (s**2).sum()) for s, g in zip(sums, (with_up, with_down), strict=True)]
+    total = sum(parts)
+    if not units.clustered:
+        return Spread(total, INFINITE)
     both = 2 * units.count / (units.count - 1) * float((sums[0] * sums[1]).sum())
     squares = units.sums(up**2), units.sums(down**2)
     known = [_degrees(*three) for three in zip(sizes, sums, squares, strict=True)]
-    total = sum(parts)
     degrees = total**2 / sum(part**2 / d for part, d in zip(parts, known, strict=True)) if total > 0 else INFINITE
     of_patients = _degrees(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
     return Spread(max(0.0, total + both), min(degrees, of_patients))
@@ -365,7 +362,7 @@ def _degrees(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
 
 def area_interval(value: float, found: Spread, positive: np.ndarray, units: Units) -> tuple[float, float]:
     """The interval of an AUROC on the logit scale; for an AUROC of 0 or 1, each patient counts as one image."""
-    if not np.isfinite(found.variance) or (0 < value < 1 and found.variance == 0):
+    if not np.isfinite([value, found.variance]).all() or (0 < value < 1 and found.variance == 0):
         return NONE  # scores that are all alike have no variance
     if 0 < value < 1:
         return logit_interval(value, found.variance**0.5, quantile(found.degrees))

@@ -21,15 +21,11 @@ def undefined(found: Numbers) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for c, own in per_class.items():
         for name in PER_CLASS:
-            if own[name].value is not None:
-                continue
-            if not n:
-                why = "there are no images"
-            elif not 0 < own.n < n:
-                why = f"every image is of class '{c}'" if own.n == n else f"there is no image of class '{c}'"
-            else:
-                why = f"{'no' if name == 'ppv' else 'every'} image was predicted as '{c}'"
-            reasons[f"{name} of {c}"] = why
+            why = f"{'no' if name == 'ppv' else 'every'} image was predicted as '{c}'"
+            if own.n in (0, n):
+                why = f"every image is of class '{c}'" if own.n else f"there is no image of class '{c}'"
+            if own[name].value is None:
+                reasons[f"{name} of {c}"] = why if n else "there are no images"
     for name in [name for name, entry in found.overall.items() if entry.value is None]:
         base = re.sub("_(macro|weighted)$", "", name)
         one = found.positive_class if name in ("auroc", "average_precision") else None

@@ -68,8 +68,7 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
         DataError: the predictions have no labels.
     """
     labels, units = known_labels(predictions), predictions.units
-    size = int(units.max()) + 1 if len(units) else 0
-    right = predictions.predicted == labels
+    size, right = int(units.max(initial=-1)) + 1, predictions.predicted == labels
     positive = positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}
     if positive is not None:
