@@ -19,8 +19,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
-from vitmed.metrics.evaluation import class_shares
-from vitmed.metrics.intervals import Units, share_ratio
+from vitmed.metrics.intervals import Units, class_shares, share_ratio
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
 

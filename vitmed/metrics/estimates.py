@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.intervals import Share
+from vitmed.metrics.intervals import Area, Share, Units, area_interval, area_spread
 
 
 class Estimate(Frozen):
@@ -107,6 +107,12 @@ def of_f1(jaccard: Share) -> Estimate:
     """The estimate of F1, a function of the Jaccard index: hits among what is either true or predicted."""
     value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
     return estimate(value, low, high, jaccard.method)
+
+
+def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
+    """The estimate of an AUROC; `positive` is (S,) bool."""
+    interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
+    return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")
 
 
 def sample_size(found: Share) -> SampleSize:

@@ -20,6 +20,7 @@ from vitmed.metrics.estimates import (
     Numbers,
     Sample,
     estimate,
+    of_auroc,
     of_f1,
     of_share,
     sample_size,
@@ -28,15 +29,12 @@ from vitmed.metrics.intervals import (
     LEVEL,
     NONE,
     Area,
-    Share,
     Units,
     area_interval,
-    area_spread,
     class_areas,
-    correlation,
+    class_shares,
     logit_interval,
     quantile,
-    satterthwaite,
     share,
     share_mean,
     spread,
@@ -194,27 +192,20 @@ class PreparedPredictions:
     @property
     def degrees(self) -> float:
         """Degrees of freedom of the variance between units, for the bootstrap."""
-        units, n = self.units, len(self.labels)
-        if units.count < 2 or not units.clustered:
-            return max(1.0, n - 1.0)
-        right = units.sums((self.labels == self.scorer.predicted).astype(np.float64))
-        sizes = units.sums(np.ones(n))
-        return satterthwaite(sizes, correlation(sizes, right, right))
+        return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
 
     def sample(self, grouped: bool) -> Sample:
         """The sample sizes behind the numbers."""
         sizes, counts = np.bincount(self.units.index), None
         if grouped and len(sizes):
-            counts = ImagesPerPatient(min=sizes.min(), median=np.median(sizes), max=sizes.max())
+            counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+        rates = ("sensitivity", "specificity")
         return Sample(
             n_images=len(self.labels),
             n_patients=self.units.count if grouped else None,
             images_per_patient=counts,
             accuracy=sample_size(self.accuracy),
-            classes=[
-                ClassSampleSizes(**{name: sample_size(found[name]) for name in ("sensitivity", "specificity")})
-                for found in self.shares
-            ],
+            classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in self.shares],
         )
 
 
@@ -231,24 +222,3 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
                 for name, values in way(weights)[0].items():
                     drawn[name].append(values)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
-
-
-def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
-    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, from truth and prediction, (S,) bool.
-
-    If all images are of the class, or none, PPV, NPV and the index do not depend on the model: they are undefined.
-    """
-    both = bool(truth.any()) and not truth.all()
-    return {
-        "sensitivity": share(called, truth, units),
-        "specificity": share(~called, ~truth, units),
-        "ppv": share(truth, called & both, units),
-        "npv": share(~truth, ~called & both, units),
-        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: see `of_f1`
-    }
-
-
-def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
-    """The estimate of an AUROC; `positive` is (S,) bool."""
-    interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
-    return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")

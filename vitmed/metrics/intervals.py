@@ -46,6 +46,10 @@ class Units:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
 
+    def degrees(self, values: np.ndarray) -> float:
+        """Degrees of freedom of the variance of a sum of the values (S,) between units, which are at least 2."""
+        return _degrees(self.sums(np.ones(len(values))), self.sums(values), self.sums(values**2))
+
 
 @dataclass(frozen=True)
 class Share:
@@ -93,6 +97,21 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     effective = n / max(1.0, effect) if alone > 0 else float(g)
     low, high = wilson(value, effective, quantile(satterthwaite(sizes, icc)))
     return Share(value, low, high, method, n, g, icc, effect, effective)
+
+
+def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
+    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, from truth and prediction, (S,) bool.
+
+    If all images are of the class, or none, PPV, NPV and the index do not depend on the model: they are undefined.
+    """
+    both = bool(truth.any()) and not truth.all()
+    return {
+        "sensitivity": share(called, truth, units),
+        "specificity": share(~called, ~truth, units),
+        "ppv": share(truth, called & both, units),
+        "npv": share(~truth, ~called & both, units),
+        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: `of_f1`
+    }
 
 
 def wilson(value: float, n: float, z: float) -> tuple[float, float]:
@@ -347,11 +366,8 @@ def spread(influence: np.ndarray, units: Units) -> Spread:
     g = units.count
     if g < 2:
         return Spread(*NONE)
-    sums = units.sums(influence)
-    variance = float(g / (g - 1) * (sums**2).sum())
-    if not units.clustered:
-        return Spread(variance, INFINITE)
-    return Spread(variance, _degrees(units.sums(np.ones(len(influence))), sums, units.sums(influence**2)))
+    variance = float(g / (g - 1) * (units.sums(influence) ** 2).sum())
+    return Spread(variance, units.degrees(influence) if units.clustered else INFINITE)
 
 
 def _degrees(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
