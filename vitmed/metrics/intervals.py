@@ -225,9 +225,8 @@ def share_mean(
 def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Units) -> tuple[float, float, float]:
     """How much commoner a hit is among some images than among others, with its interval: value, low and high, 0..inf.
 
-    From the intervals of both proportions, by the method MOVER-R of Donner & Zou, Stat. Methods Med. Res. 21 (2012)
-    347, here with the correlation due to patients who have images among both. NaN without a hit among either; the
-    interval is NaN where one of the proportions has none.
+    MOVER-R: Donner & Zou, Stat. Methods Med. Res. 21 (2012) 347, here with the correlation due to patients who have
+    images among both. NaN without a hit among either; the interval is NaN where one of the proportions has none.
 
     Args:
         top, bottom: (S,) bool, the images of each, none in both.
@@ -256,12 +255,9 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
 
 
 def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units) -> tuple[float, float, float]:
-    """share of `first` - weight x share of `second` among all images, with its interval: value, low, high.
+    """share of `first`, (S,) bool, - weight x share of `second` among all images, with its interval: value, low, high.
 
     From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the two).
-
-    Args:
-        first, second: (S,) bool.
     """
     everyone = np.ones(len(first), bool)
     a, b = share(first, everyone, units), share(second, everyone, units)

@@ -68,8 +68,7 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
         DataError: the predictions have no labels.
     """
     labels, units = known_labels(predictions), predictions.units
-    size, right = int(units.max(initial=-1)) + 1, predictions.predicted == labels
-    positive = positive_index(predictions)
+    size, right, positive = units.max(initial=-1) + 1, predictions.predicted == labels, positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}
     if positive is not None:
         kinds |= {"sensitivity": labels == positive, "specificity": labels != positive}

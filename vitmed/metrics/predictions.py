@@ -150,11 +150,9 @@ class Predictions:
         for i, path in enumerate(self.paths):
             label = "" if self.labels is None else self.classes[self.labels[i]]
             group = "" if self.groups is None else self.groups[i]
-            row = [path, label, group, self.classes[self.predicted[i]], repr(float(self.confidence[i]))]
-            row += [repr(float(p)) for p in self.probabilities[i]]
-            row += [repr(float(z)) for z in self.logits[i]]  # a float32 is exact as a float64
-            row += [cells[i] for cells in self.columns.values()]
-            rows.append(row)
+            numbers = (self.confidence[i], *self.probabilities[i], *self.logits[i])  # a float32 is exact as a float64
+            row = [path, label, group, self.classes[self.predicted[i]], *(repr(float(number)) for number in numbers)]
+            rows.append([*row, *(cells[i] for cells in self.columns.values())])
         return rows
 
     def to_csv(self, errors: bool = False) -> str:

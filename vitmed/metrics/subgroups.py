@@ -174,20 +174,21 @@ def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
     if why:
         return Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
     large = (images >= FEWEST) & (patients >= FEWEST)
-    shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
-    few = [g for g in range(len(found.names)) if not large[g]]
+    shown = [int(g) for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
+    few = int((~large).sum())
     fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
     listed: list[Stratum] = []
     for g, name in enumerate(found.names):
         if g in shown:
             listed.append(_stratum(name, predictions.take(np.flatnonzero(found.of == g)), fewer))
-        elif not large[g] and patients[g] > 1 and len(few) <= MOST:
+        elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
-    further = int(large.sum()) - len(shown)
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
-        gaps = _gaps(predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
-    return Subgroups(cut=found.cut, resamples=fewer, strata=listed, further=further, too_small=len(few), **gaps)
+        gaps = _gaps(predictions, found, sorted(shown), units, resamples, fewer)
+    return Subgroups(
+        cut=found.cut, resamples=fewer, strata=listed, further=int(large.sum()) - len(shown), too_small=few, **gaps
+    )
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
@@ -210,11 +211,7 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
 def _gaps(
     predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int, fewer: int
 ) -> dict[str, Any]:
-    """Best minus worst of each number, over the strata large enough to carry it; `fewer` resamples where it is slow.
-
-    Returns:
-        the fields of `Subgroups` from `gaps` on.
-    """
+    """The fields of `Subgroups` from `gaps` on: best minus worst of each number; `fewer` resamples where it is slow."""
     inside = np.flatnonzero(np.isin(found.of, shown))
     part, of = predictions.take(inside), found.of[inside]
     _, owner = np.unique(units[inside], return_inverse=True)
@@ -332,10 +329,8 @@ class _Numbers:
 def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:
     """(A, A) float64: how many pairs of a positive of the row and a negative of the column are in the right order.
 
-    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC.
-
-    Args:
-        scores: (S,) float; positive: (S,) bool; atoms: (S,) int64, 0..A-1.
+    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC. The
+    arguments are (S,) each: float, bool, and int64 from 0 to A-1.
     """
     size = int(atoms.max()) + 1
     order = np.argsort(scores, kind="stable")
