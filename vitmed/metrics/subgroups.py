@@ -223,12 +223,14 @@ def _gaps(
     masks = {g: (home == g).astype(float) for g in shown}
     whole = {g: number.of(masks[g][None]) for g in shown}
     drawn: dict[int, list[dict[str, np.ndarray]]] = {g: [] for g in shown}
-    if resamples:
-        for weights in bootstrap_weights(np.arange(size), resamples, 0):
-            for rows in np.array_split(weights[:, whose], -(-len(weights) * len(part) // CHUNK) if number.slow else 1):
-                for g in shown:
-                    drawn[g].append(number.of(rows * masks[g]))
-    shuffled = _shuffled(number, home, shown, min(resamples, SHUFFLES)) if len(pairs) == size else None
+    for weights in bootstrap_weights(np.arange(size), resamples, 0):
+        for g in shown:
+            drawn[g].append(number.of(weights[:, whose] * masks[g]))
+    shuffled = None
+    if resamples and len(pairs) == size:  # each patient is in one stratum
+        dealt = np.tile(home, (min(resamples, 99 if number.slow else SHUFFLES), 1))
+        dealt = np.random.default_rng(0).permuted(dealt, axis=1)  # (R, A)
+        shuffled = {g: number.of((dealt == g).astype(float)) for g in shown}
     gaps, nothing = dict[str, Gap](), {"value": None, "low": None, "high": None, "method": None}
     for name in whole[shown[0]]:
         carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
@@ -259,19 +261,6 @@ def _gaps(
     }
 
 
-def _shuffled(
-    number: _Numbers, home: np.ndarray, shown: list[int], times: int
-) -> dict[int, dict[str, np.ndarray]] | None:
-    """The numbers of each stratum after shuffles of the strata over patients, each of whom is in one (A,)."""
-    if not times:
-        return None
-    times = min(times, 99) if number.slow else times
-    dealt = np.random.default_rng(0).permuted(np.tile(home, (times, 1)), axis=1)  # (R, A)
-    rows = np.array_split(dealt, -(-times * number.images // CHUNK) if number.slow else 1)
-    drawn = {g: [number.of((part == g).astype(float)) for part in rows] for g in shown}
-    return {g: {name: np.concatenate([d[name] for d in found]) for name in found[0]} for g, found in drawn.items()}
-
-
 class _Numbers:
     """The numbers that strata are compared by, for weights (R, A) of atoms: the images of one patient in one stratum.
 
@@ -282,7 +271,6 @@ class _Numbers:
         self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms
         self.classes, self.positive = predictions.classes, positive_index(predictions)
         size, k = int(atoms.max()) + 1, len(self.classes)
-        self.images = len(atoms)
         hits = predictions.predicted == self.labels
         cells = atoms * k + self.labels
         self.support = np.bincount(cells, minlength=size * k).reshape(size, k).astype(float)  # (A, K)
@@ -299,7 +287,8 @@ class _Numbers:
             found = hits / support
             values = {"accuracy": hits.sum(axis=1) / total}
             if self.slow:
-                values["auroc"] = rank_auroc(self.p, self.labels, weights[:, self.atoms])
+                parts = np.array_split(weights, -(-len(weights) * len(self.atoms) // CHUNK))
+                values["auroc"] = np.concatenate([rank_auroc(self.p, self.labels, w[:, self.atoms]) for w in parts])
             elif self.wins:
                 areas = [
                     np.einsum("ra,ra->r", weights @ wins, weights) / (support[:, c] * (total - support[:, c]))
