@@ -238,7 +238,7 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     if b.value == 0:  # its reverse is 0, and has an interval
         _, low, high = share_ratio(bottom, top, hits, units)
         return float("inf"), (1 / high if high > 0 else float("inf")), (1 / low if low > 0 else float("inf"))
-    alike = share_correlation((hits & top, top, a.value), (hits & bottom, bottom, b.value), units)
+    alike = sum_correlation(np.where(top, hits - a.value, 0), np.where(bottom, hits - b.value, 0), units)
 
     def bound(side: int) -> float:
         """The ratio R at which a - R b lies as far from 0 as its own interval reaches."""
@@ -261,8 +261,7 @@ def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units
     """
     everyone = np.ones(len(first), bool)
     a, b = share(first, everyone, units), share(second, everyone, units)
-    alike = share_correlation((first, everyone, a.value), (second, everyone, b.value), units)
-    value = a.value - weight * b.value
+    alike, value = sum_correlation(first - a.value, second - b.value, units), a.value - weight * b.value
 
     def reach(arm: float, other: float) -> float:
         return float(np.sqrt(max(0.0, arm**2 + other**2 - 2 * alike * arm * other)))
@@ -271,15 +270,9 @@ def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units
     return value, value - down, value + reach(a.high - a.value, weight * (b.value - b.low))
 
 
-def share_correlation(
-    one: tuple[np.ndarray, np.ndarray, float], other: tuple[np.ndarray, np.ndarray, float], units: Units
-) -> float:
-    """Correlation of two proportions over the units; 0 where one does not vary.
-
-    Args:
-        one, other: hits (S,) bool, of the counted; the counted (S,) bool; the proportion.
-    """
-    x, y = (units.sums(np.where(counted, hits - value, 0.0)) for hits, counted, value in (one, other))
+def sum_correlation(first: np.ndarray, second: np.ndarray, units: Units) -> float:
+    """Correlation of the sums of values (S,) around 0 over each unit; 0 where one does not vary."""
+    x, y = units.sums(first), units.sums(second)
     size = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / size if size > 0 else 0.0
 

@@ -42,17 +42,13 @@ def without_interval(found: Numbers) -> dict[str, str]:
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
-    reasons = {}
-    for name, entry in {**found.overall, **entries}.items():
-        if entry.value is None or entry.low is not None:
-            continue
-        if entry.method == "bootstrap":
-            reasons[name] = "nearly all resamples give the same value, or none" if found.resamples else "not asked for"
-        elif entry.method == "influence":
-            reasons[name] = "no image changes it, so its variance is unknown"
-        else:
-            reasons[name] = f"the images that it counts come from fewer than 2 {unit}s"
-    return reasons
+    by_formula = f"the images that it counts come from fewer than 2 {unit}s"
+    by_method = {
+        "bootstrap": "nearly all resamples give the same value, or none" if found.resamples else "not asked for",
+        "influence": "no image changes it, so its variance is unknown",
+    }
+    lacking = {name: e for name, e in {**found.overall, **entries}.items() if e.value is not None and e.low is None}
+    return {name: by_method.get(str(entry.method), by_formula) for name, entry in lacking.items()}
 
 
 def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
