@@ -24,13 +24,12 @@ from statistics import NormalDist
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.area_intervals import area_spread, class_areas
+from vitmed.metrics.bootstrap import percentile_interval
 from vitmed.metrics.clinical_utility import prevalence_table
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import PreparedPredictions, bootstrap
-from vitmed.metrics.intervals import Units, share_gap
+from vitmed.metrics.intervals import Units, area_spread, class_areas, share_gap
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import percentile_interval
 
 NORMAL = NormalDist()
 SHOWN = ("accuracy", "sensitivity", "specificity", "balanced_accuracy", "auroc", "mcc", "PPV at 1 %", "net benefit")

@@ -10,11 +10,13 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import area_spread, class_areas
+from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import (
     Units,
+    area_spread,
+    class_areas,
     correlation,
     perfect_area,
     quantile,
@@ -25,8 +27,7 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.metric_table import PER_CLASS
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import Ranking
-from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
+from vitmed.metrics.ranking import weighted_areas
 from vitmed.metrics.scoring import Scorer
 
 
@@ -97,7 +98,7 @@ def test_delong_and_obuchowski_by_their_definitions(seed: int) -> None:
 def test_influence_is_the_derivative_by_the_weight_of_each_image() -> None:
     scores, positive, _ = clustered(3)
     size, step = len(scores), 1e-6
-    areas = Ranking(scores, positive).scores(np.ones((size, size)) + step * np.eye(size))
+    areas = weighted_areas(scores, positive, np.ones((size, size)) + step * np.eye(size))
     for found, moved, known in zip(
         class_areas(scores, positive),
         areas,
@@ -188,9 +189,9 @@ def test_an_auroc_of_one_solves_newcombes_equation() -> None:
 
 def test_the_widened_bootstrap_is_hesterbergs() -> None:
     edge = stats.norm.cdf(-np.sqrt(10 / 9) * stats.t.ppf(0.975, 9))
-    assert widened_level(0.95, 9) == pytest.approx(1 - 2 * edge)
-    assert widened_level(0.95, 1e6) == pytest.approx(0.95, abs=1e-4)
-    assert quantile(0.95, 9) == pytest.approx(stats.t.ppf(0.975, 9))
+    assert widened_level(9) == pytest.approx(1 - 2 * edge)
+    assert widened_level(1e6) == pytest.approx(0.95, abs=1e-4)
+    assert quantile(9) == pytest.approx(stats.t.ppf(0.975, 9))
 
 
 @pytest.mark.parametrize(("classes", "grouped"), itertools.product((2, 4), (False, True)))

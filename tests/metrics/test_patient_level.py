@@ -12,7 +12,7 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.patient_level import (
     WAYS,
     combine,
-    known_patients,
+    patient_labels,
     patient_level,
     patient_predictions,
     youden_threshold,
@@ -65,11 +65,11 @@ def test_of_more_classes() -> None:
 
 def test_a_patient_with_one_positive_image_is_positive() -> None:
     p = said([0.5] * 5, [1, 0, 1, 1, 0], ["A", "A", "B", "", ""])
-    patients = known_patients(p)
-    assert patients.units.tolist() == [0, 0, 1, 2, 3]  # without a name each is its own
-    assert patients.labels.tolist() == [0, 1, 1, 0] and patients.mixed == 1
+    labels, mixed = patient_labels(p)
+    assert p.units.tolist() == [0, 0, 1, 2, 3]  # without a name each is its own
+    assert labels.tolist() == [0, 1, 1, 0] and mixed == 1
     of_three = replace(p, classes=("a", "b", "c"), logits=np.zeros((5, 3), np.float32))
-    assert known_patients(of_three).labels.tolist() == [-1, 1, 1, 0]
+    assert patient_labels(of_three)[0].tolist() == [-1, 1, 1, 0]
     assert len(patient_predictions(of_three, "mean")) == 3
 
 

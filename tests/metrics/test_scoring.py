@@ -13,13 +13,12 @@ from sklearn import metrics as sk
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
+from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.evaluation import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.paired_comparison import compare_predictions
-from vitmed.metrics.positive_class import positive_class
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, group_index, positive_class
 from vitmed.metrics.ranking import threshold_counts
-from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval, widened_level
 from vitmed.metrics.scoring import Scorer, metric_values
 
 
@@ -160,7 +159,7 @@ def numbers(content: Any) -> list[float]:
 def test_the_seed_fixes_the_intervals_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     p = draw(2, size=100)
     first = evaluate_predictions(p, resamples=50)
-    monkeypatch.setattr("vitmed.metrics.resampling.CHUNK", 700)
+    monkeypatch.setattr("vitmed.metrics.bootstrap.CHUNK", 700)
     again = evaluate_predictions(p, resamples=50)
     for part in ("overall", "per_class"):  # matrix products of other sizes differ in the last bit on some machines
         assert numbers(again[part]) == pytest.approx(numbers(first[part]), abs=1e-12, nan_ok=True)
@@ -178,7 +177,7 @@ def test_bootstrap_by_group_equals_a_slow_loop() -> None:
         rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
         slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
     entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["log_loss"]
-    edge = (1 - widened_level(0.95, PreparedPredictions(p).degrees)) / 2
+    edge = (1 - widened_level(PreparedPredictions(p).degrees)) / 2
     assert 0.01 < edge < 0.025  # 15 patients: wider than the middle 95 %
     assert [entry["low"], entry["high"]] == pytest.approx(np.quantile(slow, [edge, 1 - edge]), abs=1e-12)
 

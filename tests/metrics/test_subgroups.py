@@ -13,9 +13,9 @@ from sklearn.metrics import roc_auc_score
 
 from vitmed import evaluate, train
 from vitmed.core.errors import UsageError
+from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import bootstrap_weights
 from vitmed.metrics.subgroups import EMPTY, Strata, compared, pair_wins, strata, subgroups
 from vitmed.report.write import write_report
 

@@ -28,7 +28,6 @@ from vitmed.metrics.paired_comparison import (
     holm,
 )
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
@@ -80,7 +79,7 @@ def compare(
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     first = models[0].predictions
-    units = int(group_index(first.groups, len(first)).max()) + 1
+    units = int(first.units.max()) + 1
     numbers = {model.name: evaluate_predictions(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, resamples, units, ui)
     last = pairs[_best_and_next(models, numbers, pairs)].verdict
@@ -116,8 +115,8 @@ def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) 
     by_class = 2 < len(models[0].predictions.classes) <= MANY_CLASSES
     with ui.bar("comparing", unit="pairs") as advance:
         for done, (a, b) in enumerate(combinations, start=1):
-            found = compare_predictions(a.predictions, b.predictions, resamples, level=LEVEL)
-            classes = compare_classes(a.predictions, b.predictions, LEVEL) if by_class else None
+            found = compare_predictions(a.predictions, b.predictions, resamples)
+            classes = compare_classes(a.predictions, b.predictions) if by_class else None
             names = {"first": a.name, "second": b.name}
             pairs.append(ComparedPair(**names, difference=found.difference, tests=found.tests, classes=classes))
             advance(done, len(combinations))
@@ -241,7 +240,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if not known:
         return aligned, notes
     groups = known[0].predictions.groups
-    same = {group_index(m.predictions.groups, len(paths)).tobytes() for m in known}
+    same = {m.predictions.units.tobytes() for m in known}
     if len(same) > 1:
         notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes

@@ -20,7 +20,6 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 
 SHOWN = 30  # classes whose coverage and set size the report shows
@@ -98,7 +97,7 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
     """
     labels = known_labels(validation)
     true = validation.probabilities[np.arange(len(labels)), labels]
-    units, by, note = group_index(validation.groups, len(labels)), "patient", ""
+    units, by, note = validation.units, "patient", ""
     pooled = least_probability(true, units, coverage)
     if validation.groups is None:
         by = "image"

@@ -19,12 +19,9 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
-from vitmed.metrics.evaluation import class_shares
-from vitmed.metrics.intervals import Units, share_ratio
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.intervals import Units, class_shares, share_ratio
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
-from vitmed.metrics.scoring import known_labels
 
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
 MOST_SHOWN = 6  # classes for which a message shows an example of a matrix

@@ -14,10 +14,8 @@ from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoints, R
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import known_labels
 
 Costs = Sequence[Sequence[float]]
 

@@ -15,14 +15,11 @@ from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.area_intervals import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, of_share
-from vitmed.metrics.evaluation import of_auroc
-from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.estimates import Estimate, of_auroc, of_share
+from vitmed.metrics.intervals import Units, class_areas, share
+from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.metrics.resampling import group_index
 
 QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images
 QUANTILES = [0.05, 0.25, 0.5, 0.75, 0.95]  # of the scores, in the report

@@ -24,10 +24,8 @@ from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions, softmax
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index, softmax
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.metrics.scoring import known_labels
 
 SET, ANSWER = "set", "answer"  # columns of predictions.csv
 YES, NO = "yes", "no: "

@@ -19,10 +19,8 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.metrics.bootstrap import Bootstrap, Z
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import known_labels
 
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
 PER_BIN = 10  # images that a bin has at least, where there are few
@@ -308,10 +306,10 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
     else:
         return None
     low, high = None, None
-    if boot.size >= 2 and boot.resamples:
+    if boot.units.count >= 2 and boot.resamples:
         scores = boot.per_unit(x * (events - p)[:, None])  # (G, F)
         bread = np.linalg.inv(curvature)
-        variance = bread @ (scores.T @ scores) @ bread * boot.size / (boot.size - 1)
+        variance = bread @ (scores.T @ scores) @ bread * boot.units.count / (boot.units.count - 1)
         half = Z * float(np.sqrt(max(variance[0, 0], 0)))
         low, high = float(weights[0]) - half, float(weights[0]) + half
     return Estimate(value=float(weights[0]), low=low, high=high, method="sandwich")

@@ -8,11 +8,10 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.bootstrap import Bootstrap
+from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.resampling import bootstrap_weights
 from vitmed.metrics.scoring import known_labels
 
 DOUBT = 0.05  # chance that the bound on the risk does not hold
@@ -105,7 +104,7 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
         return Abstention(max_risk=max_risk, least=None, why="there are no validation images")
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
     steps = len(distinct).bit_length()  # of a search by halves
-    effect = design_effect(wrong, boot.units)
+    effect = design_effect(wrong, boot.units.index)
     low, high, best = 0, len(distinct) - 1, -1
     while low <= high:
         middle = (low + high) // 2
@@ -187,8 +186,8 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     place = np.clip(np.ceil(shares * len(sure)).astype(int) - 1, 0, len(sure) - 1)
     risks = np.cumsum(errors) / np.arange(1, len(sure) + 1)
     resampled, areas = [np.empty((0, len(shares)))], [np.empty(0)]
-    if boot.size >= 2 and boot.resamples:
-        for weights in bootstrap_weights(boot.units, boot.resamples, seed=0):
+    if boot.units.count >= 2 and boot.resamples:
+        for weights in bootstrap_weights(boot.units.index, boot.resamples, seed=0):
             w = weights.take(order, axis=1)  # (r, S)
             answered = np.cumsum(w, axis=1)
             sofar = ratio(np.cumsum(w * errors, axis=1), answered)

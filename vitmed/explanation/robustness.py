@@ -17,14 +17,12 @@ import numpy as np
 
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength
+from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
-from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
-from vitmed.metrics.scoring import known_labels
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
@@ -58,7 +56,7 @@ def measure_robustness(
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
     found = Robustness(
         n=len(labels),
-        n_groups=None if clean.groups is None else int(group_index(clean.groups, len(labels)).max(initial=-1)) + 1,
+        n_groups=None if clean.groups is None else int(clean.units.max(initial=-1)) + 1,
         resampling="by image" if clean.groups is None else "by patient",
         resamples=resamples if len(weights) > 1 else 0,
         level=0.95,
@@ -77,7 +75,7 @@ def measure_robustness(
 def _weights(clean: Predictions, resamples: int, seed: int) -> np.ndarray:
     """(1 + R, S): a row of ones, then how often each image was drawn; whole patients where patients are known."""
     size = len(clean)
-    units = group_index(clean.groups, size)
+    units = clean.units
     rows = [np.ones((1, size))]
     if size and units.max() > 0:
         rows += bootstrap_weights(units, resamples, seed)

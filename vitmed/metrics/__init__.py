@@ -1,18 +1,15 @@
 """Predictions, and from them numbers with intervals. numpy and scipy alone: no torch.
 
-predictions        `Predictions`: what a model predicts for a set of images
+predictions        `Predictions`: what a model predicts for a set of images; which class is the positive one
 predictions_csv    the cells of predictions.csv, however a spreadsheet saved them
 evaluation         every number of a set of predictions with its interval
 estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number
 scoring            the numbers themselves, for many resamples at once
 ranking            AUROC and average precision
-intervals          intervals by formula: Wilson, logit, MOVER
-area_intervals     intervals of AUROC and average precision
-resampling         bootstrap weights and percentile intervals
-bootstrap          resampled sums, and shares with intervals
+intervals          intervals by formula: of proportions (Wilson, MOVER) and of areas under curves (DeLong, Obuchowski)
+bootstrap          bootstrap weights, percentile intervals, resampled sums
 paired_comparison  two models on the same images
-positive_class     which of two classes is the positive class
 notes              why a number is undefined, and what to know before believing it
 patient_level      one answer per patient
 per_patient        the spread over patients

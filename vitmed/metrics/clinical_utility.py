@@ -11,9 +11,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))
@@ -65,10 +63,11 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> Preval
     if positive is None:
         return None
     truth, called = labels == positive, predictions.predicted == positive
-    name, asked_for = predictions.classes[positive], config.prevalence
+    asked_for = config.prevalence
+    head = dict[str, Any](positive=predictions.classes[positive], intended=asked_for)
     if truth.all() or not truth.any():
-        nothing = dict[str, Any](observed=None, rows=[], curve=[], sentence="")
-        return PrevalenceTable(positive=name, intended=asked_for, **nothing, why="all images are of one class")
+        why = "all images are of one class"
+        return PrevalenceTable(**head, observed=None, rows=[], curve=[], sentence="", why=why)
     units, observed = Units.of(predictions), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
@@ -85,17 +84,11 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> Preval
     here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
     rows = [row.model_copy(update=here) if row.prevalence == observed else row for row in rows]  # as in the report
     words = next(in_words(row) for row in rows if row.prevalence == (0.01 if asked_for is None else asked_for))
-    found = dict[str, Any](observed=observed, rows=rows, curve=curve, sentence=words)
-    return PrevalenceTable(positive=name, intended=asked_for, **found, why="")
+    return PrevalenceTable(**head, observed=observed, rows=rows, curve=curve, sentence=words, why="")
 
 
 def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
-    """The share of positive (or negative) results that are true.
-
-    Args:
-        wrong: the likelihood ratio, with its interval, of the result: images for which it is wrong against the rest.
-        odds: images for which the result is wrong, for each of the rest.
-    """
+    """The share of results that are true: `wrong` is a likelihood ratio and its interval, of where they are wrong."""
     value, high, low = (1 / (1 + odds * ratio) for ratio in wrong)
     return estimate(value, low, high, "mover")
 
@@ -117,11 +110,10 @@ def in_words(row: AtPrevalence) -> str:
 
 def _of_100(share: float) -> str:
     """25, 99.7 or 0.4: never rounded to 100 or 0."""
-    text = f"{100 * share:.0f}"
-    if (text == "100" and share < 1) or (text == "0" and share > 0):
-        digits = next((d for d in range(1, 4) if f"{100 * share:.{d}f}" not in (f"{100:.{d}f}", f"{0:.{d}f}")), 4)
-        return f"{100 * share:.{digits}f}"
-    return text
+    if share in (0, 1):
+        return f"{100 * share:.0f}"
+    digits = next((d for d in range(4) if f"{100 * share:.{d}f}" not in (f"{100:.{d}f}", f"{0:.{d}f}")), 4)
+    return f"{100 * share:.{digits}f}"
 
 
 def decision_curve(predictions: Predictions, config: EvaluateConfig) -> DecisionCurve | None:

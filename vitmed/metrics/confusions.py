@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 
 PAIRS = 20  # the most frequent that are listed
 
@@ -52,7 +50,7 @@ def mistakes(predictions: Predictions) -> Mistakes | None:
     if not len(predictions):
         return None
     labels, classes = known_labels(predictions), predictions.classes
-    units, support = group_index(predictions.groups, len(labels)), np.bincount(labels)
+    units, support = predictions.units, np.bincount(labels)
     pairs = [
         Confusion(
             truth=classes[truth],

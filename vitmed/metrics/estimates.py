@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.intervals import Share
+from vitmed.metrics.intervals import Area, Share, Units, area_interval, area_spread
 
 
 class Estimate(Frozen):
@@ -89,10 +89,13 @@ class Numbers(Frozen):
 
 def estimate(value: float, low: float, high: float, method: str) -> Estimate:
     """A number and its interval; None where it is undefined, or has no interval."""
-    known = float(value) if np.isfinite(value) else None
     if not np.isfinite([value, low, high]).all():
-        return Estimate(value=known, low=None, high=None, method=method)
-    return Estimate(value=known, low=float(low), high=float(high), method=method)
+        low = high = np.nan
+    return Estimate(value=_known(value), low=_known(low), high=_known(high), method=method)
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def of_share(found: Share) -> Estimate:
@@ -106,8 +109,13 @@ def of_f1(jaccard: Share) -> Estimate:
     return estimate(value, low, high, jaccard.method)
 
 
+def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
+    """The estimate of an AUROC; `positive` is (S,) bool."""
+    interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
+    return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")
+
+
 def sample_size(found: Share) -> SampleSize:
     """The sample behind a proportion."""
-    numbers = {"icc": found.icc, "design_effect": found.design_effect, "effective_n": found.effective_n}
-    known = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
+    known = {name: _known(getattr(found, name)) for name in ("icc", "design_effect", "effective_n")}
     return SampleSize(n=found.n, units=found.units, **known)

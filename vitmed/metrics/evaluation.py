@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import Area, area_interval, area_spread, class_areas, spread
+from vitmed.metrics.bootstrap import ALIKE, bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import (
     ClassNumbers,
     ClassSampleSizes,
@@ -20,68 +20,60 @@ from vitmed.metrics.estimates import (
     Numbers,
     Sample,
     estimate,
+    of_auroc,
     of_f1,
     of_share,
     sample_size,
 )
 from vitmed.metrics.intervals import (
+    LEVEL,
     NONE,
-    Share,
+    Area,
     Units,
-    correlation,
+    area_interval,
+    class_areas,
+    class_shares,
     logit_interval,
     quantile,
-    satterthwaite,
     share,
     share_mean,
+    spread,
     wilson,
     within,
 )
-from vitmed.metrics.metric_table import METRICS, PER_CLASS
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import notes, undefined, without_interval
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import bootstrap_weights, percentile_interval, widened_level
-from vitmed.metrics.scoring import Scorer, known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.scoring import Scorer
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
 SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
-ALIKE = 1e-12  # an interval no wider than this is none: all resamples gave the same
-BOOTSTRAPPED = (  # overall numbers without a formula here
-    *("mcc", "cohen_kappa", "log_loss", "brier", "specificity_macro", "specificity_weighted", "ppv_macro"),
-    *("ppv_weighted", "npv_macro", "npv_weighted", "f1_macro", "f1_weighted"),
-)
 
 
-def evaluate_predictions(
-    predictions: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
-) -> Numbers:
+def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: int = 0) -> Numbers:
     """Every number with its interval; the units are patients where they are known.
-
-    Args:
-        predictions: with labels.
-        resamples: of the numbers that are bootstrapped.
-        level: share of samples in which an interval holds the truth, 0..1.
 
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
-    evaluation = PreparedPredictions(predictions, level)
+    evaluation = PreparedPredictions(predictions)
     overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
-    support = np.bincount(labels, minlength=len(classes))
+    support, size = np.bincount(labels, minlength=len(classes)), len(classes)
+    confusion = np.bincount(labels * size + predictions.predicted, minlength=size**2)
     grouped, positive = predictions.groups is not None, evaluation.scorer.positive
     found = Numbers(
         n=len(labels),
         n_groups=evaluation.units.count if grouped else None,
         resampling="by patient" if grouped else "by image",
         resamples=resamples,
-        level=level,
+        level=LEVEL,
         classes=list(classes),
         positive_class=None if positive is None else classes[positive],
         overall=overall,
         per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-        confusion_matrix=evaluation.scorer.confusion().tolist(),
+        confusion_matrix=confusion.reshape(size, size).tolist(),
         sample=evaluation.sample(grouped),
     )
     reasons = {"undefined": undefined(found), "no_interval": without_interval(found)}
@@ -92,13 +84,13 @@ def evaluate_predictions(
 class PreparedPredictions:
     """One set of predictions, with everything about its intervals that does not depend on resamples."""
 
-    def __init__(self, predictions: Predictions, level: float = 0.95):
+    def __init__(self, predictions: Predictions):
         labels = known_labels(predictions)
         broken = np.flatnonzero(~np.isfinite(predictions.logits).all(axis=1))
         if len(broken):
             problem = f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is "
             raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
-        self.labels, self.units, self.level = labels, Units.of(predictions, level), level
+        self.labels, self.units = labels, Units.of(predictions)
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
@@ -126,7 +118,10 @@ class PreparedPredictions:
     def estimates(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
         """All numbers, overall and of each class, from the draws (R,) of the overall numbers."""
         positive = self.scorer.positive
-        per_class = [{name: self._of_class(c, name) for name in PER_CLASS} for c in self.classes]
+        per_class = [
+            {name: (of_f1 if name == "f1" else of_share)(found) for name, found in shares.items()} | areas
+            for shares, areas in zip(self.shares, self.areas, strict=True)
+        ]
         overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._balanced()}
         overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
         for name in AREAS:
@@ -135,27 +130,22 @@ class PreparedPredictions:
                 overall[name] = per_class[positive][kind]
             else:
                 overall[name] = self._of_area(self.overall_areas[name], kind, self.rarest)
-        for name in BOOTSTRAPPED:
+        for name in METRICS.keys() - overall:  # those without a formula
             overall[name] = estimate(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
         if positive is not None and self.scorer.present.all():
             overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
         return {name: overall[name] for name in METRICS}, per_class
 
-    def _of_class(self, c: int, name: str) -> Estimate:
-        if name in self.areas[c]:
-            return self.areas[c][name]
-        return (of_f1 if name == "f1" else of_share)(self.shares[c][name])
-
     def _of_area(self, area: Area, kind: str, images: np.ndarray) -> Estimate:
         """Of any area by its influence; where that is 0, of a perfect area, by the number of `images`, of one class."""
         found, interval = spread(area.influence, self.units), NONE
         if 0 < area.value < 1 and found.variance > 0:
-            interval = logit_interval(area.value, found.variance**0.5, quantile(self.level, found.degrees))
+            interval = logit_interval(area.value, found.variance**0.5, quantile(found.degrees))
         elif area.value == 1 and np.isfinite(found.variance) and not images.all():
             if kind == "auroc":
                 interval = area_interval(1.0, found, images, self.units)
             else:  # a mean of values within 0..1 varies no more than a proportion
-                interval = wilson(1.0, self._units_with(images), quantile(self.level))
+                interval = wilson(1.0, self._units_with(images), quantile())
         return estimate(area.value, *interval, "influence")
 
     def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
@@ -173,15 +163,15 @@ class PreparedPredictions:
         if name in LOSSES and self.accuracy.value == 1:
             return NONE  # no resample has an error, so the cost of one is unknown
         if name in LOSSES:
-            low, high = percentile_interval(drawn, widened_level(self.level, self.degrees))
+            low, high = percentile_interval(drawn, widened_level(self.degrees))
             return (low, high) if high - low > ALIKE else NONE
         lowest = -1.0 if name in SIGNED else 0.0
         if lowest < value < 1:
-            return within(value, lowest, variance, quantile(self.level, self.degrees)) if variance > 0 else NONE
+            return within(value, lowest, variance, quantile(self.degrees)) if variance > 0 else NONE
         if value != 1:
             return NONE
         counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
-        low, _ = wilson(1.0, counted, quantile(self.level))
+        low, _ = wilson(1.0, counted, quantile())
         return lowest + (1 - lowest) * low, 1.0
 
     @cached_property
@@ -194,39 +184,28 @@ class PreparedPredictions:
         return len(np.unique(self.units.index[images]))
 
     def _balanced(self) -> Estimate:
-        found = [self.shares[c]["sensitivity"] for c in self.classes if self.scorer.present[c]]
-        truths = [self.labels == c for c in self.classes if self.scorer.present[c]]
-        method = "wilson-cluster" if self.units.clustered else "wilson"
-        right = self.labels == self.scorer.predicted
-        return estimate(self.point["balanced_accuracy"], *share_mean(found, truths, right, self.units), method)
+        present = np.flatnonzero(self.scorer.present)
+        found, truths = [self.shares[c]["sensitivity"] for c in present], [self.labels == c for c in present]
+        interval = share_mean(found, truths, self.labels == self.scorer.predicted, self.units)
+        return estimate(self.point["balanced_accuracy"], *interval, self.accuracy.method)
 
     @property
     def degrees(self) -> float:
         """Degrees of freedom of the variance between units, for the bootstrap."""
-        units, n = self.units, len(self.labels)
-        if units.count < 2 or not units.clustered:
-            return max(1.0, n - 1.0)
-        right = units.sums((self.labels == self.scorer.predicted).astype(np.float64))
-        sizes = units.sums(np.ones(n))
-        return satterthwaite(sizes, correlation(sizes, right, right))
+        return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
 
     def sample(self, grouped: bool) -> Sample:
         """The sample sizes behind the numbers."""
-        sizes = self.units.sums(np.ones(len(self.labels)))
-        counts = None
+        sizes, counts = np.bincount(self.units.index), None
         if grouped and len(sizes):
             counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+        rates = ("sensitivity", "specificity")
         return Sample(
             n_images=len(self.labels),
             n_patients=self.units.count if grouped else None,
             images_per_patient=counts,
             accuracy=sample_size(self.accuracy),
-            classes=[
-                ClassSampleSizes(
-                    sensitivity=sample_size(found["sensitivity"]), specificity=sample_size(found["specificity"])
-                )
-                for found in self.shares
-            ],
+            classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in self.shares],
         )
 
 
@@ -243,26 +222,3 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
                 for name, values in way(weights)[0].items():
                     drawn[name].append(values)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
-
-
-def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
-    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, from truth and prediction, (S,) bool.
-
-    If all images are of the class, or none, PPV, NPV and the index do not depend on the model: they are undefined.
-    """
-    both = bool(truth.any()) and not truth.all()
-    return {
-        "sensitivity": share(called, truth, units),
-        "specificity": share(~called, ~truth, units),
-        "ppv": share(truth, called & both, units),
-        "npv": share(~truth, ~called & both, units),
-        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: see `of_f1`
-    }
-
-
-def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
-    """The estimate of an AUROC; `positive` is (S,) bool."""
-    interval = NONE
-    if np.isfinite(area.value):
-        interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
-    return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")

@@ -10,26 +10,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
 
+LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
+INFINITE = float("inf")
 NONE = (float("nan"), float("nan"))  # no interval
 
 
 @dataclass(frozen=True)
 class Units:
-    """The unit of each image, and the level of the intervals: the share of samples in which they hold the truth."""
+    """The unit of each image: its patient where patients are known, else the image."""
 
     index: np.ndarray  # (S,) int64, 0..G-1
-    level: float = 0.95
 
     @classmethod
-    def of(cls, predictions: Predictions, level: float = 0.95) -> Units:
+    def of(cls, predictions: Predictions) -> Units:
         """Patients where they are known, else images."""
-        return cls(group_index(predictions.groups, len(predictions)), level)
+        return cls(predictions.units)
 
     @cached_property
     def count(self) -> int:
@@ -44,6 +45,10 @@ class Units:
     def sums(self, values: np.ndarray) -> np.ndarray:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
+
+    def degrees(self, values: np.ndarray) -> float:
+        """Degrees of freedom of the variance of a sum of the values (S,) between units, which are at least 2."""
+        return _degrees(self.sums(np.ones(len(values))), self.sums(values), self.sums(values**2))
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     hit = (hits & counted).astype(np.float64)
     value = float(hit.sum() / n) if n else float("nan")
     if not units.clustered:
-        low, high = wilson(value, n, quantile(units.level)) if n > 1 else NONE
+        low, high = wilson(value, n, quantile()) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
     sizes, found = units.sums(counted.astype(np.float64)), units.sums(hit)
     sizes, found = sizes[sizes > 0], found[sizes > 0]
@@ -90,8 +95,23 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     icc = correlation(sizes, found, found)
     effect = variance / alone if alone > 0 else float("nan")
     effective = n / max(1.0, effect) if alone > 0 else float(g)
-    low, high = wilson(value, effective, quantile(units.level, satterthwaite(sizes, icc)))
+    low, high = wilson(value, effective, quantile(satterthwaite(sizes, icc)))
     return Share(value, low, high, method, n, g, icc, effect, effective)
+
+
+def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
+    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, from truth and prediction, (S,) bool.
+
+    If all images are of the class, or none, PPV, NPV and the index do not depend on the model: they are undefined.
+    """
+    both = bool(truth.any()) and not truth.all()
+    return {
+        "sensitivity": share(called, truth, units),
+        "specificity": share(~called, ~truth, units),
+        "ppv": share(truth, called & both, units),
+        "npv": share(~truth, ~called & both, units),
+        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: `of_f1`
+    }
 
 
 def wilson(value: float, n: float, z: float) -> tuple[float, float]:
@@ -136,13 +156,13 @@ def satterthwaite(sizes: np.ndarray, icc: float) -> float:
     return max(1.0, float(variances.sum() ** 2 / (variances**2).sum()) - 1)
 
 
-def quantile(level: float, degrees: float = float("inf")) -> float:
-    """How many standard errors a two-sided interval reaches: 1.96 at 0.95, by Student's t 2.262 at 9 degrees."""
+def quantile(degrees: float = INFINITE) -> float:
+    """How many standard errors a two-sided interval reaches: 1.96, by Student's t 2.262 at 9 degrees."""
     if np.isinf(degrees):
-        return NormalDist().inv_cdf((1 + level) / 2)
+        return NormalDist().inv_cdf((1 + LEVEL) / 2)
     from scipy.special import stdtrit  # imported here: predict starts without it
 
-    return float(stdtrit(degrees, (1 + level) / 2))
+    return float(stdtrit(degrees, (1 + LEVEL) / 2))
 
 
 def logit_interval(value: float, error: float, z: float) -> tuple[float, float]:
@@ -205,9 +225,8 @@ def share_mean(
 def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Units) -> tuple[float, float, float]:
     """How much commoner a hit is among some images than among others, with its interval: value, low and high, 0..inf.
 
-    From the intervals of both proportions, by the method MOVER-R of Donner & Zou, Stat. Methods Med. Res. 21 (2012)
-    347, here with the correlation due to patients who have images among both. NaN without a hit among either; the
-    interval is NaN where one of the proportions has none.
+    MOVER-R: Donner & Zou, Stat. Methods Med. Res. 21 (2012) 347, here with the correlation due to patients who have
+    images among both. NaN without a hit among either; the interval is NaN where one of the proportions has none.
 
     Args:
         top, bottom: (S,) bool, the images of each, none in both.
@@ -219,7 +238,7 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     if b.value == 0:  # its reverse is 0, and has an interval
         _, low, high = share_ratio(bottom, top, hits, units)
         return float("inf"), (1 / high if high > 0 else float("inf")), (1 / low if low > 0 else float("inf"))
-    alike = share_correlation((hits & top, top, a.value), (hits & bottom, bottom, b.value), units)
+    alike = sum_correlation(np.where(top, hits - a.value, 0), np.where(bottom, hits - b.value, 0), units)
 
     def bound(side: int) -> float:
         """The ratio R at which a - R b lies as far from 0 as its own interval reaches."""
@@ -236,17 +255,13 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
 
 
 def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units) -> tuple[float, float, float]:
-    """share of `first` - weight x share of `second` among all images, with its interval: value, low, high.
+    """share of `first`, (S,) bool, - weight x share of `second` among all images, with its interval: value, low, high.
 
     From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the two).
-
-    Args:
-        first, second: (S,) bool.
     """
     everyone = np.ones(len(first), bool)
     a, b = share(first, everyone, units), share(second, everyone, units)
-    alike = share_correlation((first, everyone, a.value), (second, everyone, b.value), units)
-    value = a.value - weight * b.value
+    alike, value = sum_correlation(first - a.value, second - b.value, units), a.value - weight * b.value
 
     def reach(arm: float, other: float) -> float:
         return float(np.sqrt(max(0.0, arm**2 + other**2 - 2 * alike * arm * other)))
@@ -255,14 +270,106 @@ def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units
     return value, value - down, value + reach(a.high - a.value, weight * (b.value - b.low))
 
 
-def share_correlation(
-    one: tuple[np.ndarray, np.ndarray, float], other: tuple[np.ndarray, np.ndarray, float], units: Units
-) -> float:
-    """Correlation of two proportions over the units; 0 where one does not vary.
-
-    Args:
-        one, other: hits (S,) bool, of the counted; the counted (S,) bool; the proportion.
-    """
-    x, y = (units.sums(np.where(counted, hits - value, 0.0)) for hits, counted, value in (one, other))
+def sum_correlation(first: np.ndarray, second: np.ndarray, units: Units) -> float:
+    """Correlation of the sums of values (S,) around 0 over each unit; 0 where one does not vary."""
+    x, y = units.sums(first), units.sums(second)
     size = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / size if size > 0 else 0.0
+
+
+class Area(NamedTuple):
+    """An area under a curve and the influence of each image on it, (S,), which sums to 0."""
+
+    value: float
+    influence: np.ndarray
+
+    def plus(self, other: Area, weight: float) -> Area:
+        """This area plus `weight` times another."""
+        return Area(self.value + weight * other.value, self.influence + weight * other.influence)
+
+
+class Spread(NamedTuple):
+    """Variance of a number, and the degrees of freedom of that variance (infinite: the normal quantile)."""
+
+    variance: float
+    degrees: float
+
+
+def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
+    """AUROC and average precision of scores (S,) for the images that are positive, (S,) bool; NaN where undefined.
+
+    The influence on AUROC is DeLong's placement value less the AUROC, over the number of the image's kind.
+    """
+    m, n = int(positive.sum()), int((~positive).sum())
+    nothing = Area(float("nan"), np.zeros(m + n))
+    if not m:
+        return nothing, nothing
+    _, tie = np.unique(-scores, return_inverse=True)  # (S,) number of the tie, from the highest score
+    hits = np.bincount(tie, positive.astype(np.float64))  # (T,) positives in each tie
+    misses = np.bincount(tie, ~positive)
+    hits_to, misses_to = np.cumsum(hits), np.cumsum(misses)
+    below = n - misses_to + misses / 2  # for a positive: negatives in the right order, a tie counts half
+    above = hits_to - hits / 2  # for a negative: positives in the right order
+    auroc = float(hits @ below) / (m * n) if n else float("nan")
+    area = np.where(positive, (below[tie] / n - auroc) / m, (above[tie] / m - auroc) / n) if n else nothing.influence
+    every_to = hits_to + misses_to
+    precision = hits_to / every_to
+    average = float(hits @ precision) / m
+    # An image adds 1 to the images, and to the hits if it is positive, of every threshold that reaches it.
+    own = (hits / every_to)[::-1].cumsum()[::-1] / m
+    diluted = (hits * precision / every_to)[::-1].cumsum()[::-1] / m
+    pull = np.where(positive, (precision[tie] - average) / m + own[tie], 0) - diluted[tie]
+    return Area(auroc, area), Area(average, pull) if n else nothing
+
+
+def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Spread:
+    """Variance of an AUROC, or of the difference of two, by the influence (S,) of each image; NaN if undefined.
+
+    Independent images: DeLong et al., Biometrics 44 (1988) 837, eq. 4 to 6. Patients with several: Obuchowski,
+    Biometrics 53 (1997) 567, eq. 3 to 6, with Student's in place of her normal quantile. Its degrees of freedom are
+    Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer.
+    """
+    up, down = np.where(positive, influence, 0), np.where(positive, 0, influence)
+    sizes = units.sums(positive.astype(np.float64)), units.sums((~positive).astype(np.float64))
+    with_up, with_down = (int((size > 0).sum()) for size in sizes)
+    if min(with_up, with_down) < 2:
+        return Spread(*NONE)
+    sums = units.sums(up), units.sums(down)
+    parts = [float(g / (g - 1) * (s**2).sum()) for s, g in zip(sums, (with_up, with_down), strict=True)]
+    total = sum(parts)
+    if not units.clustered:
+        return Spread(total, INFINITE)
+    both = 2 * units.count / (units.count - 1) * float((sums[0] * sums[1]).sum())
+    squares = units.sums(up**2), units.sums(down**2)
+    known = [_degrees(*three) for three in zip(sizes, sums, squares, strict=True)]
+    degrees = total**2 / sum(part**2 / d for part, d in zip(parts, known, strict=True)) if total > 0 else INFINITE
+    of_patients = _degrees(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
+    return Spread(max(0.0, total + both), min(degrees, of_patients))
+
+
+def spread(influence: np.ndarray, units: Units) -> Spread:
+    """Variance of any number by the influence (S,) of each image; the infinitesimal jackknife by unit.
+
+    Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6.
+    """
+    g = units.count
+    if g < 2:
+        return Spread(*NONE)
+    variance = float(g / (g - 1) * (units.sums(influence) ** 2).sum())
+    return Spread(variance, units.degrees(influence) if units.clustered else INFINITE)
+
+
+def _degrees(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
+    some = sizes > 0
+    sizes, sums, squares = sizes[some], sums[some], squares[some]
+    return satterthwaite(sizes, correlation(sizes, sums, squares))
+
+
+def area_interval(value: float, found: Spread, positive: np.ndarray, units: Units) -> tuple[float, float]:
+    """The interval of an AUROC on the logit scale; for an AUROC of 0 or 1, each patient counts as one image."""
+    if not np.isfinite([value, found.variance]).all() or (0 < value < 1 and found.variance == 0):
+        return NONE  # scores that are all alike have no variance
+    if 0 < value < 1:
+        return logit_interval(value, found.variance**0.5, quantile(found.degrees))
+    m, n = (int((units.sums(kind.astype(np.float64)) > 0).sum()) for kind in (positive, ~positive))
+    return perfect_area(value, m, n, quantile())

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 
 LISTED = 50  # suspects in metrics.json; label_issues.csv has all
 PAIRS = 20

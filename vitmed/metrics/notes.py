@@ -21,15 +21,11 @@ def undefined(found: Numbers) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for c, own in per_class.items():
         for name in PER_CLASS:
-            if own[name].value is not None:
-                continue
-            if not n:
-                why = "there are no images"
-            elif not 0 < own.n < n:
-                why = f"every image is of class '{c}'" if own.n == n else f"there is no image of class '{c}'"
-            else:
-                why = f"{'no' if name == 'ppv' else 'every'} image was predicted as '{c}'"
-            reasons[f"{name} of {c}"] = why
+            why = f"{'no' if name == 'ppv' else 'every'} image was predicted as '{c}'"
+            if own.n in (0, n):
+                why = f"every image is of class '{c}'" if own.n else f"there is no image of class '{c}'"
+            if own[name].value is None:
+                reasons[f"{name} of {c}"] = why if n else "there are no images"
     for name in [name for name, entry in found.overall.items() if entry.value is None]:
         base = re.sub("_(macro|weighted)$", "", name)
         one = found.positive_class if name in ("auroc", "average_precision") else None
@@ -46,17 +42,13 @@ def without_interval(found: Numbers) -> dict[str, str]:
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
-    reasons = {}
-    for name, entry in {**found.overall, **entries}.items():
-        if entry.value is None or entry.low is not None:
-            continue
-        if entry.method == "bootstrap":
-            reasons[name] = "nearly all resamples give the same value, or none" if found.resamples else "not asked for"
-        elif entry.method == "influence":
-            reasons[name] = "no image changes it, so its variance is unknown"
-        else:
-            reasons[name] = f"the images that it counts come from fewer than 2 {unit}s"
-    return reasons
+    by_formula = f"the images that it counts come from fewer than 2 {unit}s"
+    by_method = {
+        "bootstrap": "nearly all resamples give the same value, or none" if found.resamples else "not asked for",
+        "influence": "no image changes it, so its variance is unknown",
+    }
+    lacking = {name: e for name, e in {**found.overall, **entries}.items() if e.value is not None and e.low is None}
+    return {name: by_method.get(str(entry.method), by_formula) for name, entry in lacking.items()}
 
 
 def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:

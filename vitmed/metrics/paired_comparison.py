@@ -8,13 +8,11 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
-from vitmed.metrics.area_intervals import Spread, area_spread, class_areas, spread
+from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
-from vitmed.metrics.intervals import NONE, Units, quantile
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import percentile_interval, widened_level
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.intervals import NONE, Area, Units, area_spread, class_areas, quantile, spread
+from vitmed.metrics.predictions import Predictions, known_labels
 
 
 class ComparisonTest(Frozen):
@@ -85,13 +83,12 @@ class ComparisonResults(Frozen):
 
 
 def compare_predictions(
-    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0, level: float = 0.95
+    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0
 ) -> PairedComparison:
     """The numbers of the other model, and the differences, first minus other, on the same images.
 
     The interval of a difference is paired, so narrower than the intervals of the two numbers suggest. For AUROC and
-    average precision it comes from the difference of the influence of each image (DeLong's and Obuchowski's paired
-    variance), for the rest from resamples in which both models are evaluated.
+    average precision it comes from `area_gap`, for the rest from resamples in which both models are evaluated.
 
     Raises:
         DataError: not the same images, labels or classes in the same order; or no labels.
@@ -101,70 +98,67 @@ def compare_predictions(
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
     if not np.array_equal(labels, known_labels(other)):
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
-    first, second = PreparedPredictions(predictions, level), PreparedPredictions(other, level)
+    first, second = PreparedPredictions(predictions), PreparedPredictions(other)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
     own, theirs = (evaluation.estimates(drawn)[0] for evaluation, drawn in zip((first, second), draws, strict=True))
-    widen = widened_level(level, min(first.degrees, second.degrees))
+    positive = None if first.scorer.positive is None else labels == first.scorer.positive
+    areas = {
+        name: area_gap(
+            first.overall_areas[name], second.overall_areas[name], positive if name == "auroc" else None, first.units
+        )
+        for name in AREAS
+    }
+    widen = widened_level(min(first.degrees, second.degrees))
     difference: dict[str, Estimate] = {}
     for name in own:
         one, two = own[name].value, theirs[name].value
         if one is None or two is None:
             difference[name] = estimate(float("nan"), *NONE, "bootstrap")
         elif name in AREAS:
-            found, method = area_gap(first, second, name)
-            low, high = _around(one - two, found, level)  # with few images it may reach beyond -1..1
-            difference[name] = estimate(one - two, max(-1.0, low), min(1.0, high), method)
+            reach, test = areas[name]
+            low, high = max(-1.0, one - two - reach), min(1.0, one - two + reach)  # few images may reach beyond
+            difference[name] = estimate(one - two, low, high, test.method)
         else:
             gap = draws[0][name] - draws[1][name]
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
             interval = percentile_interval(gap, widen) if known else NONE
             difference[name] = estimate(one - two, *interval, "bootstrap")
-    tests = ComparisonTests(auroc=area_test(first, second), accuracy=accuracy_test(first, second))
+    accuracy = accuracy_test(predictions.predicted == labels, other.predicted == labels, first.units)
+    tests = ComparisonTests(auroc=areas["auroc"][1], accuracy=accuracy)
     return PairedComparison(overall=theirs, difference=difference, tests=tests)
 
 
-def area_gap(first: PreparedPredictions, second: PreparedPredictions, name: str) -> tuple[Spread, str]:
-    """Variance of the difference of an overall area, and the method that gives it."""
-    influence = first.overall_areas[name].influence - second.overall_areas[name].influence
-    positive = first.scorer.positive
-    if name == "auroc" and positive is not None:
-        found = area_spread(influence, first.labels == positive, first.units)
-        return found, "obuchowski" if first.units.clustered else "delong"
-    return spread(influence, first.units), "influence"
+def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Units) -> tuple[float, ComparisonTest]:
+    """How far the interval of the difference of two areas reaches to either side, and the test of no difference.
 
+    The variance is that of the difference of the influence of each image: for an AUROC DeLong's, or Obuchowski's where
+    patients have several images, with Student's t there. The statistic is the difference over its standard error,
+    p is two-sided: 1 for models that rank alike, None where either area or the variance is undefined.
 
-def _around(value: float, found: Spread, level: float) -> tuple[float, float]:
-    reach = quantile(level, found.degrees) * found.variance**0.5
-    return value - reach, value + reach
-
-
-def area_test(first: PreparedPredictions, second: PreparedPredictions) -> ComparisonTest:
-    """Whether the AUROC differs: the difference over its standard error, and its two-sided p.
-
-    DeLong's test, or Obuchowski's where patients have several images, with Student's t there. p is 1 for models that
-    rank alike, None where either AUROC or its variance is undefined.
+    Args:
+        first, second: of the same images.
+        positive: (S,) bool, of the AUROC of one class against the rest; None for other areas.
+        units: of the images.
     """
-    found, method = area_gap(first, second, "auroc")
-    gap = first.overall_areas["auroc"].value - second.overall_areas["auroc"].value
-    statistic, p = gap_test(gap, found)
-    return ComparisonTest(statistic=statistic, p=p, method=method)
-
-
-def gap_test(gap: float, found: Spread) -> tuple[float | None, float | None]:
-    """A difference over its standard error, and the two-sided p that it is 0; None where that is undefined."""
     from scipy.special import stdtr  # imported here: predict starts without it
 
-    if not np.isfinite(gap) or not np.isfinite(found.variance):
-        return None, None
-    if found.variance == 0:
-        return (0.0, 1.0) if gap == 0 else (None, None)
-    statistic = float(gap / found.variance**0.5)
-    return statistic, float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
+    gap, statistic, p = first.plus(second, -1), None, None
+    if positive is None:
+        found, method = spread(gap.influence, units), "influence"
+    else:
+        found, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
+    if np.isfinite(gap.value) and found.variance > 0:
+        statistic = float(gap.value / found.variance**0.5)
+        p = float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
+    elif gap.value == 0 and found.variance == 0:
+        statistic, p = 0.0, 1.0
+    reach = quantile(found.degrees) * found.variance**0.5
+    return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 
-def accuracy_test(first: PreparedPredictions, second: PreparedPredictions) -> ComparisonTest:
-    """Whether the accuracy differs, by the images that only one of the two gets right.
+def accuracy_test(first: np.ndarray, second: np.ndarray, units: Units) -> ComparisonTest:
+    """Whether the accuracy differs, by the images that only one of two models gets right, (S,) bool each.
 
     Independent images: McNemar's test, Psychometrika 12 (1947) 153, exact by the binomial distribution. It is not
     valid where patients have several images; there it is that of Obuchowski, Stat. Med. 17 (1998) 1495, in the form
@@ -173,36 +167,33 @@ def accuracy_test(first: PreparedPredictions, second: PreparedPredictions) -> Co
     """
     from scipy.special import bdtr, chdtrc  # imported here: predict starts without it
 
-    right = [evaluation.scorer.predicted == evaluation.labels for evaluation in (first, second)]
-    b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
-    statistic: float | None = float(min(b, c))
-    p: float | None = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5))) if b + c else 1.0
-    p, method = p if len(right[0]) else None, "mcnemar-exact"
-    if first.units.clustered:
-        d, g = first.units.sums(right[0].astype(float) - right[1]), first.units.count
-        statistic, p, method = None, None if g < 2 else 1.0, "obuchowski-1998"
-        if g >= 2 and (d**2).sum():
+    b, c = int((first & ~second).sum()), int((second & ~first).sum())
+    found: tuple[float | None, float | None] = (float(min(b, c)), 1.0 if len(first) else None)
+    if units.clustered:
+        d, g = units.sums(first.astype(float) - second), units.count
+        found = None, 1.0 if g > 1 else None
+        if g > 1 and d.any():
             statistic = float((g - 1) / g * d.sum() ** 2 / (d**2).sum())
-            p = float(chdtrc(1, statistic))
-    return ComparisonTest(only_first=b, only_second=c, statistic=statistic, p=p, method=method)
+            found = statistic, float(chdtrc(1, statistic))
+    elif b + c:
+        found = float(min(b, c)), min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
+    method = "obuchowski-1998" if units.clustered else "mcnemar-exact"
+    return ComparisonTest(only_first=b, only_second=c, statistic=found[0], p=found[1], method=method)
 
 
-def compare_classes(predictions: Predictions, other: Predictions, level: float = 0.95) -> dict[str, ClassDifference]:
+def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, ClassDifference]:
     """The difference in AUROC of each class against the rest.
 
     Raises:
         DataError: no labels. The images must be the same, as for `compare_predictions`.
     """
-    labels, units = known_labels(predictions), Units.of(predictions, level)
+    labels, units = known_labels(predictions), Units.of(predictions)
     found: dict[str, ClassDifference] = {}
     for c, name in enumerate(predictions.classes):
-        positive = labels == c
-        areas = [class_areas(p.probabilities[:, c], positive)[0] for p in (predictions, other)]
-        gap = areas[0].plus(areas[1], -1)
-        spread_of_gap = area_spread(gap.influence, positive, units) if np.isfinite(gap.value) else Spread(*NONE)
-        method = "obuchowski" if units.clustered else "delong"
-        interval = estimate(gap.value, *_around(gap.value, spread_of_gap, level), method)
-        found[name] = ClassDifference(**dict(interval), p=gap_test(gap.value, spread_of_gap)[1])
+        first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
+        reach, test = area_gap(first, second, labels == c, units)
+        gap = first.value - second.value
+        found[name] = ClassDifference(**dict(estimate(gap, gap - reach, gap + reach, test.method)), p=test.p)
     return found
 
 

@@ -5,7 +5,7 @@ Letters: S images, P patients, K classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,26 +13,14 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc, threshold_counts
-from vitmed.metrics.resampling import group_index
-from vitmed.metrics.scoring import known_labels
 
 MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
 WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
 FEWEST = 200
 TINY = 1e-12  # a probability this near to 1 does not rank patients any more
 OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`
-
-
-@dataclass(frozen=True)
-class Patients:
-    """The patient of each image, and the label of each patient; an image without a patient is one of its own."""
-
-    units: np.ndarray  # (S,) int64, 0..P-1 by first appearance
-    labels: np.ndarray  # (P,) int64 class of each patient; -1 where it has none
-    mixed: int  # patients with images of more than one class
 
 
 class AtThreshold(Frozen):
@@ -84,25 +72,24 @@ class PatientLevel(Frozen):
     best_on_validation: str | None = None  # the way with the highest AUROC there; None where that is unknown
 
 
-def known_patients(predictions: Predictions) -> Patients:
-    """The patients and their labels: the class of all their images, or where the images differ, of two classes the
-    positive one (one infected cell makes an infected patient), of more classes none.
+def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
+    """The label of each patient, (P,) int64 by first appearance, and how many have images of several classes.
+
+    It is the class of all their images, or where the images differ, of two classes the positive one (one infected cell
+    makes an infected patient), of more classes none, -1. An image without a patient is one of its own.
 
     Raises:
         DataError: the predictions have no labels.
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
-    units = group_index(predictions.groups, len(labels))
-    order, starts = _sorted(units)
-    lowest, highest = (
-        extreme.reduceat(labels[order], starts) if len(starts) else labels for extreme in (np.minimum, np.maximum)
-    )
+    order, starts = _sorted(predictions.units)
+    lowest, highest = (f.reduceat(labels[order], starts) if len(starts) else labels for f in (np.minimum, np.maximum))
     mixed = lowest != highest
-    return Patients(units, np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum()))
+    return np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum())
 
 
 def combine(predictions: Predictions, way: str) -> np.ndarray:
-    """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `known_patients`.
+    """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `patient_labels`.
 
     Args:
         way: a key of `WAYS`. "max" of more than two classes is scaled to sum to 1. Noisy-or, 1 - prod(1 - p): Pearl,
@@ -113,7 +100,7 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
         ValueError: noisy-or of other than two classes.
     """
     p = predictions.probabilities
-    order, starts = _sorted(group_index(predictions.groups, len(predictions)))
+    order, starts = _sorted(predictions.units)
     if not len(starts):
         return np.zeros((0, p.shape[1]))
     positive = positive_index(predictions)
@@ -130,11 +117,11 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
 
 def patient_predictions(predictions: Predictions, way: str) -> Predictions:
     """The prediction for each patient that has a label, one row each, named patient 1, ..."""
-    patients = known_patients(predictions)
-    known = np.flatnonzero(patients.labels >= 0)
+    labels, _ = patient_labels(predictions)
+    known = np.flatnonzero(labels >= 0)
     names = tuple(f"patient {i + 1}" for i in known)
     logits = combine(predictions, way)[known].astype(np.float32)
-    return Predictions(predictions.classes, names, names, patients.labels[known], logits, positive=predictions.positive)
+    return Predictions(predictions.classes, names, names, labels[known], logits, positive=predictions.positive)
 
 
 def patient_level(
@@ -151,11 +138,11 @@ def patient_level(
     """
     if predictions.groups is None or not len(predictions):
         return None
-    patients, two = known_patients(predictions), positive_index(predictions) is not None
-    known = patients.labels[patients.labels >= 0]
-    n, mixed, notes, classes = len(patients.labels), patients.mixed, list[str](), len(predictions.classes)
+    (labels, mixed), two = patient_labels(predictions), positive_index(predictions) is not None
+    known, n = labels[labels >= 0], len(labels)
+    notes, classes = list[str](), len(predictions.classes)
     level = dict[str, Any](n=n, labelled=len(known), mixed=mixed, left_out=n - len(known), rule=RULES[two], notes=notes)
-    if why := _undefined(predictions, patients, known):
+    if why := _undefined(predictions, labels, mixed):
         return PatientLevel(**level, reason=why)
     possible = WORK // (len(known) * classes)
     if possible < min(resamples, FEWEST):
@@ -163,12 +150,11 @@ def patient_level(
     resamples = min(resamples, possible) if possible >= FEWEST else 0
     areas: dict[str, float] = {}
     for way, text in WAYS.items():
+        why = UNDEFINED_NOISY_OR if way == "noisy_or" and not two else None
         if way != "mean" and classes > MANY_CLASSES:
             why = f"with more than {MANY_CLASSES} classes only the mean is evaluated"
+        if why:
             level[way] = ByPatient(text=text, reason=why)
-            continue
-        if way == "noisy_or" and not two:
-            level[way] = ByPatient(text=text, reason=UNDEFINED_NOISY_OR)
             continue
         combined = patient_predictions(predictions, way)
         numbers = evaluate_predictions(combined, resamples)
@@ -229,18 +215,18 @@ def _odds(predictions: Predictions, positive: int) -> np.ndarray:
     return z[:, positive] - z[:, 1 - positive]
 
 
-def _undefined(predictions: Predictions, patients: Patients, known: np.ndarray) -> str | None:
+def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str | None:
     """Why there is no patient level, if there is none."""
-    if len(patients.labels) == len(predictions):
+    known = labels[labels >= 0]
+    if len(labels) == len(predictions):
         return "each patient has one image, so the numbers by patient are those by image"
     if not len(known):
         return "every patient has images of several classes, so none has a label"
     if len(np.unique(known)) == 1:
         who = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
+        both = "with" if len(known) == 1 else f"{mixed} of them have"
         why = f"{who} as '{predictions.classes[known[0]]}'"
-        mixed = patients.mixed and positive_index(predictions) is not None
-        both = "with" if len(known) == 1 else f"{patients.mixed} of them have"
-        return why + (f" ({both} images of both classes)" if mixed else "")
+        return why + (f" ({both} images of both classes)" if mixed and len(predictions.classes) == 2 else "")
     return None
 
 

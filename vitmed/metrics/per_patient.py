@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 ENOUGH = 5  # images of a kind that a patient needs for a share to be counted
 WORST = 10  # patients that are listed
@@ -70,10 +67,8 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
     Raises:
         DataError: the predictions have no labels.
     """
-    labels, units = known_labels(predictions), group_index(predictions.groups, len(predictions))
-    size = int(units.max()) + 1 if len(units) else 0
-    right = predictions.predicted == labels
-    positive = positive_index(predictions)
+    labels, units = known_labels(predictions), predictions.units
+    size, right, positive = units.max(initial=-1) + 1, predictions.predicted == labels, positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}
     if positive is not None:
         kinds |= {"sensitivity": labels == positive, "specificity": labels != positive}

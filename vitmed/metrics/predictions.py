@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,21 @@ from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, OOD_SCORE, PROB
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
 NEAR = 1e-4  # a probability that differs by more than this does not follow from the logits
+NEGATIONS = {"no", "non", "not", "without"}
+PREFIXES = ("no", "non", "not", "un")
+NEGATIVES = {
+    *("normal", "healthy", "negative", "neg", "benign", "uninfected", "unaffected", "control", "controls"),
+    *("absent", "clean", "none", "false", "0"),
+}
+
+
+def group_index(groups: Sequence[str] | None, size: int) -> np.ndarray:
+    """(S,) int64 number of each image's group; without groups, and where its name is empty, each is its own."""
+    if groups is None:
+        return np.arange(size)
+    numbers: dict[tuple[str, int], int] = {}
+    keys = [(name, -1 if name else i) for i, name in enumerate(groups)]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -77,6 +93,11 @@ class Predictions:
         )
 
     @cached_property
+    def units(self) -> np.ndarray:
+        """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
+        return group_index(self.groups, len(self))
+
+    @cached_property
     def probabilities(self) -> np.ndarray:
         """(S, K) float64, rows sum to 1: calibrated where there is a calibration, else the softmax of the logits."""
         return softmax(self.logits) if self.calibrated is None else self.calibrated
@@ -129,11 +150,9 @@ class Predictions:
         for i, path in enumerate(self.paths):
             label = "" if self.labels is None else self.classes[self.labels[i]]
             group = "" if self.groups is None else self.groups[i]
-            row = [path, label, group, self.classes[self.predicted[i]], repr(float(self.confidence[i]))]
-            row += [repr(float(p)) for p in self.probabilities[i]]
-            row += [repr(float(z)) for z in self.logits[i]]  # a float32 is exact as a float64
-            row += [cells[i] for cells in self.columns.values()]
-            rows.append(row)
+            numbers = (self.confidence[i], *self.probabilities[i], *self.logits[i])  # a float32 is exact as a float64
+            row = [path, label, group, self.classes[self.predicted[i]], *(repr(float(number)) for number in numbers)]
+            rows.append([*row, *(cells[i] for cells in self.columns.values())])
         return rows
 
     def to_csv(self, errors: bool = False) -> str:
@@ -183,9 +202,9 @@ class Predictions:
             fix = "give a predictions.csv, with commas, semicolons or tabs between the cells, and a logit_ column for "
             fix += "every class"
             raise DataError(f"{file}: lacks the column {', '.join(missing) or 'logit_<class>'}; {table.found}", fix)
-        chances = _probabilities(table, classes) if kind == PROB else None
-        logits = _logits(table, named[LOGIT]) if chances is None else np.log(np.maximum(chances, LEAST))
-        labels, groups = _labels(table, classes), tuple(table.cells("group"))
+        chances = table.probabilities(classes) if kind == PROB else None
+        logits = table.logits(named[LOGIT]) if chances is None else np.log(np.maximum(chances, LEAST))
+        labels, groups = table.labels(classes), tuple(table.cells("group"))
         if labelled and labels is None:
             found, fix = "it has no column label", "give the true class of every image"
             if not table.rows:
@@ -207,19 +226,45 @@ class Predictions:
         if calibrate is not None and not as_decided:
             read = calibrate(read)
         elif kind == LOGIT and _is_calibrated(table, read, as_decided):
-            read = replace(read, calibrated=_probabilities(table, classes))
-        decided = _decided(table, classes) if as_decided else None
+            read = replace(read, calibrated=table.probabilities(classes))
+        decided = table.decided(classes) if as_decided else None
         return replace(read, notes=tuple(_notes(table, read, kind)), decided=decided)
 
 
-def _logits(table: Table, columns: Sequence[str]) -> np.ndarray:
-    """(S, K) float64, each finite as a float32 too."""
-    logits = table.floats(columns)
-    with np.errstate(over="ignore"):
-        wrong = np.argwhere(~np.isfinite(logits.astype(np.float32)))
-    if len(wrong):
-        raise table.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a finite number")
-    return logits
+def known_labels(predictions: Predictions) -> np.ndarray:
+    """(S,) int64, the true classes. Raises DataError where they are unknown."""
+    if predictions.labels is None:
+        problem = "these predictions have no labels, so nothing can be measured"
+        raise DataError(problem, "evaluate images in class folders")
+    return predictions.labels
+
+
+def positive_index(predictions: Predictions) -> int | None:
+    """Index of the positive class of two: the one in `positive`, else by the names. None for more classes."""
+    classes = predictions.classes
+    if len(classes) != 2:
+        return None
+    return positive_class(classes) if predictions.positive is None else classes.index(predictions.positive)
+
+
+def positive_class(classes: Sequence[str]) -> int:
+    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last.
+
+    `normal`, `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not.
+    """
+    absent = [_names_absence(name, classes) for name in classes]
+    return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
+
+
+def _names_absence(name: str, classes: Sequence[str]) -> bool:
+    words = [word for word in re.split(r"[\W_]+", name.lower()) if word]
+    if words and words[0] in NEGATIONS:
+        return not _names_absence(" ".join(words[1:]), classes)
+    if any(word in NEGATIVES for word in words):
+        return True
+    joined = "".join(words)
+    others = {"".join(re.split(r"[\W_]+", c.lower())) for c in classes} - {joined, ""}
+    return any(joined == prefix + other and other not in NEGATIVES for other in others for prefix in PREFIXES)
 
 
 def _is_calibrated(table: Table, read: Predictions, known: bool) -> bool:
@@ -237,77 +282,31 @@ def _is_calibrated(table: Table, read: Predictions, known: bool) -> bool:
     return bool((np.abs(chances - read.probabilities) > NEAR)[whole].any())
 
 
-def _probabilities(table: Table, classes: Sequence[str]) -> np.ndarray:
-    """(S, K) float64, the `prob_` columns."""
-    columns = [PROB + name for name in classes]
-    chances = table.floats(columns)
-    wrong = np.argwhere(~((chances >= 0) & (chances <= 1)))
-    if len(wrong):
-        raise table.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a probability from 0 to 1")
-    sums = chances.sum(axis=1)
-    far = np.flatnonzero(np.abs(sums - 1) > 1e-3)
-    if len(far):
-        problem = f"probabilities that sum to {sums[far[0]]:.4g}, expected 1"
-        raise table.error(int(far[0]), problem, "correct it, or give the probabilities of every class")
-    return chances
-
-
-def _labels(table: Table, classes: tuple[str, ...]) -> np.ndarray | None:
-    """(S,) int64; None where no image has one."""
-    index, cells = {name: i for i, name in enumerate(classes)}, table.cells("label")
-    for row, cell in enumerate(cells):
-        if cell and cell not in index:
-            problem = f"the label '{cell}', expected one of {', '.join(classes[:20])} (or the table lacks the column "
-            fix = "correct the label, or write the table again with vitmed evaluate"
-            raise table.error(row, f"{problem}logit_{cell})", fix)
-    if not any(cells):
-        return None
-    if "" in cells:
-        number = table.numbers[cells.index("")]
-        problem = f"{table.file}: some rows have a label and some have none, the first is row {number}"
-        raise DataError(problem, "fill the label column, or empty it")
-    return np.array([index[cell] for cell in cells], dtype=np.int64)
-
-
-def _decided(table: Table, classes: tuple[str, ...]) -> np.ndarray:
-    """(S,) int64, the column `prediction`; DataError where a cell is no class."""
-    index = {name: k for k, name in enumerate(classes)}
-    for row, cell in enumerate(table.cells("prediction")):
-        if cell not in index:
-            raise table.wrong(row, "prediction", f"one of {', '.join(classes[:20])}")
-    return np.array([index[cell] for cell in table.cells("prediction")], dtype=np.int64)
-
-
 def _notes(table: Table, found: Predictions, kind: str) -> list[str]:
     """Notes on cells that contradict the logits (or probabilities), and on OOD scores that are not numbers."""
     source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
     notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities replace them."]
-    first: dict[int, str] = {}  # row -> column that contradicts
-    off = {"probability": 0, "prediction": 0, "confidence": 0}
+    chances, predicted = found.probabilities, table.class_indices("prediction", found.classes)
     columns = [PROB + name for name in found.classes if PROB + name in table.header]
+    far = np.zeros((len(found), 1), bool)
     if kind == LOGIT and table.has(columns):
         place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
-        wrong = ~(np.abs(table.floats(columns) - found.probabilities[:, place]) <= near)
-        off["probability"] = int(wrong.any(axis=1).sum())
-        first = {int(row): columns[int(wrong[row].argmax())] for row in np.flatnonzero(wrong.any(axis=1))}
-    predicted = table.cells("prediction")
+        far = ~(np.abs(table.floats(columns) - chances[:, place]) <= near)
+    off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
     if table.has(["prediction"]):  # any class is right: a threshold may have decided
-        wrong_rows = [row for row, cell in enumerate(predicted) if cell not in found.classes]
-        off["prediction"] = len(wrong_rows)
-        first = dict.fromkeys(wrong_rows, "prediction") | first
+        off["prediction"] = predicted < 0
     if table.has(["confidence"]):
-        for row, value in enumerate(table.floats(["confidence"])[:, 0]):
-            chances = found.probabilities[row]
-            own = chances[[found.classes.index(predicted[row])]] if predicted[row] in found.classes else chances
-            if not (np.abs(own - value) <= near).any():
-                off["confidence"] += 1
-                first.setdefault(row, "confidence")
-    if first:
-        row = min(first)
+        close = np.abs(chances - table.floats(["confidence"])) <= near  # (S, K)
+        own = close[np.arange(len(found)), predicted]
+        off["confidence"] = ~np.where(predicted < 0, close.any(axis=1), own)
+    rows = np.flatnonzero(np.logical_or.reduce(list(off.values())))
+    if len(rows):
+        first = next(what for what, wrong in off.items() if wrong[rows[0]])
+        column = columns[far[rows[0]].argmax()] if first == "probability" else first
         notes.append(
-            f"{_rows(len(first))} a {' or '.join(what for what, n in off.items() if n)} that does not follow from the "
-            f"{source}, the first is row {table.numbers[row]} ({first[row]}); the {source} count. Edit those"
-            f"{', or remove the logit_ columns' if kind == LOGIT else ''}."
+            f"{_rows(len(rows))} a {' or '.join(what for what, wrong in off.items() if wrong.any())} that does not "
+            f"follow from the {source}, the first is row {table.numbers[rows[0]]} ({column}); the {source} count. Edit "
+            f"those{', or remove the logit_ columns' if kind == LOGIT else ''}."
         )
     strange = np.flatnonzero(~np.isfinite(table.floats([OOD_SCORE])[:, 0]))
     if len(strange) and OOD_SCORE in table.header:

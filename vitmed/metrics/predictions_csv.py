@@ -57,6 +57,57 @@ class Table:
         fix = "correct it, or write the table again with vitmed evaluate"
         return self.error(row, f"{shown} as {column}, expected {expected}", fix)
 
+    def logits(self, columns: Sequence[str]) -> np.ndarray:
+        """(S, K) float64, each finite as a float32 too."""
+        logits = self.floats(columns)
+        with np.errstate(over="ignore"):
+            wrong = np.argwhere(~np.isfinite(logits.astype(np.float32)))
+        if len(wrong):
+            raise self.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a finite number")
+        return logits
+
+    def probabilities(self, classes: Sequence[str]) -> np.ndarray:
+        """(S, K) float64, the `prob_` columns."""
+        columns = [PROB + name for name in classes]
+        chances = self.floats(columns)
+        wrong = np.argwhere(~((chances >= 0) & (chances <= 1)))
+        if len(wrong):
+            raise self.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a probability from 0 to 1")
+        sums = chances.sum(axis=1)
+        far = np.flatnonzero(np.abs(sums - 1) > 1e-3)
+        if len(far):
+            problem = f"probabilities that sum to {sums[far[0]]:.4g}, expected 1"
+            raise self.error(int(far[0]), problem, "correct it, or give the probabilities of every class")
+        return chances
+
+    def class_indices(self, column: str, classes: tuple[str, ...]) -> np.ndarray:
+        """(S,) int64, the class that each cell names; -1 where it is no class."""
+        index = {name: k for k, name in enumerate(classes)}
+        return np.array([index.get(cell, -1) for cell in self.cells(column)], dtype=np.int64)
+
+    def labels(self, classes: tuple[str, ...]) -> np.ndarray | None:
+        """(S,) int64; None where no image has one."""
+        labels, cells = self.class_indices("label", classes), self.cells("label")
+        for row in np.flatnonzero(labels < 0):
+            if cell := cells[row]:
+                expected = f"expected one of {', '.join(classes[:20])} (or the table lacks the column {LOGIT}{cell})"
+                fix = "correct the label, or write the table again with vitmed evaluate"
+                raise self.error(int(row), f"the label '{cell}', {expected}", fix)
+        if (labels < 0).all():
+            return None
+        if (labels < 0).any():
+            number = self.numbers[labels.argmin()]
+            problem = f"{self.file}: some rows have a label and some have none, the first is row {number}"
+            raise DataError(problem, "fill the label column, or empty it")
+        return labels
+
+    def decided(self, classes: tuple[str, ...]) -> np.ndarray:
+        """(S,) int64, the column `prediction`; DataError where a cell is no class."""
+        decided = self.class_indices("prediction", classes)
+        for row in np.flatnonzero(decided < 0)[:1]:
+            raise self.wrong(int(row), "prediction", f"one of {', '.join(classes[:20])}")
+        return decided
+
 
 def read_table(file: Path) -> Table:
     """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells."""

@@ -22,41 +22,26 @@ def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarr
     return np.concatenate([[0], hits]), np.concatenate([[0], seen - hits])
 
 
-class Ranking:
-    """Images in the order of one class's score, so that a resample needs sums and no sorting.
+def weighted_areas(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """AUROC and average precision, (R,) each, of scores (S,) and positive images, (S,) bool, for weights (R, S).
 
-    For the i-th image of the class, counting from the highest score: how many images, and how many of the
-    class, stand above it (`*_above`) and above or level with it (`*_to`).
+    AUROC is the share of (positive, negative) pairs in the right order, a tie counting half (Mann-Whitney).
+    Average precision is the sum of precision x step of recall over distinct scores, without interpolation.
     """
-
-    def __init__(self, scores: np.ndarray, positive: np.ndarray):
-        self.order = np.argsort(-scores, kind="stable")  # (S,)
-        ranked, hit = scores[self.order], positive[self.order]
-        new = np.append(True, np.diff(ranked) != 0)[: len(ranked)]  # the first image of each tie
-        tie = np.cumsum(new) - 1
-        first = np.flatnonzero(new)
-        after = np.append(first[1:], len(ranked))
-        hits = np.append(0, np.cumsum(hit))
-        self.positives = self.order[hit]  # (P,)
-        self.above, self.to = first[tie[hit]], after[tie[hit]]
-        self.hits_above, self.hits_to = hits[self.above], hits[self.to]
-
-    def scores(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """AUROC and average precision, (R,) each, of image weights (R, S).
-
-        AUROC is the share of (positive, negative) pairs in the right order, a tie counting half (Mann-Whitney).
-        Average precision is the sum of precision x step of recall over distinct scores, without interpolation.
-        """
-        w = weights.take(self.positives, axis=1)  # (R, P)
-        every = running(weights.take(self.order, axis=1))  # (R, S + 1)
-        hits = running(w)  # (R, P + 1)
-        positives, negatives = hits[:, -1], every[:, -1] - hits[:, -1]
-        every_to, hits_to = every.take(self.to, axis=1), hits.take(self.hits_to, axis=1)
-        misses = every_to - hits_to + every.take(self.above, axis=1) - hits.take(self.hits_above, axis=1)
-        auroc = ratio(np.einsum("rp,rp->r", w, negatives[:, None] - misses / 2), positives * negatives)
-        precision = np.divide(hits_to, every_to, out=np.zeros_like(every_to), where=every_to > 0)
-        average = ratio(np.einsum("rp,rp->r", w, precision), positives)
-        return auroc, np.where(negatives > 0, average, np.nan)  # without a negative it is 1 whatever the scores
+    order = np.argsort(-scores, kind="stable")
+    ranked, hit = -scores[order], positive[order]
+    # Of the P positives: images that score higher, and those that score as high or higher; then the positives of them.
+    above, to = (np.searchsorted(ranked, ranked[hit], side) for side in ("left", "right"))
+    hits_above, hits_to = (np.append(0, np.cumsum(hit))[place] for place in (above, to))
+    w = weights.take(order[hit], axis=1)  # (R, P)
+    every, hits = running(weights.take(order, axis=1)), running(w)  # (R, S + 1), (R, P + 1)
+    positives, negatives = hits[:, -1], every[:, -1] - hits[:, -1]
+    every_to, right = every.take(to, axis=1), hits.take(hits_to, axis=1)
+    misses = every_to - right + every.take(above, axis=1) - hits.take(hits_above, axis=1)
+    auroc = ratio(np.einsum("rp,rp->r", w, negatives[:, None] - misses / 2), positives * negatives)
+    precision = np.divide(right, every_to, out=np.zeros_like(every_to), where=every_to > 0)
+    average = ratio(np.einsum("rp,rp->r", w, precision), positives)
+    return auroc, np.where(negatives > 0, average, np.nan)  # without a negative it is 1 whatever the scores
 
 
 def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -65,7 +50,7 @@ def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> n
     A class without images in a resample makes it undefined there: NaN. Of two classes both give the same.
     """
     classes = range(1, 2) if scores.shape[1] == 2 else range(scores.shape[1])
-    return np.mean([Ranking(scores[:, c], labels == c).scores(weights)[0] for c in classes], axis=0)
+    return np.mean([weighted_areas(scores[:, c], labels == c, weights)[0] for c in classes], axis=0)
 
 
 def running(values: np.ndarray) -> np.ndarray:

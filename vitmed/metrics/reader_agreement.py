@@ -14,12 +14,11 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
-from vitmed.metrics.bootstrap import LEVEL, Bootstrap
+from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, quantile, within
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import known_labels
 
 REFERENCE, MODEL = "the reference", "the model"
 MOST = 6  # readers
@@ -118,13 +117,11 @@ def agreement(
         pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa})
     if grades is None:
         return Agreement(weights="none", grades=None, pairs=pairs)
-    off = np.abs(grades[predictions.predicted] - grades[labels])
-    whole, drawn = boot.sums(np.stack([off, np.ones(len(off))], axis=1))
+    off, every = np.abs(grades[predictions.predicted] - grades[labels]), np.ones(len(labels), bool)
+    whole, drawn = boot.sums(np.stack([off, every], axis=1))
     mean_off = boot.estimate(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1]))
-    near = boot.proportion(off <= 1, np.ones(len(off), bool))
-    return Agreement(
-        weights="quadratic", grades=Grades(order=list(ordinal), off=mean_off, within_one=near), pairs=pairs
-    )
+    graded = Grades(order=list(ordinal), off=mean_off, within_one=boot.proportion(off <= 1, every))
+    return Agreement(weights="quadratic", grades=graded, pairs=pairs)
 
 
 def _pair(
@@ -141,20 +138,19 @@ def _pair(
         by_chance = np.einsum("...i,ij,...j->...", sums[..., 2 : 2 + k], weights, sums[..., 2 + k :])
         return 1 - ratio(sums[..., 0] * sums[..., 1], by_chance)
 
-    value, why = float(kappa(whole)), ""
+    value, why, interval = float(kappa(whole)), "", NONE
+    found, units = kappa(drawn), boot.units.count
+    found = found[np.isfinite(found)]
+    variance = float(found.var()) * units / max(1, units - 1) if 2 * len(found) > len(drawn) else 0.0
     if not read.any():
         why = "no image was read by both"
     elif not np.isfinite(value):
         why = "both gave the same class to every image"
     elif value == 1:
         why = "there is no disagreement, so the resamples have none either"
-    found = kappa(drawn)
-    found = found[np.isfinite(found)]
-    variance = float(found.var()) * boot.size / max(1, boot.size - 1) if 2 * len(found) > len(drawn) else 0.0
-    interval = NONE
-    if not why and variance > 0 and -1 < value < 1:  # as that of the same number among all numbers
-        interval = within(value, -1.0, variance, quantile(LEVEL, max(1.0, boot.size - 1)))
-    elif not why:
+    elif variance == 0 or value <= -1:
         why = "the resamples do not vary"
+    else:  # as that of the same number among all numbers
+        interval = within(value, -1.0, variance, quantile(max(1.0, units - 1)))
     same, beyond = boot.proportion(first == second, read), estimate(value, *interval, "bootstrap")
     return PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why)

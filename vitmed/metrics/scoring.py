@@ -10,15 +10,12 @@ Letters: S images, K classes, R resamples, P images of one class.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 import numpy as np
 
-from vitmed.core.errors import DataError
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import Ranking, ratio
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.ranking import ratio, weighted_areas
 
 
 def metric_values(predictions: Predictions) -> dict[str, float]:
@@ -32,15 +29,6 @@ def metric_values(predictions: Predictions) -> dict[str, float]:
     return {name: float(values[0]) for name, values in overall.items()}
 
 
-def known_labels(predictions: Predictions) -> np.ndarray:
-    """(S,) int64, the true classes. Raises DataError where they are unknown."""
-    if predictions.labels is None:
-        raise DataError(
-            "these predictions have no labels, so nothing can be measured", "evaluate images in class folders"
-        )
-    return predictions.labels
-
-
 class Scorer:
     """Everything about one set of predictions that does not depend on the weights, computed once."""
 
@@ -48,59 +36,38 @@ class Scorer:
         self.labels, self.predicted, self.probabilities = labels, predictions.predicted, predictions.probabilities
         self.size = k = len(predictions.classes)
         self.positive = positive_index(predictions)
-        # Images by cell of the confusion matrix, of which only those that hold an image are kept (C).
-        cells = labels * k + self.predicted
-        self.order = np.argsort(cells, kind="stable")
-        self.cells, self.starts = np.unique(cells[self.order], return_index=True)
-        self.by_call = np.argsort(self.cells % k, kind="stable")
+        # The cells of the confusion matrix that hold an image, (C,), and which of them holds each image, (S,).
+        self.cells, self.cell = np.unique(labels * k + self.predicted, return_inverse=True)
         self.present = np.bincount(labels, minlength=k) > 0
         self.even = ratio(self.present.astype(float), self.present.sum())  # (K,) weights of a plain mean
         tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
         own = self.probabilities[np.arange(len(labels)), labels]
-        if self.positive is None:  # sum over classes of (probability - truth)^2
-            brier = (self.probabilities**2).sum(axis=1) - 2 * own + 1
-        else:
-            brier = (1 - own) ** 2
+        many = (self.probabilities**2).sum(axis=1) - 2 * own + 1  # sum over classes of (probability - truth)^2
+        brier = many if self.positive is None else (1 - own) ** 2
         self.losses = np.stack([-np.log(np.clip(own, tiny, 1 - tiny)), brier], axis=1)  # (S, 2)
-
-    @cached_property
-    def rankings(self) -> list[Ranking]:
-        """One for each class."""
-        return [Ranking(self.probabilities[:, c], self.labels == c) for c in range(self.size)]
-
-    def confusion(self) -> np.ndarray:
-        """(K, K) int64 counts, rows are the truth."""
-        counts = np.bincount(self.labels * self.size + self.predicted, minlength=self.size**2)
-        return counts.reshape(self.size, self.size)
 
     def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
         overall, per_class = self.counted(weights)
-        ranks = [ranking.scores(weights) for ranking in self.rankings]
-        per_class["auroc"] = np.stack([auroc for auroc, _ in ranks], axis=1)
-        per_class["average_precision"] = np.stack([precision for _, precision in ranks], axis=1)
-        share = np.stack([weights @ (self.labels == c) for c in range(self.size)], axis=1)
+        truths = [self.labels == c for c in range(self.size)]
+        areas = [weighted_areas(self.probabilities[:, c], truth, weights) for c, truth in enumerate(truths)]
+        share = np.stack([weights @ truth for truth in truths], axis=1)
         share = ratio(share, share.sum(axis=1, keepdims=True))
-        for name in ("auroc", "average_precision"):
-            values = per_class[name]
+        for name, of_classes in zip(("auroc", "average_precision"), zip(*areas, strict=True), strict=True):
+            values = per_class[name] = np.stack(of_classes, axis=1)
             overall[name] = mean(values, self.even) if self.positive is None else values[:, self.positive]
             overall[f"{name}_weighted"] = mean(values, share)
         return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
 
     def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """As `values`, without AUROC and average precision, which take most of the time."""
-        cells = np.zeros((len(weights), 0))
-        if len(self.cells):
-            cells = np.add.reduceat(weights.take(self.order, axis=1), self.starts, axis=1)  # (R, C)
-        return self._numbers(cells, weights @ self.losses)
+        return self._numbers(_grouped(weights, self.cell, len(self.cells)), weights @ self.losses)
 
     def summed(self, units: np.ndarray) -> Callable[[np.ndarray], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """`counted` for weights of whole units, (R, G), units being the number (S,) of each image's: much faster."""
         count = int(units.max()) + 1
-        held = np.zeros((count, len(self.cells)))
-        np.add.at(
-            held, (units[self.order], np.repeat(np.arange(len(self.cells)), np.diff([*self.starts, len(units)]))), 1
-        )
+        held = np.bincount(units * len(self.cells) + self.cell, minlength=count * len(self.cells))
+        held = held.reshape(count, -1).astype(np.float64)  # (G, C)
         losses = np.stack([np.bincount(units, column, minlength=count) for column in self.losses.T], axis=1)
         return lambda weights: self._numbers(weights @ held, weights @ losses)
 
@@ -108,7 +75,7 @@ class Scorer:
         """Of the images in each cell of the confusion matrix that is in use, (R, C), and the summed losses, (R, 2)."""
         r, k = len(cells), self.size
         support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
-        called = _grouped(cells[:, self.by_call], self.cells[self.by_call] % k, k)  # (R, K) predicted as it
+        called = _grouped(cells, self.cells % k, k)  # (R, K) predicted as it
         tp, right = np.zeros((r, k)), self.cells // k == self.cells % k
         tp[:, self.cells[right] % k] = cells[:, right]
         total = cells.sum(axis=1)  # (R,)
@@ -152,10 +119,10 @@ def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(weights == 0, 0, weights * values).sum(axis=1)
 
 
-def _grouped(cells: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:
-    """(R, K) sums over the cells (R, C) of each class; `classes`, (C,), is ascending."""
-    sums = np.zeros((len(cells), k))
-    found, starts = np.unique(classes, return_index=True)
+def _grouped(values: np.ndarray, kinds: np.ndarray, k: int) -> np.ndarray:
+    """(R, K) sums over those of the values (R, N) that are of each kind, (N,) int64, 0..K-1."""
+    sums, order = np.zeros((len(values), k)), np.argsort(kinds, kind="stable")
+    found, starts = np.unique(kinds[order], return_index=True)
     if len(found):
-        sums[:, found] = np.add.reduceat(cells, starts, axis=1)
+        sums[:, found] = np.add.reduceat(values.take(order, axis=1), starts, axis=1)
     return sums

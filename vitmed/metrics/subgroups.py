@@ -21,13 +21,11 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
-from vitmed.metrics.resampling import bootstrap_weights, group_index, percentile_interval
-from vitmed.metrics.scoring import known_labels
 
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
@@ -138,9 +136,9 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
     """
     cells = [cell.strip() for cell in cells]
     numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
-    values, cut = np.unique(numbers[np.isfinite(numbers)]), ""
+    given, cut = np.isfinite(numbers), ""
+    values = np.unique(numbers[given])
     if len(values) > MANY_VALUES and not np.isinf(numbers).any():
-        given = np.isfinite(numbers)
         edges = np.unique(np.quantile(numbers[given], [0.25, 0.5, 0.75], method="higher"))
         edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
         of = np.searchsorted(edges, numbers, side="right")
@@ -153,7 +151,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
         names = [f"under {shown[0]}", *between, f"{shown[-1]} and above"]
         cut = "cut at the quartiles of the images: " + ", ".join(shown)
     else:
-        given = np.array([bool(cell) for cell in cells], dtype=bool)
+        given = np.array(cells, dtype=str) != ""
         names = sorted({cell for cell in cells if cell}, key=lambda cell: (_number(cell), cell))
         index = {name: i for i, name in enumerate(names)}
         of = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
@@ -164,7 +162,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
 
 
 def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
-    units = group_index(predictions.groups, len(predictions))
+    units = predictions.units
     found = strata(predictions.columns[column], units.tolist(), "images" if predictions.groups is None else "patients")
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
@@ -176,49 +174,44 @@ def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
     if why:
         return Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
     large = (images >= FEWEST) & (patients >= FEWEST)
-    shown = [g for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
-    few = [g for g in range(len(found.names)) if not large[g]]
+    shown = [int(g) for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
+    few = int((~large).sum())
     fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
     listed: list[Stratum] = []
     for g, name in enumerate(found.names):
         if g in shown:
             listed.append(_stratum(name, predictions.take(np.flatnonzero(found.of == g)), fewer))
-        elif not large[g] and patients[g] > 1 and len(few) <= MOST:
+        elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
-    further = int(large.sum()) - len(shown)
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
-        gaps = _gaps(predictions, found, sorted(int(g) for g in shown), units, resamples, fewer)
-    return Subgroups(cut=found.cut, resamples=fewer, strata=listed, further=further, too_small=len(few), **gaps)
+        gaps = _gaps(predictions, found, sorted(shown), units, resamples, fewer)
+    return Subgroups(
+        cut=found.cut, resamples=fewer, strata=listed, further=int(large.sum()) - len(shown), too_small=few, **gaps
+    )
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     """The headline numbers of one stratum."""
-    positive = positive_index(part)
-    patients = None if part.groups is None else len(set(group_index(part.groups, len(part))))
+    found = dict[str, Any](name=name, n=len(part), n_groups=None if part.groups is None else len(set(part.units)))
     if len(part.classes) > MANY_CLASSES:
-        weights = bootstrap_weights(group_index(part.groups, len(part)), resamples, 0)
         hits = part.predicted == known_labels(part)
-        drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in weights])
+        drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in bootstrap_weights(part.units, resamples, 0)])
         accuracy = estimate(float(hits.mean()), *percentile_interval(drawn), "bootstrap")
-        return Stratum(name=name, n=len(part), n_groups=patients, overall={"accuracy": accuracy}, notes=[])
-    numbers, count = evaluate_predictions(part, resamples), dict[str, Any]()
-    overall = {name: numbers.overall[name] for name in HEADLINE}
-    if positive is not None:
-        own = numbers.per_class[part.classes[positive]]
-        overall |= {name: own[name] for name in OF_THE_POSITIVE_CLASS}
-        count = {"n_positive": own.n}
-    return Stratum(name=name, n=len(part), n_groups=patients, overall=overall, notes=numbers.notes, **count)
+        return Stratum(**found, overall={"accuracy": accuracy}, notes=[])
+    numbers = evaluate_predictions(part, resamples)
+    overall = {metric: numbers.overall[metric] for metric in HEADLINE}
+    if numbers.positive_class is not None:
+        own = numbers.per_class[numbers.positive_class]
+        overall |= {metric: own[metric] for metric in OF_THE_POSITIVE_CLASS}
+        found["n_positive"] = own.n
+    return Stratum(**found, overall=overall, notes=numbers.notes)
 
 
 def _gaps(
     predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int, fewer: int
 ) -> dict[str, Any]:
-    """Best minus worst of each number, over the strata large enough to carry it; `fewer` resamples where it is slow.
-
-    Returns:
-        the fields of `Subgroups` from `gaps` on.
-    """
+    """The fields of `Subgroups` from `gaps` on: best minus worst of each number; `fewer` resamples where it is slow."""
     inside = np.flatnonzero(np.isin(found.of, shown))
     part, of = predictions.take(inside), found.of[inside]
     _, owner = np.unique(units[inside], return_inverse=True)
@@ -230,18 +223,20 @@ def _gaps(
     masks = {g: (home == g).astype(float) for g in shown}
     whole = {g: number.of(masks[g][None]) for g in shown}
     drawn: dict[int, list[dict[str, np.ndarray]]] = {g: [] for g in shown}
-    if resamples:
-        for weights in bootstrap_weights(np.arange(size), resamples, 0):
-            for rows in np.array_split(weights[:, whose], -(-len(weights) * len(part) // CHUNK) if number.slow else 1):
-                for g in shown:
-                    drawn[g].append(number.of(rows * masks[g]))
-    shuffled = _shuffled(number, home, shown, min(resamples, SHUFFLES)) if len(pairs) == size else None
-    gaps: dict[str, Gap] = {}
+    for weights in bootstrap_weights(np.arange(size), resamples, 0):
+        for g in shown:
+            drawn[g].append(number.of(weights[:, whose] * masks[g]))
+    shuffled = None
+    if resamples and len(pairs) == size:  # each patient is in one stratum
+        dealt = np.tile(home, (min(resamples, 99 if number.slow else SHUFFLES), 1))
+        dealt = np.random.default_rng(0).permuted(dealt, axis=1)  # (R, A)
+        shuffled = {g: number.of((dealt == g).astype(float)) for g in shown}
+    gaps, nothing = dict[str, Gap](), {"value": None, "low": None, "high": None, "method": None}
     for name in whole[shown[0]]:
         carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
         if len(carried) < 2:
             why = f"fewer than two strata have {FEWEST} images that it is made of"
-            gaps[name] = Gap(value=None, low=None, high=None, method=None, metric=name, reason=why)
+            gaps[name] = Gap(**nothing, metric=name, reason=why)
             continue
         best, worst = (pick(carried, key=lambda g: whole[g][name][0]) for pick in (max, min))
         gap = float(whole[best][name][0] - whole[worst][name][0])
@@ -256,7 +251,7 @@ def _gaps(
         named = dict[str, Any](metric=name, best=found.names[best], worst=found.names[worst])
         gaps[name] = Gap(**interval, **named, compared=len(carried), by_chance=by_chance)
     rates = [gap for name, gap in gaps.items() if name.startswith(("sensitivity", "specificity")) and not gap.reason]
-    no_rate = Gap(value=None, low=None, high=None, method=None, reason="no sensitivity or specificity can be compared")
+    no_rate = Gap(**nothing, reason="no sensitivity or specificity can be compared")
     reported = {name: gaps[name] for name in TITLES if name in gaps}
     return {
         "gaps": reported,
@@ -264,20 +259,6 @@ def _gaps(
         "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
         "equalised_odds": max(rates, key=lambda gap: gap.value or 0.0, default=no_rate),
     }
-
-
-def _shuffled(
-    number: _Numbers, home: np.ndarray, shown: list[int], times: int
-) -> dict[int, dict[str, np.ndarray]] | None:
-    """The numbers of each stratum after shuffles of the strata over patients, each of whom is in one (A,)."""
-    if not times:
-        return None
-    if number.slow:
-        times = min(times, 99)
-    dealt = np.random.default_rng(0).permuted(np.tile(home, (times, 1)), axis=1)  # (R, A)
-    rows = np.array_split(dealt, -(-times * number.images // CHUNK) if number.slow else 1)
-    drawn = {g: [number.of((part == g).astype(float)) for part in rows] for g in shown}
-    return {g: {name: np.concatenate([d[name] for d in found]) for name in found[0]} for g, found in drawn.items()}
 
 
 class _Numbers:
@@ -290,7 +271,6 @@ class _Numbers:
         self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms
         self.classes, self.positive = predictions.classes, positive_index(predictions)
         size, k = int(atoms.max()) + 1, len(self.classes)
-        self.images = len(atoms)
         hits = predictions.predicted == self.labels
         cells = atoms * k + self.labels
         self.support = np.bincount(cells, minlength=size * k).reshape(size, k).astype(float)  # (A, K)
@@ -307,7 +287,8 @@ class _Numbers:
             found = hits / support
             values = {"accuracy": hits.sum(axis=1) / total}
             if self.slow:
-                values["auroc"] = rank_auroc(self.p, self.labels, weights[:, self.atoms])
+                parts = np.array_split(weights, -(-len(weights) * len(self.atoms) // CHUNK))
+                values["auroc"] = np.concatenate([rank_auroc(self.p, self.labels, w[:, self.atoms]) for w in parts])
             elif self.wins:
                 areas = [
                     np.einsum("ra,ra->r", weights @ wins, weights) / (support[:, c] * (total - support[:, c]))
@@ -337,10 +318,8 @@ class _Numbers:
 def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:
     """(A, A) float64: how many pairs of a positive of the row and a negative of the column are in the right order.
 
-    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC.
-
-    Args:
-        scores: (S,) float; positive: (S,) bool; atoms: (S,) int64, 0..A-1.
+    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC. The
+    arguments are (S,) each: float, bool, and int64 from 0 to A-1.
     """
     size = int(atoms.max()) + 1
     order = np.argsort(scores, kind="stable")

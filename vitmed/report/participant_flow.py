@@ -18,7 +18,6 @@ from vitmed.core.config import DataConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
@@ -156,7 +155,7 @@ def run_flow(
 def evaluated_images(predictions: Predictions, split: str | None, seen: Seen | None = None) -> EvaluatedImages:
     """Which images a report is about: of which split, how many, by class, and what of them the model had seen."""
     labels = known_labels(predictions)
-    units = None if predictions.groups is None else group_index(predictions.groups, len(predictions))
+    units = None if predictions.groups is None else predictions.units
     images = {c: labels == k for k, c in enumerate(predictions.classes)}
     return EvaluatedImages(
         split=split,

@@ -21,7 +21,6 @@ from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import asked_of, choose_policy, notes_of, own_columns
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation
@@ -152,7 +151,7 @@ def _check_choosable(file: Path, of_model: bool, own: Kept, flags: Mapping[str, 
 def _relabelled(before: Results, predictions: Predictions) -> str:
     """A note where a table has other labels or patients than the report was made of; "" where it has the same."""
     images = np.bincount(known_labels(predictions), minlength=len(predictions.classes)).tolist()
-    patients = None if predictions.groups is None else len(np.unique(group_index(predictions.groups, len(predictions))))
+    patients = None if predictions.groups is None else len(np.unique(predictions.units))
     other = ["labels"] * (images != [before.per_class[c].n for c in predictions.classes])
     other += ["patients"] * (patients != before.n_groups)
     if not other:

@@ -7,9 +7,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import format_probability
 from vitmed.decisions.operating_results import OperatingPoints
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots.drawing import plain
 
 STEPS = 1000  # thresholds of the one class of two

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
 from vitmed.decisions.reliability import Bin, Reliability
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.report.plots.drawing import BLUE, GREY, gridded, interval, short
 from vitmed.report.results import Results
 

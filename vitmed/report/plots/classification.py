@@ -10,10 +10,8 @@ from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
 from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
-from vitmed.metrics.scoring import known_labels
 from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, plot, short, with_value
 
 WRITTEN = 40  # classes: with more, cells have a colour but no number

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from vitmed.metrics.confusions import error_pairs
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
 from vitmed.report.plots.drawing import RED, bare, percent, short
 from vitmed.report.plots.pictures import Read, show_row
@@ -37,7 +36,7 @@ def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
     if predictions.groups is None or not len(wrong):
         return None
     wrong = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
-    units = group_index(predictions.groups, len(predictions))
+    units = predictions.units
     images, errors = np.bincount(units), np.bincount(units[wrong], minlength=int(units.max()) + 1)
     if images.max() == 1:
         return None
