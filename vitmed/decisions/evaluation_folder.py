@@ -52,7 +52,7 @@ def read_evaluation(file: Path) -> Evaluated:
     def calibrate(read: Predictions) -> Predictions:
         assert policy is not None
         if read.classes == tuple(metrics["classes"]):
-            return policy.calibrate(read)
+            return policy.calibration.calibrate(read)
         raise DataError(
             f"{beside}: has the classes {metrics['classes']}, the table beside it {list(read.classes)}",
             "put the columns of the table in the order of metrics.json, or move metrics.json away",

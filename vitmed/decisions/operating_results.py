@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import CalibrationResult
-from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoints, Reached, is_called, rates
+from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.operating_points import (
+    LIKELIEST,
+    TITLES,
+    PolicyPoint,
+    PolicyPoints,
+    Rates,
+    Target,
+    is_called,
+    rates,
+)
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
@@ -22,23 +31,25 @@ from vitmed.metrics.scoring import known_labels
 Costs = Sequence[Sequence[float]]
 
 
-class OperatingPoint(Frozen):
-    """One operating point.
+class Spent(Frozen):
+    """What decisions cost; see `spent`."""
 
-    Attributes:
-        promised: what it reaches on validation; None where that is not known.
-        threshold: None where the likelier class decides, or the lowest expected cost.
-        asked: its target.
-        why: why the point cannot be chosen; "" where it can.
-        reached: on the evaluated images; None where the point cannot be chosen.
-    """
+    expected_cost: Estimate
+    normalised_cost: Estimate
+    accuracy: Estimate
+
+
+class RatesAndSpent(Spent, Rates):
+    """What decisions between two classes reach where costs are given."""
+
+
+class OperatingPoint(PolicyPoint):
+    """One operating point, and what it has `reached` on the evaluated images; None where it cannot be chosen."""
+
+    model_config = ConfigDict(strict=False, extra="forbid")
 
     title: str
-    promised: Reached | None = None
-    threshold: float | None
-    asked: float | str | list[list[float]] | None
-    why: str
-    reached: Reached | None
+    reached: RatesAndSpent | Rates | Spent | None
 
 
 class OperatingPoints(Frozen):
@@ -67,7 +78,7 @@ class Fold(Frozen):
 
     images: int
     patients: int | None
-    calibration: CalibrationResult
+    calibration: Calibration
     point: str
     threshold: float | None
     why: str
@@ -85,7 +96,7 @@ class Folds(Frozen):
     """Pooled folds: the key of the operating point that was `asked` for, its target and the costs, and `each` fold."""
 
     asked: str
-    target: float | str | list[list[float]] | None
+    target: Target
     costs: list[list[float]] | None
     each: list[Fold]
     auroc: FoldsAuroc | None = None
@@ -100,30 +111,29 @@ def report_points(
     """
     positive = positive_index(predictions)
     if positive is None:
-        return _report_costs(predictions, operating, config)
-    if operating is None or operating.positive != predictions.classes[positive]:
+        return None if operating is None else _report_costs(predictions, operating.costs, operating.chosen, config)
+    name, scores, points = predictions.classes[positive], predictions.probabilities[:, positive], {}
+    if operating is None or operating.positive != name:
         operating = PolicyPoints(positive=None, chosen="default", points={"default": LIKELIEST}, costs=None, notes=())
-    scores, points = predictions.probabilities[:, positive], {}
     for key, point in operating.points.items():
         called = is_called(scores, point.threshold)
-        reached = _reached(predictions, called, positive, operating.costs, config) if point.usable else None
+        reached = None if point.why else _reached(predictions, called, positive, operating.costs, config)
         points[key] = OperatingPoint(title=TITLES[key], **dict(point), reached=reached)
     return OperatingPoints(
-        positive=predictions.classes[positive],
-        chosen=operating.chosen,
-        threshold=predictions.threshold,
-        points=points,
+        positive=name, chosen=operating.chosen, threshold=predictions.threshold, points=points,
         notes=list(operating.notes),
-    )
+    )  # fmt: skip
 
 
 def _reached(
     predictions: Predictions, called: np.ndarray, positive: int, costs: Costs | None, config: EvaluateConfig
-) -> Reached:
+) -> Rates:
     """The rates of decisions (S,) bool between two classes, and their cost where costs are given."""
     found = rates(called, known_labels(predictions) == positive, Units.of(predictions))
+    if not costs:
+        return found
     taken = np.where(called, positive, 1 - positive)
-    return found.model_copy(update=spent(costs, predictions, taken, config)) if costs else found
+    return RatesAndSpent(**dict(found), **dict(spent(costs, predictions, taken, config)))
 
 
 def by_fold(folds: Folds | None) -> bool:
@@ -138,13 +148,11 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
         predictions: as the folds `decided`.
     """
     asked, positive = folds.asked, positive_index(predictions)
-    if not by_fold(folds) or positive is None:
-        rows = None if folds.costs is None else [tuple(row) for row in folds.costs]
-        return report_points(
-            predictions, PolicyPoints(positive=None, chosen=asked, points={}, costs=rows, notes=()), config
-        )
-    found = report_points(replace(predictions, decided=None), None, config)
-    assert found is not None
+    if positive is None:
+        return _report_costs(predictions, folds.costs, asked, config)
+    found = report_points(predictions, None, config)
+    if not by_fold(folds) or found is None:
+        return found
     reached = _reached(predictions, predictions.predicted == positive, positive, folds.costs, config)
     point = OperatingPoint(
         title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="", reached=reached
@@ -154,19 +162,20 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
 
 
 def _report_costs(
-    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
+    predictions: Predictions, costs: Costs | None, chosen: str, config: EvaluateConfig
 ) -> OperatingPoints | None:
-    if operating is None or not operating.costs:
+    """What the likeliest class and the class with the lowest expected cost cost; None without costs."""
+    if not costs:
         return None
     points = {}
     for key, called in (("default", predictions.likeliest), ("cost", predictions.predicted)):
-        reached = Reached.model_validate(spent(operating.costs, predictions, called, config))
+        reached = spent(costs, predictions, called, config)
         points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
-    return OperatingPoints(positive=None, chosen=operating.chosen, threshold=None, points=points, notes=[])
+    return OperatingPoints(positive=None, chosen=chosen, threshold=None, points=points, notes=[])
 
 
-def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Estimate]:
-    """What decisions cost, as fields of `Reached`, and their accuracy on these images.
+def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> Spent:
+    """What decisions cost, and their accuracy on these images.
 
     `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
     every image (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model). Two classes are as common as
@@ -195,8 +204,8 @@ def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: Ev
     def normalised(sums: np.ndarray) -> np.ndarray:
         return ratio(expected(sums), (common(sums) @ matrix).min(axis=-1))
 
-    return {
-        "expected_cost": boot.estimate(float(expected(whole)), expected(drawn)),
-        "normalised_cost": boot.estimate(float(normalised(whole)), normalised(drawn)),
-        "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
-    }
+    return Spent(
+        expected_cost=boot.estimate(float(expected(whole)), expected(drawn)),
+        normalised_cost=boot.estimate(float(normalised(whole)), normalised(drawn)),
+        accuracy=boot.proportion(called == labels, np.ones(len(labels), bool)),
+    )

@@ -25,7 +25,7 @@ from vitmed.decisions.selective_prediction import Abstention, certainty, choose_
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
-from vitmed.metrics.predictions import Predictions, softmax
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.metrics.scoring import known_labels
 
@@ -67,7 +67,7 @@ class DecisionPolicy(Stored):
 
         A user's column of the same name stays. Applying the policy twice changes nothing.
         """
-        decided = apply_point(self.calibrate(predictions), self.operating)
+        decided = apply_point(self.calibration.calibrate(predictions), self.operating)
         own = {name: cells for name, cells in decided.columns.items() if name not in _policy_columns(decided)}
         ours: dict[str, tuple[str, ...]] = {}
         inside = None if self.prediction_sets is None else prediction_sets(decided, self.prediction_sets)
@@ -76,10 +76,6 @@ class DecisionPolicy(Stored):
         ours[ANSWER] = tuple(self._answers(decided, inside))
         score = {OOD_SCORE: own.pop(OOD_SCORE)} if OOD_SCORE in own else {}
         return replace(decided, columns={**score, **{name: ours[name] for name in ours if name not in own}, **own})
-
-    def calibrate(self, predictions: Predictions) -> Predictions:
-        """The predictions with calibrated probabilities, undecided."""
-        return _calibrated(predictions, self.calibration)
 
     def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
         """ "yes", or "no: " and why, for each image."""
@@ -170,12 +166,6 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     )
 
 
-def _calibrated(predictions: Predictions, calibration: Calibration) -> Predictions:
-    """Undecided predictions; without a calibration their probabilities are the softmax of the logits."""
-    calibrated = None if calibration.method == "none" else softmax(calibration.apply(predictions.logits))
-    return replace(predictions.undecided(), calibrated=calibrated)
-
-
 def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
     further = f" | and {len(members) - MOST_NAMES} more" if len(members) > MOST_NAMES else ""
     return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
@@ -212,7 +202,7 @@ def choose_policy(
         UsageError: an operating point that does not fit the number of classes, or two points.
     """
     calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration)
-    plain, positive = _calibrated(validation, calibration), positive_index(validation)
+    plain, positive = calibration.calibrate(validation), positive_index(validation)
     plain = plain if positive is None else replace(plain, positive=plain.classes[positive])
     operating = choose_points(plain, config)
     return DecisionPolicy(

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration, CalibrationResult
+from vitmed.decisions.calibration import Calibration
 from vitmed.metrics.bootstrap import Bootstrap, Z
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
@@ -85,7 +85,7 @@ class CalibrationReport(Frozen):
     about: str
     before: Reliability | None
     after: Reliability
-    folds: list[CalibrationResult] | None = None
+    folds: list[Calibration] | None = None
 
 
 def report_calibration(
@@ -103,7 +103,7 @@ def report_calibration(
     about = likeliest if positive is None else f"probability of {predictions.classes[positive]}"
     before = None if known.method == "none" else _measures(replace(predictions, calibrated=None), config)
     after = _measures(predictions, config)
-    return CalibrationReport(**known.to_json(), about=about, before=before, after=after)
+    return CalibrationReport(**dict(known), about=about, before=before, after=after)
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
