@@ -81,28 +81,24 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
     finally:
         hook.remove()
     patches = slice(1 + model.registers, None)
+    *attention_gradient, token_gradient = gradients
+    tokens, attention = kept[0].detach()[:, patches], [part.detach() for part in attention]
     return Trace(
-        logits.detach(),
-        [a.detach() for a in attention],
-        list(gradients[:-1]),
-        kept[0].detach()[:, patches],
-        gradients[-1][:, patches],
-        patches,
-        class_token,
+        logits.detach(), attention, attention_gradient, tokens, token_gradient[:, patches], patches, class_token
     )
 
 
 def rollout(found: Trace) -> Tensor:
     """(B, L), at least 0: attention rollout, from the mean of the heads and half an identity per block."""
-    total = _identity(found.attention[0])
+    total = identity = _identity(found)
     for attention in found.attention:
-        total = (0.5 * attention.mean(dim=1) + 0.5 * _identity(attention)) @ total
+        total = (0.5 * attention.mean(dim=1) + 0.5 * identity) @ total
     return found.read_by_the_head(total)
 
 
 def gradient_rollout(found: Trace) -> Tensor:
     """(B, L), at least 0: R becomes R + mean over heads of (gradient x attention)+ R, block after block."""
-    total = _identity(found.attention[0])
+    total = _identity(found)
     for attention, gradient in zip(found.attention, found.attention_gradient, strict=True):
         total = total + (gradient * attention).clamp(min=0).mean(dim=1) @ total
     return found.read_by_the_head(total)
@@ -114,8 +110,10 @@ def grad_cam(found: Trace) -> Tensor:
     return (weight * found.tokens).sum(dim=2).clamp(min=0)
 
 
-def _identity(attention: Tensor) -> Tensor:
-    return torch.eye(attention.shape[-1], dtype=attention.dtype, device=attention.device)[None]
+def _identity(found: Trace) -> Tensor:
+    """(1, N, N)."""
+    first = found.attention[0]
+    return torch.eye(first.shape[-1], dtype=first.dtype, device=first.device)[None]
 
 
 def relevance(model: ViT, x: Tensor, targets: Tensor | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -167,8 +165,5 @@ def _parts(model: ViT, x: Tensor, targets: Tensor | None) -> Iterator[tuple[Tens
         yield x[start : start + size], None if targets is None else targets[start : start + size]
 
 
-METHODS: dict[str, Callable[[Trace], Tensor]] = {
-    "rollout": rollout,
-    "gradient_rollout": gradient_rollout,
-    "grad_cam": grad_cam,
-}
+Method = Callable[[Trace], Tensor]
+METHODS: dict[str, Method] = {"rollout": rollout, "gradient_rollout": gradient_rollout, "grad_cam": grad_cam}

@@ -159,6 +159,7 @@ def _resolution(image: Image.Image, factor: float, rng: np.random.Generator) -> 
 
 
 BLOOD, DERMA = "MedMNIST-C, blood cells", "MedMNIST-C, skin and chest X-ray"
+STAINS = "Tellez et al. 2019 (arXiv 1902.06543) call 0.05 light and 0.2 strong; further by us"
 CORRUPTIONS: dict[str, Corruption] = {
     "defocus": Corruption("Defocus blur", _defocus, (2, 3, 4, 5, 6), "radius, px at 224 px", BLOOD),
     "gaussian_noise": Corruption(
@@ -170,12 +171,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "darker": Corruption("Darker", _brightness, (0.9, 0.8, 0.7, 0.6, 0.5), "factor", DERMA),
     "contrast": Corruption("Less contrast", _contrast, (0.9, 0.8, 0.7, 0.6, 0.4), "factor", "MedMNIST-C, chest X-ray"),
     "stain": Corruption(
-        "Stain",
-        _stain,
-        (0.05, 0.1, 0.2, 0.3, 0.4),
-        "share by which each of three stains changes",
-        "Tellez et al. 2019 (arXiv 1902.06543) call 0.05 light and 0.2 strong; further by us",
-        colour=True,
+        "Stain", _stain, (0.05, 0.1, 0.2, 0.3, 0.4), "share by which each of three stains changes", STAINS, colour=True
     ),
     "hue": Corruption("Hue", _hue, (5, 10, 15, 20, 30), "turn, degrees", "ours", colour=True),
     "resolution": Corruption(
