@@ -15,8 +15,9 @@ A map covers the network's input, the padded or cropped square. It is not a lesi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitmed.explanation.maps import Maps, spread
+from vitmed.explanation.results import Maps, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 
-MEMORY = 2**26  # bytes of attention kept at once; the gradients take as much again
+MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients take as much again
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,13 @@ def _identity(found: Trace) -> Tensor:
 
 def relevance(model: ViT, x: Tensor, targets: Tensor | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale."""
+    tokens = model.pos_embed.shape[1] + model.registers
+    heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
+    size = max(1, MEMORY // (4 * heads * tokens**2))
+    chosen = repeat(None) if targets is None else targets.split(size)
     logits, found = [], []
-    for part, chosen in _parts(model, x, targets):
-        passed = trace(model, part, chosen)
+    for part, classes in zip(x.split(size), chosen, strict=False):
+        passed = trace(model, part, classes)
         logits.append(passed.logits.cpu().numpy())
         found.append({name: method(passed).cpu().numpy() for name, method in METHODS.items()})
     return np.concatenate(logits), {name: np.concatenate([one[name] for one in found]) for name in METHODS}
@@ -154,15 +159,6 @@ def on_image(grids: np.ndarray, side: int) -> np.ndarray:
     """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres."""
     grown = F.interpolate(torch.from_numpy(grids)[:, None], size=(side, side), mode="bilinear", align_corners=False)
     return grown[:, 0].numpy()
-
-
-def _parts(model: ViT, x: Tensor, targets: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Batches whose attention fits `MEMORY`."""
-    tokens = model.pos_embed.shape[1] + model.registers
-    heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
-    size = max(1, MEMORY // (4 * heads * tokens**2))
-    for start in range(0, len(x), size):
-        yield x[start : start + size], None if targets is None else targets[start : start + size]
 
 
 Method = Callable[[Trace], Tensor]

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, relevance
-from vitmed.explanation.maps import TITLES
-from vitmed.explanation.results import Attention, MapCheck
+from vitmed.explanation.results import TITLES, Attention, MapCheck
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT

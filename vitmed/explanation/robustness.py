@@ -81,11 +81,10 @@ def _draw(predictions: Predictions, weights: np.ndarray) -> Drawn:
 
 
 def _estimate(drawn: np.ndarray) -> Estimate:
-    value, low, high = float(drawn[0]), *percentile_interval(drawn[1:])
-    if not np.isfinite(value):
-        low = high = value
-    numbers = (round(n, 12) + 0.0 if np.isfinite(n) else None for n in (value, low, high))  # no -0 from rounding
-    return Estimate(**dict(zip(("value", "low", "high"), numbers, strict=True)), method="bootstrap")
+    numbers = [float(drawn[0]), *percentile_interval(drawn[1:])]
+    known = np.isfinite(numbers[0])
+    value, low, high = (round(n, 12) + 0.0 if known and np.isfinite(n) else None for n in numbers)  # + 0.0: never -0
+    return Estimate(value=value, low=low, high=high, method="bootstrap")
 
 
 def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Estimate]:
