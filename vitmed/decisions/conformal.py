@@ -49,9 +49,10 @@ class ClassSets(SetNumbers):
 
 
 class PredictionSets(Frozen):
-    """How often the sets hold the truth, and how large they are; `asked` is `coverage` of `SetThresholds`.
+    """How often the sets hold the truth, and how large they are.
 
     Attributes:
+        asked: the coverage that was asked for, `by` "patient" or "image"; without: classes without a guarantee.
         per_class: the first `SHOWN` classes.
         sizes: how many images have a set of 0, 1, 2, ... classes.
     """
@@ -66,23 +67,14 @@ class PredictionSets(Frozen):
 
 
 class SetThresholds(Stored):
-    """From which probability a class belongs to the set of an image.
+    """From which probability a class belongs to the set of an image."""
 
-    Attributes:
-        coverage: how often the set is to hold the truth.
-        by: "patient" or "image", the unit of the guarantee.
-        note: what a reader must know about the guarantee; "" if nothing.
-        least: K probabilities, one threshold for each class.
-        units: K counts of patients or images behind the thresholds.
-        without: classes without a guarantee of their own.
-    """
-
-    coverage: float
-    by: str
-    note: str
-    least: Numbers
-    units: Counts
-    without: Names
+    coverage: float  # how often the set is to hold the truth
+    by: str  # "patient" or "image", the unit of the guarantee
+    note: str  # what a reader must know about the guarantee; "" if nothing
+    least: Numbers  # K probabilities, one threshold for each class
+    units: Counts  # K counts of patients or images behind the thresholds
+    without: Names  # classes without a guarantee of their own
 
 
 def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:

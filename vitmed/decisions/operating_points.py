@@ -52,41 +52,26 @@ class Rates(Frozen):
 
 
 class PolicyPoint(Stored):
-    """One operating point as it was chosen.
+    """One operating point as it was chosen."""
 
-    Attributes:
-        threshold: the probability from which an image is predicted positive; None: the likeliest class is predicted,
-            or the one with the lowest expected cost.
-        asked: the target of the point, such as a sensitivity of 0.95; None if it has none.
-        why: why there is no such threshold; "" where there is one.
-        promised: what the point reaches on validation; None where that is not known.
-    """
-
-    threshold: float | None
-    asked: Target
-    why: str
-    promised: Rates | None = None
+    threshold: float | None  # from which an image is predicted positive; None: the likeliest class, or the cheapest
+    asked: Target  # such as a sensitivity of 0.95
+    why: str  # why there is no such threshold; "" where there is one
+    promised: Rates | None = None  # what the point reaches on validation; None where that is not known
 
 
 LIKELIEST = PolicyPoint(threshold=None, asked=None, why="")
 
 
 class PolicyPoints(Stored):
-    """Every operating point that validation gives, by its key in `TITLES`; the `chosen` one decides.
+    """Every operating point that validation gives, by its key in `TITLES`; the `chosen` one decides."""
 
-    Attributes:
-        positive: the positive class; None with more than two classes.
-        costs: K x K, the cost of predicting the column's class for an image of the row's; None if none were given.
-        notes: what makes the choice doubtful.
-        positives, negatives: validation images, with two classes.
-    """
-
-    positive: str | None
+    positive: str | None  # the positive class; None with more than two classes
     chosen: str
     points: dict[str, PolicyPoint]
-    costs: list[Numbers] | None
-    notes: Names
-    positives: int = 0
+    costs: list[Numbers] | None  # K x K, of predicting the column's class for an image of the row's
+    notes: Names  # what makes the choice doubtful
+    positives: int = 0  # validation images, with two classes
     negatives: int = 0
 
     @property

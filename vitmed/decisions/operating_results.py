@@ -44,7 +44,14 @@ class RatesAndSpent(Spent, Rates):
 
 
 class OperatingPoint(PolicyPoint):
-    """One operating point, and what it has `reached` on the evaluated images; None where it cannot be chosen."""
+    """One operating point.
+
+    Attributes:
+        threshold: None where the likelier class decides, or the lowest expected cost.
+        asked: its target; why: why it cannot be chosen, "" where it can.
+        promised: what it reaches on validation; None where that is not known.
+        reached: on the evaluated images; None where it cannot be chosen.
+    """
 
     model_config = ConfigDict(strict=False, extra="forbid")
 
@@ -69,11 +76,9 @@ class OperatingPoints(Frozen):
 
 
 class Fold(Frozen):
-    """One fold: its calibration, the key of the point that decides, and its numbers.
+    """One fold: its calibration, the key of the `point` that decides, and its numbers.
 
-    Attributes:
-        patients: None where they are unknown.
-        why: why the point that you asked for does not decide; "" where it does.
+    `why` is the reason why the point that you asked for does not decide; "" where it does.
     """
 
     images: int
@@ -185,27 +190,21 @@ def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: Ev
         costs: K x K.
         called: (S,) int64, the class that is predicted.
     """
-    matrix, labels, k = np.array(costs, dtype=np.float64), known_labels(predictions), len(predictions.classes)
+    matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)
-    kinds = np.eye(k)[labels]  # (S, K)
+    kinds = np.eye(len(matrix))[labels]  # (S, K)
     whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
 
-    def common(sums: np.ndarray) -> np.ndarray:
-        """(..., K) how common each class is."""
-        if positive is None or config.prevalence is None:
-            return ratio(sums[..., :k], sums[..., :k].sum(axis=-1, keepdims=True))
-        two = np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence)
-        return np.broadcast_to(two, sums[..., :k].shape)
+    def costs_of(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Expected and normalised cost (...) from sums (..., 2 K)."""
+        images, lost = np.split(sums, 2, axis=-1)
+        common = ratio(images, images.sum(axis=-1, keepdims=True))
+        if positive is not None and config.prevalence is not None:
+            common = np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence) + 0 * images
+        expected = np.where(common > 0, common * ratio(lost, images), 0.0).sum(axis=-1)
+        return expected, ratio(expected, (common @ matrix).min(axis=-1))
 
-    def expected(sums: np.ndarray) -> np.ndarray:
-        shares = common(sums)
-        return np.where(shares > 0, shares * ratio(sums[..., k:], sums[..., :k]), 0.0).sum(axis=-1)
-
-    def normalised(sums: np.ndarray) -> np.ndarray:
-        return ratio(expected(sums), (common(sums) @ matrix).min(axis=-1))
-
-    return Spent(
-        expected_cost=boot.estimate(float(expected(whole)), expected(drawn)),
-        normalised_cost=boot.estimate(float(normalised(whole)), normalised(drawn)),
-        accuracy=boot.proportion(called == labels, np.ones(len(labels), bool)),
-    )
+    pairs = zip(costs_of(whole), costs_of(drawn), strict=True)
+    expected, normalised = (boot.estimate(float(value), resampled) for value, resampled in pairs)
+    accuracy = boot.proportion(called == labels, np.ones(len(labels), bool))
+    return Spent(expected_cost=expected, normalised_cost=normalised, accuracy=accuracy)

@@ -32,21 +32,14 @@ MOST_FITTED = 2000  # training images that the score is fitted on
 
 
 class OodScore(Stored):
-    """Where the features of the training images lie; a metrics.json leaves out means and precision.
-
-    Attributes:
-        n: training images that it was fitted on.
-        scale: squared distance of the validation quantile, where the score is 1.
-        means: (M, D) float32, of each class.
-        precision: (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance.
-    """
+    """Where the features of the training images lie; a metrics.json leaves out means and precision."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    n: int
-    scale: float = Field(gt=0)
-    means: np.ndarray | None = None
-    precision: np.ndarray | None = None
+    n: int  # training images that it was fitted on
+    scale: float = Field(gt=0)  # squared distance of the validation quantile, where the score is 1
+    means: np.ndarray | None = None  # (M, D) float32, of each class
+    precision: np.ndarray | None = None  # (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance
 
     @model_validator(mode="after")
     def _fits(self) -> OodScore:

@@ -24,7 +24,6 @@ from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.metrics.scoring import known_labels
@@ -39,28 +38,17 @@ CHOOSING = {  # fields of `evaluate` that change what is chosen
 
 
 class DecisionPolicy(Stored):
-    """What validation chooses.
+    """What validation chooses."""
 
-    Attributes:
-        asked: the fields `CHOOSING` of the configuration.
-        n: validation images.
-        weights_hash: None: not known, as in 0.1.0.
-        calibration: of the raw logits; everything else is chosen on calibrated probabilities.
-        prediction_sets: None where validation has too few images.
-        abstention: None without a limit of the risk.
-        ood_score: None where it could not be fitted.
-        other_scores: OOD scores of the images that `--unlike` names.
-    """
-
-    asked: dict[str, JsonValue]
-    n: int
-    weights_hash: str | None = None
-    calibration: Calibration
+    asked: dict[str, JsonValue]  # the fields `CHOOSING` of the configuration
+    n: int  # validation images
+    weights_hash: str | None = None  # None: not known, as in 0.1.0
+    calibration: Calibration  # of the raw logits; everything else is chosen on calibrated probabilities
     operating: PolicyPoints
-    prediction_sets: SetThresholds | None
-    abstention: Abstention | None
-    ood_score: OodScore | None
-    other_scores: Numbers = ()
+    prediction_sets: SetThresholds | None  # None where validation has too few images
+    abstention: Abstention | None  # None without a limit of the risk
+    ood_score: OodScore | None  # None where it could not be fitted
+    other_scores: Numbers = ()  # OOD scores of the images that `--unlike` names
 
     def apply(self, predictions: Predictions) -> Predictions:
         """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
@@ -196,8 +184,7 @@ def choose_policy(
         UsageError: an operating point that does not fit the number of classes, or two points.
     """
     calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration)
-    plain, positive = calibration.calibrate(validation), positive_index(validation)
-    plain = plain if positive is None else replace(plain, positive=plain.classes[positive])
+    plain = calibration.calibrate(validation)
     operating = choose_points(plain, config)
     return DecisionPolicy(
         asked=asked_of(config), n=len(validation), weights_hash=weights_hash,

@@ -49,12 +49,9 @@ class ClassReliability(Frozen):
 
 
 class Reliability(Frozen):
-    """Every measure of calibration.
+    """Every measure of calibration; `undefined` gives the reasons for those without a value.
 
-    Attributes:
-        undefined: measure -> why it has no value.
-        brier_skill: 1 - Brier score / Brier score of always predicting how common each class is.
-        curve: the bins of the reliability diagram.
+    `brier_skill` is 1 - Brier score / Brier score of always predicting how common each class is.
     """
 
     undefined: dict[str, str]

@@ -34,23 +34,15 @@ MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients tak
 
 @dataclass(frozen=True)
 class Trace:
-    """What the maps need of one forward and backward pass.
+    """What the maps need of one forward and backward pass."""
 
-    Attributes:
-        logits: (B, K).
-        attention, attention_gradient: per block (B, A, N, N): probabilities, and their gradient.
-        tokens, token_gradient: (B, L, D) patch tokens and the gradient with respect to them.
-        patches: positions of the patch tokens among the N.
-        class_token: whether the head reads the class token rather than the mean of the patches.
-    """
-
-    logits: Tensor
-    attention: list[Tensor]
-    attention_gradient: list[Tensor]
-    tokens: Tensor
-    token_gradient: Tensor
-    patches: slice
-    class_token: bool
+    logits: Tensor  # (B, K)
+    attention: list[Tensor]  # per block (B, A, N, N) probabilities
+    attention_gradient: list[Tensor]  # with respect to them
+    tokens: Tensor  # (B, L, D) patch tokens
+    token_gradient: Tensor  # with respect to them
+    patches: slice  # positions of the patch tokens among the N
+    class_token: bool  # whether the head reads the class token rather than the mean of the patches
 
     def read_by_the_head(self, relevance: Tensor) -> Tensor:
         """(B, N, N) between tokens -> (B, L): relevance of each patch for the token or mean that the head reads."""
@@ -117,12 +109,17 @@ def _identity(found: Trace) -> Tensor:
     return torch.eye(first.shape[-1], dtype=first.dtype, device=first.device)[None]
 
 
-def relevance(model: ViT, x: Tensor, targets: Tensor | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale."""
+def relevance(model: ViT, x: Tensor, targets: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale.
+
+    Args:
+        x: (B, C, S, S) normalised.
+        targets: (B,) classes; default the predicted ones.
+    """
     tokens = model.pos_embed.shape[1] + model.registers
     heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
     size = max(1, MEMORY // (4 * heads * tokens**2))
-    chosen = repeat(None) if targets is None else targets.split(size)
+    chosen = repeat(None) if targets is None else torch.from_numpy(targets).to(x.device).split(size)
     logits, found = [], []
     for part, classes in zip(x.split(size), chosen, strict=False):
         passed = trace(model, part, classes)
@@ -145,10 +142,8 @@ def attention_maps(
         targets: (B,) the class to explain in each image; default the predicted one.
         rows: (B,) indices of the images; default 0, 1, ...
     """
-    device = next(model.parameters()).device
-    x = preprocessing.normalise(torch.from_numpy(images).to(device))
-    chosen = None if targets is None else torch.from_numpy(targets).to(device)
-    logits, found = relevance(model, x, chosen)
+    x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
+    logits, found = relevance(model, x, targets)
     side = math.isqrt(found["rollout"].shape[1])  # patches in a row: images are square
     grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
     explained = logits.argmax(axis=1) if targets is None else targets

@@ -27,23 +27,14 @@ Change = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
 @dataclass(frozen=True)
 class Corruption:
-    """A kind of corruption.
+    """A kind of corruption."""
 
-    Attributes:
-        title: name in the report.
-        change: (L or RGB image, value of the strength, generator) -> image of the same mode and size.
-        values: for strengths 1 to 5, the weakest first.
-        text: meaning of the values.
-        source: origin of the values.
-        colour: whether it applies only to colour images.
-    """
-
-    title: str
-    change: Change
-    values: tuple[float, float, float, float, float]
-    text: str
-    source: str
-    colour: bool = False
+    title: str  # name in the report
+    change: Change  # (L or RGB image, value of the strength, generator) -> image of the same mode and size
+    values: tuple[float, float, float, float, float]  # for strengths 1 to 5, the weakest first
+    text: str  # meaning of the values
+    source: str  # origin of the values
+    colour: bool = False  # whether it applies only to colour images
 
 
 def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...]) -> Image.Image:

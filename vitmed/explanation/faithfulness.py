@@ -66,12 +66,10 @@ def check_maps(
     found = unchecked(model, len(images))
     if found.reason is not None:
         return found
-    device = next(model.parameters()).device
-    x = preprocessing.normalise(torch.from_numpy(images).to(device))
-    asked = None if targets is None else torch.from_numpy(targets).to(device)
-    logits, maps = relevance(model, x, asked)
-    asked = torch.from_numpy(logits.argmax(axis=1)).to(device) if asked is None else asked
-    scores = _areas(model, x, asked.cpu().numpy(), maps, seed, progress)
+    x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
+    logits, maps = relevance(model, x, targets)
+    asked = logits.argmax(axis=1) if targets is None else targets
+    scores = _areas(model, x, asked, maps, seed, progress)
     similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, seed)
     units = np.arange(len(images)) if units is None else units
 
@@ -234,7 +232,7 @@ def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, targe
 
 
 def _cascade(
-    model: ViT, x: Tensor, targets: Tensor, before: dict[str, np.ndarray], seed: int
+    model: ViT, x: Tensor, targets: np.ndarray, before: dict[str, np.ndarray], seed: int
 ) -> dict[str, dict[str, np.ndarray]]:
     """Rank correlation of the maps before with those after each stage of randomisation: stage -> method -> (B,)."""
     shaken = copy.deepcopy(model)

@@ -15,21 +15,13 @@ TITLES = {"rollout": "Attention rollout", "gradient_rollout": "Gradient-weighted
 
 @dataclass(frozen=True)
 class Maps:
-    """Maps of some images.
+    """Maps of some images."""
 
-    Attributes:
-        images: (B, S, S, C) uint8, the network's input before normalisation.
-        targets: (B,) the explained class.
-        logits: (B, K) float32.
-        grids: method -> (B, h, w) float32 in 0..1; all 0 if a method marks nothing.
-        rows: (B,) indices of the images, from 0.
-    """
-
-    images: np.ndarray
-    targets: np.ndarray
-    logits: np.ndarray
-    grids: dict[str, np.ndarray]
-    rows: np.ndarray
+    images: np.ndarray  # (B, S, S, C) uint8, the network's input before normalisation
+    targets: np.ndarray  # (B,) the explained class
+    logits: np.ndarray  # (B, K) float32
+    grids: dict[str, np.ndarray]  # method -> (B, h, w) float32 in 0..1; all 0 if a method marks nothing
+    rows: np.ndarray  # (B,) indices of the images, from 0
 
     def one(self, i: int) -> Maps:
         """The maps of one image."""

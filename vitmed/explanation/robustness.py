@@ -50,26 +50,21 @@ def measure_robustness(
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
     whole = _draw(clean, weights)
     drawn = {key: [_draw(p, weights) for p in part] for key, part in corrupted.items()}
-
-    def cost(key: str) -> CorruptionCost:
-        numbers = [_numbers(p, own, resamples, seed) for p, own in zip(corrupted[key], drawn[key], strict=True)]
-        return _cost(key, whole, drawn[key], numbers)
-
+    costs = {}
+    for key, part in corrupted.items():
+        numbers = [_numbers(p, own, resamples, seed) for p, own in zip(part, drawn[key], strict=True)]
+        costs[key] = _cost(key, whole, drawn[key], numbers)
     errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
     found = Robustness(
-        n=len(labels),
-        n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
+        n=len(labels), n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
         resampling="by image" if clean.groups is None else "by patient",
-        resamples=resamples if len(weights) > 1 else 0,
-        level=0.95,
-        classes=list(clean.classes),
-        positive_class=None if positive is None else clean.classes[positive],
-        clean=_numbers(clean, whole, resamples, seed),
-        corruptions={key: cost(key) for key in drawn},
+        resamples=resamples if len(weights) > 1 else 0, level=0.95,
+        classes=list(clean.classes), positive_class=None if positive is None else clean.classes[positive],
+        clean=_numbers(clean, whole, resamples, seed), corruptions=costs,
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - (1 - whole["balanced_accuracy"]) if errors else error),
-    )
+    )  # fmt: skip
     worst, sentence = _verdict(found)
     words = {"undefined": _undefined(found, labels), "worst": worst, "verdict": sentence, "notes": _notes(found)}
     return found.model_copy(update=words)
