@@ -20,13 +20,11 @@ from vitmed.metrics.predictions import Predictions
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation: predictions, calibrated and decided as in its report; its decision policy; and what metrics.json
-    holds, {} where there is no such file.
-    """
+    """An evaluation."""
 
-    predictions: Predictions
+    predictions: Predictions  # calibrated and decided as in its report
     policy: DecisionPolicy | None
-    metrics: Mapping[str, Any]
+    metrics: Mapping[str, Any]  # what metrics.json holds; {} where there is no such file
 
 
 def read_evaluation(file: Path) -> Evaluated:

@@ -26,8 +26,6 @@ from vitmed.metrics.scoring import known_labels
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
 MOST_SHOWN = 6  # classes for which a message shows an example of a matrix
 
-Target = float | str | list[list[float]] | None  # of an operating point: a rate, or costs
-
 
 class Counts(Frozen):
     """True positive, false positive, false negative and true negative images."""
@@ -55,7 +53,7 @@ class PolicyPoint(Stored):
     """One operating point as it was chosen."""
 
     threshold: float | None  # from which an image is predicted positive; None: the likeliest class, or the cheapest
-    asked: Target  # such as a sensitivity of 0.95
+    asked: float | str | list[list[float]] | None  # its target, such as a sensitivity of 0.95, or the costs
     why: str  # why there is no such threshold; "" where there is one
     promised: Rates | None = None  # what the point reaches on validation; None where that is not known
 
@@ -177,7 +175,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     )  # fmt: skip
 
 
-def target_of(config: EvaluateConfig, asked: str) -> Target:
+def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
     """What a point is to reach, such as a sensitivity of 0.95; None where it has no target."""
     return None if asked in ("default", "youden") else getattr(config, asked)
 

@@ -10,16 +10,7 @@ from pydantic import ConfigDict
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.operating_points import (
-    LIKELIEST,
-    TITLES,
-    PolicyPoint,
-    PolicyPoints,
-    Rates,
-    Target,
-    is_called,
-    rates,
-)
+from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoint, PolicyPoints, Rates, is_called, rates
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
@@ -101,7 +92,7 @@ class Folds(Frozen):
     """Pooled folds: the key of the operating point that was `asked` for, its target and the costs, and `each` fold."""
 
     asked: str
-    target: Target
+    target: float | str | list[list[float]] | None
     costs: list[list[float]] | None
     each: list[Fold]
     auroc: FoldsAuroc | None = None

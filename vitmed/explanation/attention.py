@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import torch
@@ -59,12 +58,9 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
         targets: (B,) classes; default the predicted ones.
     """
     class_token = model.pool == "cls"
-    kept: list[Tensor] = []
-
-    def keep(block: torch.nn.Module, given: tuple[Any, ...], result: Tensor) -> None:
-        kept.append(given[0] if class_token else result)
-
-    hook = model.blocks[-1].register_forward_hook(keep)
+    kept: list[Tensor] = []  # the tokens that enter the last block, or leave it
+    last = model.blocks[-1]
+    hook = last.register_forward_hook(lambda _, given, result: kept.append(given[0] if class_token else result))
     try:
         with torch.enable_grad():
             logits, attention = model.attention(x.detach().requires_grad_())  # also when all weights are frozen
