@@ -15,7 +15,7 @@ from PIL import Image
 import vitmed as package
 from vitmed.commands.explain import images_to_draw, known_verdicts
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.explanation.maps import Maps
+from vitmed.explanation.results import Maps
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.attention import attention_maps
 from vitmed.training.checkpoint import load_checkpoint

@@ -19,7 +19,7 @@ from vitmed.explanation.attention import (
     trace,
 )
 from vitmed.explanation.faithfulness import EXPLAINS, check_maps
-from vitmed.explanation.maps import spread
+from vitmed.explanation.results import spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.vit import ViT

@@ -20,8 +20,7 @@ from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
-from vitmed.explanation.maps import TITLES, Maps, joined
-from vitmed.explanation.results import Attention
+from vitmed.explanation.results import TITLES, Attention, Maps, joined
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels

@@ -1,22 +1,21 @@
 """Calibration: a change of the logits, fitted on validation, so that a probability of 0.9 is right 9 times in 10.
 
 Temperature scaling divides all logits by one number; vector scaling multiplies each by its own and adds a bias (Guo et
-al., ICML 2017, arXiv 1706.04599, section 4.2). Both are convex in what is fitted, so there is one answer. Fitting may
-take scipy; applying is numpy alone.
+al., ICML 2017, arXiv 1706.04599, section 4.2). Both are convex in what is fitted, so there is one answer. Fitting
+takes scipy; applying takes numpy alone.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Annotated, Any
+from dataclasses import replace
 
 import numpy as np
-from pydantic import PlainSerializer, model_validator
+from pydantic import model_validator
 
 from vitmed.core.base_models import Numbers, Stored
 from vitmed.core.text import counted
-from vitmed.metrics.predictions import softmax
+from vitmed.metrics.predictions import Predictions, softmax
 
 FEWEST = 50  # validation images below which nothing is fitted
 FEWEST_OF_CLASS = 10  # of the rarest class, for vector scaling
@@ -53,12 +52,10 @@ class Calibration(Stored):
             return logits.astype(np.float32, copy=False)
         return (logits.astype(np.float64) * self.scale + self.bias).astype(np.float32)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain types, with lists for tuples."""
-        return self.model_dump(mode="json")
-
-
-CalibrationResult = Annotated[Calibration, PlainSerializer(Calibration.to_json)]  # as a part of metrics.json
+    def calibrate(self, predictions: Predictions) -> Predictions:
+        """Undecided predictions with calibrated probabilities; without a calibration the softmax of the logits."""
+        calibrated = None if self.method == "none" else softmax(self.apply(predictions.logits))
+        return replace(predictions.undecided(), calibrated=calibrated)
 
 
 def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Calibration:
@@ -123,27 +120,22 @@ def _vector(logits: np.ndarray, labels: np.ndarray) -> Calibration:
         note = f"a class has {rarest} validation images, too few for vector scaling (at least {FEWEST_OF_CLASS})"
         return start.model_copy(update={"note": f"{note}; temperature scaling instead"})
     truth, rows = np.eye(classes)[labels], np.arange(size)
+    first = np.append(start.scale, start.bias)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         scale, bias = x[:classes], x[classes:]
-        z = logits * scale + bias
-        chances = softmax(z)
-        off = x - np.append(start.scale, start.bias)
-        with np.errstate(divide="ignore"):
-            nats = -np.log(np.maximum(chances[rows, labels], np.finfo(np.float64).tiny)).mean()
+        chances = softmax(logits * scale + bias)
+        off = x - first
+        nats = -np.log(np.maximum(chances[rows, labels], np.finfo(np.float64).tiny)).mean()
         wrong = (chances - truth) / size  # (S, K)
         slope = np.append((wrong * logits).sum(axis=0), wrong.sum(axis=0))
         return float(nats + off @ off / (2 * size)), slope + off / size
 
     bounds = [(LOWEST, HIGHEST)] * classes + [(None, None)] * classes
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = minimize(
-            loss, np.append(start.scale, start.bias), jac=True, method="L-BFGS-B", bounds=bounds,
-            options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8},
-        )  # fmt: skip
-    scale, bias = found.x[:classes].tolist(), found.x[classes:].tolist()
-    return Calibration(method="vector", scale=tuple(scale), bias=tuple(bias), note=start.note)
+    options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8}
+    found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x.tolist()
+    scale, bias = tuple(found[:classes]), tuple(found[classes:])
+    return Calibration(method="vector", scale=scale, bias=bias, note=start.note)
 
 
 METHODS: dict[str, Callable[[np.ndarray, np.ndarray], Calibration]] = {"temperature": _temperature, "vector": _vector}

@@ -12,6 +12,8 @@ validation also chose the epoch and the calibration.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
@@ -49,10 +51,9 @@ class PredictionSets(Frozen):
     """How often the sets hold the truth, and how large they are.
 
     Attributes:
-        asked: the coverage that was asked for, `by` "patient" or "image".
+        asked: the coverage that was asked for, `by` "patient" or "image"; without: classes without a guarantee.
         per_class: the first `SHOWN` classes.
         sizes: how many images have a set of 0, 1, 2, ... classes.
-        without: classes without a guarantee.
     """
 
     asked: float
@@ -65,23 +66,14 @@ class PredictionSets(Frozen):
 
 
 class SetThresholds(Stored):
-    """From which probability a class belongs to the set of an image.
+    """From which probability a class belongs to the set of an image."""
 
-    Attributes:
-        coverage: how often the set is to hold the truth.
-        by: "patient" or "image", the unit of the guarantee.
-        note: what a reader must know about the guarantee; "" if nothing.
-        least: K probabilities, one threshold for each class.
-        units: K counts of patients or images behind the thresholds.
-        without: classes without a guarantee.
-    """
-
-    coverage: float
-    by: str
-    note: str
-    least: Numbers
-    units: Counts
-    without: Names
+    coverage: float  # how often the set is to hold the truth
+    by: str  # "patient" or "image", the unit of the guarantee
+    note: str  # what a reader must know about the guarantee; "" if nothing
+    least: Numbers  # K probabilities, one threshold for each class
+    units: Counts  # K counts of patients or images behind the thresholds
+    without: Names  # classes without a guarantee of their own
 
 
 def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
@@ -93,7 +85,6 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
 
     Args:
         validation: calibrated, with labels.
-        coverage: how often the set is to hold the truth.
     """
     labels = known_labels(validation)
     true = validation.probabilities[np.arange(len(labels)), labels]
@@ -131,7 +122,7 @@ def least_probability(true: np.ndarray, units: np.ndarray, coverage: float) -> f
         None: there are too few units for any q above 0.
     """
     names, place, sizes = np.unique(units, return_inverse=True, return_counts=True)
-    weight = 1 / (len(names) + 1) / sizes[place] if len(names) else np.empty(0)
+    weight = 1 / (len(names) + 1) / sizes[place]
     order = np.argsort(-true, kind="stable")
     reached = np.cumsum(weight[order]) >= coverage - 1e-12
     return float(true[order][np.argmax(reached)]) if reached.any() else None
@@ -155,20 +146,20 @@ def report_sets(
     held, sizes = inside[np.arange(len(labels)), labels], inside.sum(axis=1)
     shown = predictions.classes[:SHOWN]
     of = np.concatenate([np.ones((len(labels), 1), bool), labels[:, None] == np.arange(len(shown))], axis=1)  # (S, 1+C)
-    single = sizes == 1
     whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([of, of * sizes[:, None]], axis=1)))
 
-    def numbers(i: int) -> SetNumbers:
-        n, coverage, alone = whole[0][i], boot.proportion(held, of[:, i]), boot.proportion(single, of[:, i])
-        size = boot.estimate(float(ratio(whole[1][i], n)), ratio(drawn[1][:, i], drawn[0][:, i]))
-        return SetNumbers(n=int(n), coverage=coverage, size=size, single=alone)
+    def numbers(i: int) -> dict[str, Any]:
+        size = boot.estimate(float(ratio(whole[1][i], whole[0][i])), ratio(drawn[1][:, i], drawn[0][:, i]))
+        coverage, single = (boot.proportion(hits, of[:, i]) for hits in (held, sizes == 1))
+        return {"n": int(whole[0][i]), "coverage": coverage, "size": size, "single": single}
 
-    def of_class(c: int, name: str) -> ClassSets:
-        own, promised = dict(numbers(1 + c)), name not in fitted.without
-        return ClassSets(**own, least=fitted.least[c], calibrated_on=fitted.units[c], promised=promised)
-
+    per_class = {
+        name: ClassSets(
+            **numbers(1 + c), least=fitted.least[c], calibrated_on=fitted.units[c], promised=name not in fitted.without
+        )
+        for c, name in enumerate(shown)
+    }
     return PredictionSets(
-        asked=fitted.coverage, by=fitted.by, note=fitted.note, overall=numbers(0),
-        per_class={name: of_class(c, name) for c, name in enumerate(shown)},
-        sizes=np.bincount(sizes, minlength=1).tolist() if len(sizes) else [], without=list(fitted.without),
+        asked=fitted.coverage, by=fitted.by, note=fitted.note, overall=SetNumbers(**numbers(0)), per_class=per_class,
+        sizes=np.bincount(sizes).tolist(), without=list(fitted.without),
     )  # fmt: skip

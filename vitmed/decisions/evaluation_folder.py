@@ -20,18 +20,11 @@ from vitmed.metrics.predictions import Predictions
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation: predictions, calibrated and decided as in its report; its decision policy; and what metrics.json
-    holds, {} where there is no such file.
-    """
+    """An evaluation."""
 
-    predictions: Predictions
+    predictions: Predictions  # calibrated and decided as in its report
     policy: DecisionPolicy | None
-    metrics: Mapping[str, Any]
-
-    @property
-    def weights_hash(self) -> str | None:
-        """The hash of the weights that were evaluated; None where it is not known."""
-        return self.metrics.get("weights_hash")
+    metrics: Mapping[str, Any]  # what metrics.json holds; {} where there is no such file
 
 
 def read_evaluation(file: Path) -> Evaluated:
@@ -51,22 +44,18 @@ def read_evaluation(file: Path) -> Evaluated:
 
     def calibrate(read: Predictions) -> Predictions:
         assert policy is not None
-        if read.classes == tuple(metrics["classes"]):
-            return policy.calibrate(read)
-        raise DataError(
-            f"{beside}: has the classes {metrics['classes']}, the table beside it {list(read.classes)}",
-            "put the columns of the table in the order of metrics.json, or move metrics.json away",
-        )
+        known, classes = policy.calibration, metrics["classes"]
+        if list(read.classes) != classes:
+            raise DataError(
+                f"{beside}: has the classes {classes}, the table beside it {list(read.classes)}",
+                "put the columns of the table in the order of metrics.json, or move metrics.json away",
+            )
+        if "judgement" in metrics["report"]:  # the logits of 0.1.0 are calibrated
+            read = replace(read, logits=(read.logits.astype(np.float64) - known.bias) / known.scale)
+        return known.calibrate(read)
 
-    old = "judgement" in metrics["report"]  # the logits of 0.1.0 are calibrated
-    pooled = of_model and bool(metrics.get("folds"))
-    convert = None if old or policy is None else calibrate
+    pooled, convert = of_model and bool(metrics.get("folds")), None if policy is None else calibrate
     predictions = Predictions.from_csv(file, labelled=True, as_decided=pooled, calibrate=convert)
-    if old and policy is not None:
-        calibrate(predictions)
-        known = policy.calibration
-        raw = (predictions.logits.astype(np.float64) - known.bias) / known.scale
-        predictions = replace(predictions, logits=raw)
     try:
         if pooled and not by_fold(Folds.model_validate(metrics["folds"])):
             predictions = replace(predictions, decided=None)

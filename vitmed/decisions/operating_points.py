@@ -7,12 +7,9 @@ neighbouring probabilities of validation, so that it does not depend on the last
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
 
 import numpy as np
-from pydantic import JsonValue, PlainSerializer
 
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
 from vitmed.core.config import EvaluateConfig
@@ -36,62 +33,40 @@ class Counts(Frozen):
     tn: int
 
 
-class Reached(Frozen):
-    """What decisions reach: the rates of two classes (see `rates`), and their cost where costs are given."""
+class Rates(Frozen):
+    """What decisions between two classes reach; see `rates`."""
 
-    sensitivity: Estimate | None = None
-    specificity: Estimate | None = None
-    ppv: Estimate | None = None
-    npv: Estimate | None = None
-    f1: Estimate | None = None
-    lr_plus: Estimate | None = None
-    lr_minus: Estimate | None = None
-    counts: Counts | None = None
-    expected_cost: Estimate | None = None
-    normalised_cost: Estimate | None = None
-    accuracy: Estimate | None = None
+    sensitivity: Estimate
+    specificity: Estimate
+    ppv: Estimate
+    npv: Estimate
+    f1: Estimate
+    lr_plus: Estimate
+    lr_minus: Estimate
+    counts: Counts
 
 
 class PolicyPoint(Stored):
-    """One operating point as it was chosen.
+    """One operating point as it was chosen."""
 
-    Attributes:
-        threshold: the probability from which an image is predicted positive; None: the likeliest class is predicted.
-        asked: the target of the point, such as a sensitivity of 0.95; None if it has none.
-        why: why there is no such threshold; "" where there is one.
-        promised: what the point reaches on validation.
-    """
-
-    threshold: float | None
-    asked: JsonValue
-    why: str
-    promised: Annotated[Reached, PlainSerializer(Reached.to_dict)] | None = None
-
-    @property
-    def usable(self) -> bool:
-        """Whether the point decides at all: it has a threshold, or it is the likeliest class."""
-        return self.threshold is not None or not self.why
+    threshold: float | None  # from which an image is predicted positive; None: the likeliest class, or the cheapest
+    asked: float | str | list[list[float]] | None  # its target, such as a sensitivity of 0.95, or the costs
+    why: str  # why there is no such threshold; "" where there is one
+    promised: Rates | None = None  # what the point reaches on validation; None where that is not known
 
 
 LIKELIEST = PolicyPoint(threshold=None, asked=None, why="")
 
 
 class PolicyPoints(Stored):
-    """Every operating point that validation gives, by its key in `TITLES`; the `chosen` one decides.
+    """Every operating point that validation gives, by its key in `TITLES`; the `chosen` one decides."""
 
-    Attributes:
-        positive: the positive class; None with more than two classes.
-        costs: K x K, the cost of predicting the column's class for an image of the row's; None if none were given.
-        notes: what makes the choice doubtful.
-        positives, negatives: validation images, with two classes.
-    """
-
-    positive: str | None
+    positive: str | None  # the positive class; None with more than two classes
     chosen: str
     points: dict[str, PolicyPoint]
-    costs: list[Numbers] | None
-    notes: Names
-    positives: int = 0
+    costs: list[Numbers] | None  # K x K, of predicting the column's class for an image of the row's
+    notes: Names  # what makes the choice doubtful
+    positives: int = 0  # validation images, with two classes
     negatives: int = 0
 
     @property
@@ -106,13 +81,7 @@ def asked_point(config: EvaluateConfig, classes: int) -> str:
     Raises:
         UsageError: two points at once, or a point that does not fit the number of classes.
     """
-    wishes = {
-        "youden": config.youden,
-        "target_sensitivity": config.target_sensitivity is not None,
-        "target_specificity": config.target_specificity is not None,
-        "cost": config.cost is not None,
-    }
-    given = [key for key, wished in wishes.items() if wished]
+    given = [key for key, wish in config.model_dump(include=set(TITLES)).items() if wish]
     flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
     if len(given) > 1:
         raise UsageError(f"{flags}: only one of them can decide", "keep one; Youden's is reported beside it anyway")
@@ -177,75 +146,65 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     if positive is None:
         points = dict.fromkeys(("default", asked), LIKELIEST)
         return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, notes=())
-    truth = labels == positive
-    scores = validation.probabilities[:, positive]
-    points, units = {"default": LIKELIEST}, Units.of(validation)
-    counts = {"positives": int(truth.sum()), "negatives": int((~truth).sum())}
-    absent = classes[positive if not truth.any() else 1 - positive]
-    for key, target in {"youden": None, asked: target_of(config, asked)}.items():
-        if key == "default":
-            continue
-        threshold, why = None, f"validation holds no image of class '{absent}'"
-        if all(counts.values()):
-            tp, fp = threshold_counts(scores, truth)
-            threshold, why = _threshold(key, target, scores, tp, fp, costs, positive, config.prevalence)
-        points[key] = PolicyPoint(threshold=threshold, asked=target, why=why)
-    for key, point in points.items():
-        if point.usable:
-            promised = rates(is_called(scores, point.threshold), truth, units)
-            points[key] = point.model_copy(update={"promised": promised})
+    truth, scores, units = labels == positive, validation.probabilities[:, positive], Units.of(validation)
+    own = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
+    absent = positive if not truth.any() else 1 - positive if truth.all() else None
+    points = {}
+    for key in dict.fromkeys(("default", "youden", asked)):
+        threshold, why = None, ""
+        if key != "default" and absent is not None:
+            why = f"validation holds no image of class '{classes[absent]}'"
+        elif key != "default":
+            threshold, why = _threshold(key, scores, truth, config, own)
+        promised = None if why else rates(is_called(scores, threshold), truth, units)
+        points[key] = PolicyPoint(threshold=threshold, asked=target_of(config, key), why=why, promised=promised)
     chosen, notes = asked, []
     if why := points[asked].why:
         chosen = "default"
         notes = [
             f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
         ]
-    if chosen != "default" and all(counts.values()):
-        notes += _weak(counts, units, truth, config)
+    elif chosen != "default":
+        notes = _weak(truth, units, config)
     return PolicyPoints(
-        positive=classes[positive], chosen=chosen, points=points, costs=stored, notes=tuple(notes), **counts
-    )
+        positive=classes[positive], chosen=chosen, points=points, costs=stored, notes=tuple(notes),
+        positives=int(truth.sum()), negatives=int((~truth).sum()),
+    )  # fmt: skip
 
 
-def target_of(config: EvaluateConfig, asked: str) -> Any:
+def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
     """What a point is to reach, such as a sensitivity of 0.95; None where it has no target."""
     return None if asked in ("default", "youden") else getattr(config, asked)
 
 
 def _threshold(
-    key: str,
-    target: Any,
-    scores: np.ndarray,
-    tp: np.ndarray,
-    fp: np.ndarray,
-    costs: np.ndarray | None,
-    positive: int,
-    prevalence: float | None,
+    key: str, scores: np.ndarray, truth: np.ndarray, config: EvaluateConfig, costs: np.ndarray | None
 ) -> tuple[float | None, str]:
     """The threshold of a point, or None and the reason.
 
     Args:
-        tp, fp: (T + 1,) from `threshold_counts`: predicted positive at and above each distinct score, from high to low.
+        scores: (S,) probability of the positive class; truth: (S,) bool.
+        costs: (2, 2), the positive class first.
     """
+    tp, fp = threshold_counts(scores, truth)  # (T + 1,) at and above each distinct score, from high to low
     sensitivity, specificity = tp / tp[-1], 1 - fp / fp[-1]
     last = len(tp) - 1  # every image is predicted positive; at 0 none is
     if key == "youden":  # Youden, Cancer 3 (1950) 32
         best = int(np.argmax(np.round(sensitivity + specificity, 12)))
         if best in (0, last):
             return None, "no threshold separates the classes better than guessing"
-    elif key == "target_sensitivity":
+    elif (target := config.target_sensitivity) is not None:
         best = int(np.argmax(sensitivity >= target - 1e-12))
         if best == last:
             return None, f"a sensitivity of {target:g} is reached only by calling every image positive"
-    elif key == "target_specificity":
+    elif (target := config.target_specificity) is not None:
         best = int(np.flatnonzero(specificity >= target - 1e-12)[-1])
         if best == 0:
             return None, f"a specificity of {target:g} is reached only by calling no image positive"
     else:
         assert costs is not None
-        common = tp[-1] / (tp[-1] + fp[-1]) if prevalence is None else prevalence
-        missed, found = costs[positive, 1 - positive], costs[positive, positive]
-        alarm, right = costs[1 - positive, positive], costs[1 - positive, 1 - positive]
+        common = truth.mean() if config.prevalence is None else config.prevalence
+        (found, missed), (alarm, right) = costs
         expected = common * (missed * (1 - sensitivity) + found * sensitivity)
         expected = expected + (1 - common) * (alarm * (1 - specificity) + right * specificity)
         best = int(np.argmin(np.round(expected, 12)))
@@ -257,12 +216,12 @@ def _threshold(
     return (middle if middle > low else high), ""
 
 
-def _weak(counts: Mapping[str, int], units: Units, truth: np.ndarray, config: EvaluateConfig) -> list[str]:
+def _weak(truth: np.ndarray, units: Units, config: EvaluateConfig) -> list[str]:
     """What makes the choice of a threshold doubtful."""
     notes, few = [], []
     kinds = (("positive", truth, config.target_sensitivity), ("negative", ~truth, config.target_specificity))
     for name, chosen, target in kinds:
-        images, patients = counts[f"{name}s"], len(np.unique(units.index[chosen]))
+        images, patients = int(chosen.sum()), len(np.unique(units.index[chosen]))
         what = counted(images, f"{name} image") + (f" of {counted(patients, 'patient')}" if units.clustered else "")
         if min(images, patients) < FEW:
             few.append(what)
@@ -280,12 +239,12 @@ def is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
     return scores > 0.5 if threshold is None else scores >= threshold
 
 
-def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Reached:
+def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
     """The rates with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
     shares = class_shares(truth, called, units)
     cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
     proportions = {name: of_share(shares[name]) for name in ("sensitivity", "specificity", "ppv", "npv")}
-    return Reached(
+    return Rates(
         **proportions,
         f1=of_f1(shares["f1"]),
         lr_plus=estimate(*share_ratio(truth, ~truth, called, units), "mover"),

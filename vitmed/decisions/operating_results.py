@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import CalibrationResult
-from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoints, Reached, is_called, rates
+from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoint, PolicyPoints, Rates, is_called, rates
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
@@ -20,23 +20,32 @@ from vitmed.metrics.ranking import ratio
 Costs = Sequence[Sequence[float]]
 
 
-class OperatingPoint(Frozen):
+class Spent(Frozen):
+    """What decisions cost; see `spent`."""
+
+    expected_cost: Estimate
+    normalised_cost: Estimate
+    accuracy: Estimate
+
+
+class RatesAndSpent(Spent, Rates):
+    """What decisions between two classes reach where costs are given."""
+
+
+class OperatingPoint(PolicyPoint):
     """One operating point.
 
     Attributes:
-        promised: what it reaches on validation; None where that is not known.
         threshold: None where the likelier class decides, or the lowest expected cost.
-        asked: its target.
-        why: why the point cannot be chosen; "" where it can.
-        reached: on the evaluated images; None where the point cannot be chosen.
+        asked: its target; why: why it cannot be chosen, "" where it can.
+        promised: what it reaches on validation; None where that is not known.
+        reached: on the evaluated images; None where it cannot be chosen.
     """
 
+    model_config = ConfigDict(strict=False, extra="forbid")
+
     title: str
-    promised: Reached | None = None
-    threshold: float | None
-    asked: float | str | list[list[float]] | None
-    why: str
-    reached: Reached | None
+    reached: RatesAndSpent | Rates | Spent | None
 
 
 class OperatingPoints(Frozen):
@@ -56,16 +65,14 @@ class OperatingPoints(Frozen):
 
 
 class Fold(Frozen):
-    """One fold: its calibration, the key of the point that decides, and its numbers.
+    """One fold: its calibration, the key of the `point` that decides, and its numbers.
 
-    Attributes:
-        patients: None where they are unknown.
-        why: why the point that you asked for does not decide; "" where it does.
+    `why` is the reason why the point that you asked for does not decide; "" where it does.
     """
 
     images: int
     patients: int | None
-    calibration: CalibrationResult
+    calibration: Calibration
     point: str
     threshold: float | None
     why: str
@@ -98,30 +105,29 @@ def report_points(
     """
     positive = positive_index(predictions)
     if positive is None:
-        return _report_costs(predictions, operating, config)
-    if operating is None or operating.positive != predictions.classes[positive]:
+        return None if operating is None else _report_costs(predictions, operating.costs, operating.chosen, config)
+    name, scores, points = predictions.classes[positive], predictions.probabilities[:, positive], {}
+    if operating is None or operating.positive != name:
         operating = PolicyPoints(positive=None, chosen="default", points={"default": LIKELIEST}, costs=None, notes=())
-    scores, points = predictions.probabilities[:, positive], {}
     for key, point in operating.points.items():
         called = is_called(scores, point.threshold)
-        reached = _reached(predictions, called, positive, operating.costs, config) if point.usable else None
+        reached = None if point.why else _reached(predictions, called, positive, operating.costs, config)
         points[key] = OperatingPoint(title=TITLES[key], **dict(point), reached=reached)
     return OperatingPoints(
-        positive=predictions.classes[positive],
-        chosen=operating.chosen,
-        threshold=predictions.threshold,
-        points=points,
+        positive=name, chosen=operating.chosen, threshold=predictions.threshold, points=points,
         notes=list(operating.notes),
-    )
+    )  # fmt: skip
 
 
 def _reached(
     predictions: Predictions, called: np.ndarray, positive: int, costs: Costs | None, config: EvaluateConfig
-) -> Reached:
+) -> Rates:
     """The rates of decisions (S,) bool between two classes, and their cost where costs are given."""
     found = rates(called, known_labels(predictions) == positive, Units.of(predictions))
+    if not costs:
+        return found
     taken = np.where(called, positive, 1 - positive)
-    return found.model_copy(update=spent(costs, predictions, taken, config)) if costs else found
+    return RatesAndSpent(**dict(found), **dict(spent(costs, predictions, taken, config)))
 
 
 def by_fold(folds: Folds | None) -> bool:
@@ -136,13 +142,11 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
         predictions: as the folds `decided`.
     """
     asked, positive = folds.asked, positive_index(predictions)
-    if not by_fold(folds) or positive is None:
-        rows = None if folds.costs is None else [tuple(row) for row in folds.costs]
-        return report_points(
-            predictions, PolicyPoints(positive=None, chosen=asked, points={}, costs=rows, notes=()), config
-        )
-    found = report_points(replace(predictions, decided=None), None, config)
-    assert found is not None
+    if positive is None:
+        return _report_costs(predictions, folds.costs, asked, config)
+    found = report_points(predictions, None, config)
+    if not by_fold(folds) or found is None:
+        return found
     reached = _reached(predictions, predictions.predicted == positive, positive, folds.costs, config)
     point = OperatingPoint(
         title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="", reached=reached
@@ -152,19 +156,20 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
 
 
 def _report_costs(
-    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
+    predictions: Predictions, costs: Costs | None, chosen: str, config: EvaluateConfig
 ) -> OperatingPoints | None:
-    if operating is None or not operating.costs:
+    """What the likeliest class and the class with the lowest expected cost cost; None without costs."""
+    if not costs:
         return None
     points = {}
     for key, called in (("default", predictions.likeliest), ("cost", predictions.predicted)):
-        reached = Reached.model_validate(spent(operating.costs, predictions, called, config))
+        reached = spent(costs, predictions, called, config)
         points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
-    return OperatingPoints(positive=None, chosen=operating.chosen, threshold=None, points=points, notes=[])
+    return OperatingPoints(positive=None, chosen=chosen, threshold=None, points=points, notes=[])
 
 
-def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> dict[str, Estimate]:
-    """What decisions cost, as fields of `Reached`, and their accuracy on these images.
+def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> Spent:
+    """What decisions cost, and their accuracy on these images.
 
     `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
     every image (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model). Two classes are as common as
@@ -174,27 +179,21 @@ def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: Ev
         costs: K x K.
         called: (S,) int64, the class that is predicted.
     """
-    matrix, labels, k = np.array(costs, dtype=np.float64), known_labels(predictions), len(predictions.classes)
+    matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)
-    kinds = np.eye(k)[labels]  # (S, K)
+    kinds = np.eye(len(matrix))[labels]  # (S, K)
     whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
 
-    def common(sums: np.ndarray) -> np.ndarray:
-        """(..., K) how common each class is."""
-        if positive is None or config.prevalence is None:
-            return ratio(sums[..., :k], sums[..., :k].sum(axis=-1, keepdims=True))
-        two = np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence)
-        return np.broadcast_to(two, sums[..., :k].shape)
+    def costs_of(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Expected and normalised cost (...) from sums (..., 2 K)."""
+        images, lost = np.split(sums, 2, axis=-1)
+        common = ratio(images, images.sum(axis=-1, keepdims=True))
+        if positive is not None and config.prevalence is not None:
+            common = np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence) + 0 * images
+        expected = np.where(common > 0, common * ratio(lost, images), 0.0).sum(axis=-1)
+        return expected, ratio(expected, (common @ matrix).min(axis=-1))
 
-    def expected(sums: np.ndarray) -> np.ndarray:
-        shares = common(sums)
-        return np.where(shares > 0, shares * ratio(sums[..., k:], sums[..., :k]), 0.0).sum(axis=-1)
-
-    def normalised(sums: np.ndarray) -> np.ndarray:
-        return ratio(expected(sums), (common(sums) @ matrix).min(axis=-1))
-
-    return {
-        "expected_cost": boot.estimate(float(expected(whole)), expected(drawn)),
-        "normalised_cost": boot.estimate(float(normalised(whole)), normalised(drawn)),
-        "accuracy": boot.proportion(called == labels, np.ones(len(labels), bool)),
-    }
+    pairs = zip(costs_of(whole), costs_of(drawn), strict=True)
+    expected, normalised = (boot.estimate(float(value), resampled) for value, resampled in pairs)
+    accuracy = boot.proportion(called == labels, np.ones(len(labels), bool))
+    return Spent(expected_cost=expected, normalised_cost=normalised, accuracy=accuracy)

@@ -29,21 +29,14 @@ MOST_FITTED = 2000  # training images that the score is fitted on
 
 
 class OodScore(Stored):
-    """Where the features of the training images lie; a metrics.json leaves out means and precision.
-
-    Attributes:
-        n: training images that it was fitted on.
-        scale: squared distance of the validation quantile, where the score is 1.
-        means: (M, D) float32, of each class.
-        precision: (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance.
-    """
+    """Where the features of the training images lie; a metrics.json leaves out means and precision."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    n: int
-    scale: float = Field(gt=0)
-    means: np.ndarray | None = None
-    precision: np.ndarray | None = None
+    n: int  # training images that it was fitted on
+    scale: float = Field(gt=0)  # squared distance of the validation quantile, where the score is 1
+    means: np.ndarray | None = None  # (M, D) float32, of each class
+    precision: np.ndarray | None = None  # (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance
 
     @model_validator(mode="after")
     def _fits(self) -> OodScore:
@@ -137,33 +130,28 @@ def report_ood_scores(
     if scores is None or fitted is None or not len(scores):
         return None
     boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
-    unlike, other = None, np.array(others, dtype=np.float64)
+    unlike, other, errors = None, np.array(others, dtype=np.float64), {}
     if len(other):
         flagged = of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other)))))
         auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]
         unlike = Unlike(n=len(other), auroc=auroc, flagged=flagged, scores=listed)
+    if predictions.labels is not None:
+        wrong, parts = predictions.predicted != predictions.labels, {"below": ~above, "above": above}
+        errors = {f"error_rate_{name}": boot.proportion(wrong, part) for name, part in parts.items()}
     flagged, quantiles = boot.proportion(above, np.ones(len(above), bool)), np.quantile(scores, QUANTILES).tolist()
-    n_above = int(above.sum())
-    found = OutOfDistribution(n=fitted.n, n_above=n_above, flagged=flagged, quantiles=quantiles, unlike=unlike)
-    if predictions.labels is None:
-        return found
-    wrong = predictions.predicted != predictions.labels
-    parts = {"error_rate_below": ~above, "error_rate_above": above}
-    return found.model_copy(update={name: boot.proportion(wrong, part) for name, part in parts.items()})
+    return OutOfDistribution(
+        n=fitted.n, n_above=int(above.sum()), flagged=flagged, quantiles=quantiles, unlike=unlike, **errors
+    )
 
 
 def detection_auroc(
     scores: np.ndarray, groups: Sequence[str] | None, others: np.ndarray, other_groups: Sequence[str] | None = None
 ) -> Estimate:
     """AUROC with which the score separates other images, (T,), from the evaluated, (S,); no patient is in both."""
-    names = [
-        name and f"{kind} {name}"
-        for kind, part, n in (("evaluated", groups, len(scores)), ("other", other_groups, len(others)))
-        for name in (part if part is not None else [""] * n)
-    ]
-    other = np.arange(len(names)) >= len(scores)
+    units, more = group_index(groups, len(scores)), group_index(other_groups, len(others))
+    other = np.repeat([False, True], [len(scores), len(others)])
     area = class_areas(np.concatenate([scores, others]), other)[0]
-    return of_auroc(area, other, Units(group_index(names, len(names))))
+    return of_auroc(area, other, Units(np.concatenate([units, more + units.max(initial=-1) + 1])))
 
 
 def scores_of(predictions: Predictions) -> np.ndarray | None:

@@ -24,76 +24,59 @@ from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index, softmax
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
 SET, ANSWER = "set", "answer"  # columns of predictions.csv
 YES, NO = "yes", "no: "
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 MOST_NAMES = 20  # classes that the cell of a set names
-# Fields of `evaluate` that change what is chosen.
-CHOOSING = {"calibration", "youden", "target_sensitivity", "target_specificity", "cost", "prevalence"}
-CHOOSING |= {"coverage", "max_risk"}
+CHOOSING = {  # fields of `evaluate` that change what is chosen
+    *("calibration", "youden", "target_sensitivity", "target_specificity", "cost", "prevalence", "coverage", "max_risk")
+}
 
 
 class DecisionPolicy(Stored):
-    """What validation chooses.
+    """What validation chooses."""
 
-    Attributes:
-        asked: the fields `CHOOSING` of the configuration.
-        n: validation images.
-        weights_hash: None: not known, as in 0.1.0.
-        calibration: of the raw logits; everything else is chosen on calibrated probabilities.
-        prediction_sets: None where validation has too few images.
-        abstention: None without a limit of the risk.
-        ood_score: None where it could not be fitted.
-        other_scores: OOD scores of the images that `--unlike` names.
-    """
-
-    asked: dict[str, JsonValue]
-    n: int
-    weights_hash: str | None = None
-    calibration: Calibration
+    asked: dict[str, JsonValue]  # the fields `CHOOSING` of the configuration
+    n: int  # validation images
+    weights_hash: str | None = None  # None: not known, as in 0.1.0
+    calibration: Calibration  # of the raw logits; everything else is chosen on calibrated probabilities
     operating: PolicyPoints
-    prediction_sets: SetThresholds | None
-    abstention: Abstention | None
-    ood_score: OodScore | None
-    other_scores: Numbers = ()
+    prediction_sets: SetThresholds | None  # None where validation has too few images
+    abstention: Abstention | None  # None without a limit of the risk
+    ood_score: OodScore | None  # None where it could not be fitted
+    other_scores: Numbers = ()  # OOD scores of the images that `--unlike` names
 
     def apply(self, predictions: Predictions) -> Predictions:
         """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
 
         A user's column of the same name stays. Applying the policy twice changes nothing.
         """
-        decided = apply_point(self.calibrate(predictions), self.operating)
+        decided = apply_point(self.calibration.calibrate(predictions), self.operating)
         own = {name: cells for name, cells in decided.columns.items() if name not in _policy_columns(decided)}
-        ours: dict[str, tuple[str, ...]] = {}
-        inside = None if self.prediction_sets is None else prediction_sets(decided, self.prediction_sets)
-        if inside is not None:
-            ours[SET] = tuple(_names(decided.classes, np.flatnonzero(row)) for row in inside)
-        ours[ANSWER] = tuple(self._answers(decided, inside))
-        score = {OOD_SCORE: own.pop(OOD_SCORE)} if OOD_SCORE in own else {}
-        return replace(decided, columns={**score, **{name: ours[name] for name in ours if name not in own}, **own})
+        ours = {OOD_SCORE: own.pop(OOD_SCORE)} if OOD_SCORE in own else {}
+        sizes = np.ones(len(decided), int)
+        if self.prediction_sets is not None:
+            inside = prediction_sets(decided, self.prediction_sets)
+            sizes, ours[SET] = inside.sum(axis=1), tuple(_names(decided.classes, np.flatnonzero(row)) for row in inside)
+        ours[ANSWER] = self._answers(decided, sizes)
+        return replace(decided, columns={**{name: ours[name] for name in ours if name not in own}, **own})
 
-    def calibrate(self, predictions: Predictions) -> Predictions:
-        """The predictions with calibrated probabilities, undecided."""
-        return _calibrated(predictions, self.calibration)
-
-    def _answers(self, predictions: Predictions, inside: np.ndarray | None) -> list[str]:
-        """ "yes", or "no: " and why, for each image."""
-        scores = scores_of(predictions)
-        sizes = np.ones(len(predictions), int) if inside is None else inside.sum(axis=1)
-        unsure = np.zeros(len(predictions), bool)
+    def _answers(self, predictions: Predictions, sizes: np.ndarray) -> tuple[str, ...]:
+        """ "yes", or "no: " and why, for each image, from the sizes (S,) of the prediction sets."""
+        scores, unsure = scores_of(predictions), np.zeros(len(predictions), bool)
         if self.abstention is not None:  # without `least`, no certainty is enough for the limit of the risk
             least = self.abstention.least
-            unsure = np.ones_like(unsure) if least is None else certainty(predictions) < least
+            unsure = certainty(predictions) < (np.inf if least is None else least)
         answers = []
         for row, size in enumerate(sizes):
             reasons = [UNLIKE] if scores is not None and scores[row] > 1 else []
             reasons += [f"{size} {SEVERAL}"] if size > 1 else []
             reasons += [UNSURE] if unsure[row] else []
             answers.append(NO + ", ".join(reasons) if reasons else YES)
-        return answers
+        return tuple(answers)
 
     def to_json(self) -> dict[str, Any]:
         """Plain types for metrics.json, without the arrays."""
@@ -118,18 +101,18 @@ class DecisionPolicy(Stored):
 
     def _check_classes(self, classes: Sequence[str]) -> None:
         k, operating, sets, abstention = len(classes), self.operating, self.prediction_sets, self.abstention
-        point, other = operating.points.get(operating.chosen), "does not fit the classes"
-        decides = operating.costs is not None if k != 2 else point is not None and point.threshold is not None
+        point, costs, other = operating.points.get(operating.chosen), operating.costs, "does not fit the classes"
+        decides = costs if k != 2 else point and point.threshold
         good = {
             f"calibration: {other}": len(self.calibration.scale) == k,
             f"operating.positive: {other}": operating.positive in (classes if k == 2 else [None]),
             f"operating.chosen: there is no point {operating.chosen!r}": point is not None,
-            f"operating.costs: {other}": operating.costs is None or [len(row) for row in operating.costs] == [k] * k,
+            f"operating.costs: {other}": costs is None or [len(row) for row in costs] == [k] * k,
             "operating.points: the chosen point has neither a threshold nor costs": (
-                operating.chosen == "default" or decides
+                operating.chosen == "default" or decides is not None
             ),
             f"prediction_sets: {other}": sets is None or (len(sets.least), len(sets.units)) == (k, k),
-            "abstention.why: empty": abstention is None or abstention.least is not None or bool(abstention.why),
+            "abstention.why: empty": abstention is None or abstention.least is not None or abstention.why,
         }
         if problems := [problem for problem, fits in good.items() if not fits]:
             raise ValueError(problems[0])
@@ -158,20 +141,10 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
     why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
     wrong = predictions.predicted != known_labels(predictions)
-    return AnswerCounts(
-        n=len(cells),
-        n_answered=int(answered.sum()),
-        answered=boot.proportion(answered, np.ones(len(cells), bool)),
-        wrong_answered=boot.proportion(wrong, answered),
-        wrong_unanswered=boot.proportion(wrong, ~answered),
-        unanswered=dict(why.most_common()),
-    )
-
-
-def _calibrated(predictions: Predictions, calibration: Calibration) -> Predictions:
-    """Undecided predictions; without a calibration their probabilities are the softmax of the logits."""
-    calibrated = None if calibration.method == "none" else softmax(calibration.apply(predictions.logits))
-    return replace(predictions.undecided(), calibrated=calibrated)
+    share = boot.proportion(answered, np.ones(len(cells), bool))
+    errors = {"wrong_answered": boot.proportion(wrong, answered), "wrong_unanswered": boot.proportion(wrong, ~answered)}
+    unanswered = dict(why.most_common())
+    return AnswerCounts(n=len(cells), n_answered=int(answered.sum()), answered=share, **errors, unanswered=unanswered)
 
 
 def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
@@ -210,19 +183,13 @@ def choose_policy(
         UsageError: an operating point that does not fit the number of classes, or two points.
     """
     calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration)
-    plain, positive = _calibrated(validation, calibration), positive_index(validation)
-    plain = plain if positive is None else replace(plain, positive=plain.classes[positive])
+    plain = calibration.calibrate(validation)
     operating = choose_points(plain, config)
     return DecisionPolicy(
-        asked=asked_of(config),
-        n=len(validation),
-        weights_hash=weights_hash,
-        calibration=calibration,
-        operating=operating,
-        prediction_sets=fit_sets(plain, config.coverage),
-        abstention=choose_abstention(apply_point(plain, operating), config.max_risk),
-        ood_score=ood_score,
-    )
+        asked=asked_of(config), n=len(validation), weights_hash=weights_hash,
+        calibration=calibration, operating=operating, prediction_sets=fit_sets(plain, config.coverage),
+        abstention=choose_abstention(apply_point(plain, operating), config.max_risk), ood_score=ood_score,
+    )  # fmt: skip
 
 
 def notes_of(policy: DecisionPolicy | None) -> list[str]:

@@ -6,17 +6,16 @@ confidence in the predicted class is compared with how often it is right, and ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration, CalibrationResult
+from vitmed.decisions.calibration import Calibration
 from vitmed.metrics.bootstrap import Bootstrap, Z
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -48,12 +47,9 @@ class ClassReliability(Frozen):
 
 
 class Reliability(Frozen):
-    """Every measure of calibration.
+    """Every measure of calibration; `undefined` gives the reasons for those without a value.
 
-    Attributes:
-        undefined: measure -> why it has no value.
-        brier_skill: 1 - Brier score / Brier score of always predicting how common each class is.
-        curve: the bins of the reliability diagram.
+    `brier_skill` is 1 - Brier score / Brier score of always predicting how common each class is.
     """
 
     undefined: dict[str, str]
@@ -83,7 +79,7 @@ class CalibrationReport(Frozen):
     about: str
     before: Reliability | None
     after: Reliability
-    folds: list[CalibrationResult] | None = None
+    folds: list[Calibration] | None = None
 
 
 def report_calibration(
@@ -101,97 +97,95 @@ def report_calibration(
     about = likeliest if positive is None else f"probability of {predictions.classes[positive]}"
     before = None if known.method == "none" else _measures(replace(predictions, calibrated=None), config)
     after = _measures(predictions, config)
-    return CalibrationReport(**known.to_json(), about=about, before=before, after=after)
+    return CalibrationReport(**dict(known), about=about, before=before, after=after)
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     labels, chances = known_labels(predictions), predictions.probabilities
     (size, classes), positive = chances.shape, positive_index(predictions)
     boot = Bootstrap.of(predictions, config.resamples)
-    commonest = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")
     if positive is None:
         scores, events = chances.max(axis=1), chances.argmax(axis=1) == labels
+        shown = sorted(np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES].tolist())
     else:
-        scores, events = chances[:, positive], labels == positive
-    edges = bin_edges(scores, size)
-    place = np.searchsorted(edges, scores, side="right")
-    found, curve = _overall(chances, labels, scores, events, np.eye(len(edges) + 1)[place], boot, positive)
+        scores, events, shown = chances[:, positive], labels == positive, [positive]
+    found, curve = _overall(predictions, scores, events, boot)
     found["ece_classwise"] = _classwise(chances, labels, boot)
+    per_class, why = _against_the_rest(predictions, shown, boot)
     undefined: dict[str, str] = {}
     if found["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
     if size < 2 * PER_BIN:
-        found |= dict.fromkeys(("ece", "ece_classwise"), boot.estimate(float("nan"), np.empty(0)))
         few = f"it needs two bins of {PER_BIN} images, and there are {size} images"
-        undefined |= {"ece": few, "ece_classwise": few}
+        for name in ("ece", "ece_classwise"):
+            found[name], undefined[name] = boot.estimate(float("nan"), np.empty(0)), few
     elif classes > 100:
         undefined["ece_classwise"] = "it is left out of more than 100 classes"
-    shown = [positive] if positive is not None else sorted(int(c) for c in commonest[:CLASSES])
-    per_class, why = _against_the_rest(predictions, shown, boot)
     undefined |= {f"slope of {name}": text for name, text in why.items()}
     return Reliability(undefined=undefined, **found, curve=curve, per_class=per_class)
 
 
+class Sums(NamedTuple):
+    """Sums over all images, (F,), or of each resample, (R, F); B bins and K classes."""
+
+    n: np.ndarray  # images
+    nats: np.ndarray  # log loss
+    squares: np.ndarray  # Brier score
+    binned: np.ndarray  # B, images of each bin
+    seen: np.ndarray  # B, events of each bin
+    said: np.ndarray  # B, probabilities of each bin
+    counts: np.ndarray  # K, images of each class
+
+    def log_loss(self) -> np.ndarray:
+        return ratio(self.nats, self.n)[..., 0]
+
+    def brier(self) -> np.ndarray:
+        return ratio(self.squares, self.n)[..., 0]
+
+    def ece(self) -> np.ndarray:
+        return ratio(np.abs(self.seen - self.said).sum(axis=-1), self.n[..., 0])
+
+    def brier_skill(self, positive: int | None) -> np.ndarray:
+        share = ratio(self.counts, self.n)
+        constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
+        return 1 - ratio(self.brier(), constant)
+
+
 def _overall(
-    chances: np.ndarray, labels: np.ndarray, scores: np.ndarray, events: np.ndarray, binned: np.ndarray,
-    boot: Bootstrap, positive: int | None,
-) -> tuple[dict[str, Estimate], list[Bin]]:  # fmt: skip
+    predictions: Predictions, scores: np.ndarray, events: np.ndarray, boot: Bootstrap
+) -> tuple[dict[str, Estimate], list[Bin]]:
     """Log loss, Brier score and skill, calibration error; and the bins of the reliability diagram.
 
     Args:
         scores: (S,) the probability that is measured; events: (S,) bool, whether it comes true.
-        binned: (S, B) the bin of each image, as rows of the identity.
     """
+    labels, chances, positive = known_labels(predictions), predictions.probabilities, positive_index(predictions)
     size, classes = chances.shape
+    edges = bin_edges(scores, size)
+    binned = np.eye(len(edges) + 1)[np.searchsorted(edges, scores, side="right")]  # (S, B)
     true, tiny = chances[np.arange(size), labels], np.finfo(np.float64).eps
+    nats = -np.log(np.clip(true, tiny, 1 - tiny))
     squares = (scores - events) ** 2 if positive is not None else (chances**2).sum(axis=1) - 2 * true + 1
-    columns = {
-        "n": np.ones((size, 1)),
-        "nats": -np.log(np.clip(true, tiny, 1 - tiny))[:, None],
-        "squares": squares[:, None],
-        "binned": binned,
-        "seen": binned * events[:, None],
-        "said": binned * scores[:, None],
-        "counts": np.eye(classes)[labels] if classes <= CLASSES else np.zeros((size, 0)),
-    }
-    ends = np.cumsum([part.shape[1] for part in columns.values()])[:-1]
-    whole, drawn = (
-        dict(zip(columns, np.split(sums, ends, axis=-1), strict=True))
-        for sums in boot.sums(np.concatenate(list(columns.values()), axis=1))
-    )
+    counts = np.eye(classes)[labels] if classes <= CLASSES else np.zeros((size, 0))
+    seen, said = binned * events[:, None], binned * scores[:, None]
+    parts = Sums(np.ones((size, 1)), nats[:, None], squares[:, None], binned, seen, said, counts)
+    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+    whole, drawn = (Sums(*np.split(sums, ends, axis=-1)) for sums in boot.sums(np.concatenate(parts, axis=1)))
     if not (chances.argmax(axis=1) != labels).any():  # without an error, no resample knows what one would cost
-        drawn = {name: sums[:0] for name, sums in drawn.items()}
-
-    def mean(name: str, sums: dict[str, np.ndarray]) -> np.ndarray:
-        return ratio(sums[name], sums["n"])[..., 0]
-
-    def skill(sums: dict[str, np.ndarray]) -> np.ndarray:
-        share = ratio(sums["counts"], sums["n"])
-        constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
-        return 1 - ratio(mean("squares", sums), constant)
-
-    def error(sums: dict[str, np.ndarray]) -> np.ndarray:
-        return ratio(np.abs(sums["seen"] - sums["said"]).sum(axis=-1), sums["n"][..., 0])
-
-    def estimate(of: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Estimate:
-        return boot.estimate(float(of(whole)), of(drawn))
-
-    found = {"log_loss": estimate(partial(mean, "nats")), "brier": estimate(partial(mean, "squares"))}
-    found["ece"] = estimate(error)
+        drawn = Sums(*(sums[:0] for sums in drawn))
+    measures = {"log_loss": Sums.log_loss, "brier": Sums.brier, "ece": Sums.ece}
+    found = {name: boot.estimate(float(of(whole)), of(drawn)) for name, of in measures.items()}
     if classes <= CLASSES:
-        found["brier_skill"] = estimate(skill)
+        found["brier_skill"] = boot.estimate(float(whole.brier_skill(positive)), drawn.brier_skill(positive))
     else:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
-        value = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
-        found["brier_skill"] = boot.estimate(float(value), np.empty(0))
+        skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
+        found["brier_skill"] = boot.estimate(float(skill), np.empty(0))
     curve = []
-    for i in np.flatnonzero(whole["binned"]):
-        inside = binned[:, i] > 0
+    for i in np.flatnonzero(whole.binned):
+        inside, mean = binned[:, i] > 0, float(whole.said[i] / whole.binned[i])
         ends_of = {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
-        said, n = whole["said"][i] / whole["binned"][i], int(whole["binned"][i])
-        curve.append(
-            Bin.model_validate({"said": float(said), "seen": boot.proportion(events, inside), "n": n, **ends_of})
-        )
+        curve.append(Bin(said=mean, seen=boot.proportion(events, inside), n=int(whole.binned[i]), **ends_of))
     return found, curve
 
 
@@ -213,8 +207,7 @@ def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Esti
     size, classes = chances.shape
     if not size or classes > 100:
         return boot.estimate(float("nan"), np.empty(0))
-    gaps, starts = [np.ones((size, 1))], [1]
-    errors = []
+    gaps, starts, errors = [np.ones((size, 1))], [1], []
     for c in range(classes):
         place = np.searchsorted(bin_edges(chances[:, c], size), chances[:, c], side="right")
         gap = (labels == c) - chances[:, c]  # (S,)
@@ -237,21 +230,19 @@ def _against_the_rest(
     probabilities are right. A slope below 1: they are too extreme. Intervals from the sandwich variance summed by unit
     (Liang & Zeger, Biometrika 73 (1986) 13).
     """
-    labels, chances = known_labels(predictions), predictions.probabilities
+    labels, chances = known_labels(predictions), predictions.probabilities[:, shown]
     odds = log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
     events = labels[:, None] == np.array(shown)
-    whole, drawn = boot.sums(np.concatenate([events, chances[:, shown]], axis=1))
-    seen, said = np.split(whole, 2), np.split(drawn, 2, axis=1)
+    whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([events, chances], axis=1)))
     found: dict[str, ClassReliability] = {}
     why: dict[str, str] = {}
     for j, c in enumerate(shown):
-        name = predictions.classes[c]
-        ratios = float(ratio(seen[0][j], seen[1][j])), ratio(said[0][:, j], said[1][:, j])
+        o_e = float(ratio(whole[0][j], whole[1][j])), ratio(drawn[0][:, j], drawn[1][:, j])
         if events[:, j].all() or not events[:, j].any():  # then O:E depends on the number of images alone
-            ratios = float("nan"), np.empty(0)
+            o_e = float("nan"), np.empty(0)
         intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
-        o_e = boot.estimate(*ratios)
-        found[name] = ClassReliability(o_e=o_e, intercept=intercept or NOTHING, slope=slope or NOTHING)
+        name = predictions.classes[c]
+        found[name] = ClassReliability(o_e=boot.estimate(*o_e), intercept=intercept, slope=slope)
         why |= {name: reason} if reason else {}
     return found, why
 
@@ -269,26 +260,28 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     return z - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
 
 
-def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estimate | None, Estimate | None, str]:
+def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estimate, Estimate, str]:
     """Intercept and slope of the log odds (S,) against the truth (S,) bool; and why one is undefined."""
     if events.all() or not events.any():
-        return None, None, "all images are of one class" if events.any() else "there is no image of the class"
+        return NOTHING, NOTHING, "all images are of one class" if events.any() else "there is no image of the class"
     intercept = _recalibrate(np.ones((len(odds), 1)), odds, events, boot)
     spread = float(odds.std())
     if spread < 1e-9:
-        return intercept, None, "the probability is the same for all images"
+        return intercept, NOTHING, "the probability is the same for all images"
     if odds[events].min() >= odds[~events].max():
-        return intercept, None, "the classes are separated without an error, so the slope is infinite"
+        return intercept, NOTHING, "the classes are separated without an error, so the slope is infinite"
     line = np.stack([(odds - odds.mean()) / spread, np.ones(len(odds))], axis=1)
     slope = _recalibrate(line, np.zeros(len(odds)), events, boot)
-    if slope is None:
-        return intercept, None, "the fit does not converge"
+    if slope.value is None:
+        return intercept, slope, "the fit does not converge"
     value, low, high = (None if part is None else part / spread for part in (slope.value, slope.low, slope.high))
     return intercept, Estimate(value=value, low=low, high=high, method=slope.method), ""
 
 
-def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Estimate | None:
-    """The first coefficient of a logistic regression of events (S,) on x (S, F) with an offset, by Newton's method."""
+def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Estimate:
+    """The first coefficient of a logistic regression of events (S,) on x (S, F) with an offset, by Newton's method;
+    `NOTHING` where it does not converge.
+    """
     weights = np.zeros(x.shape[1])
     for _ in range(STEPS):
         p = 1 / (1 + np.exp(-np.clip(offset + x @ weights, -700, 700)))
@@ -296,20 +289,20 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
         try:
             step = np.linalg.solve(curvature, score)
         except np.linalg.LinAlgError:
-            return None
+            return NOTHING
         step *= min(1.0, 4 / max(float(np.abs(step).max()), 1e-300))  # far from the end Newton's step overshoots
         weights = weights + step
         if not np.isfinite(weights).all() or np.abs(weights).max() > FARTHEST:
-            return None
+            return NOTHING
         if np.abs(step).max() < 1e-10:
             break
     else:
-        return None
-    low, high = None, None
+        return NOTHING
+    low, high, value = None, None, float(weights[0])
     if boot.units.count >= 2 and boot.resamples:
         scores = boot.per_unit(x * (events - p)[:, None])  # (G, F)
         bread = np.linalg.inv(curvature)
         variance = bread @ (scores.T @ scores) @ bread * boot.units.count / (boot.units.count - 1)
         half = Z * float(np.sqrt(max(variance[0, 0], 0)))
-        low, high = float(weights[0]) - half, float(weights[0]) + half
-    return Estimate(value=float(weights[0]), low=low, high=high, method="sandwich")
+        low, high = value - half, value + half
+    return Estimate(value=value, low=low, high=high, method="sandwich")

@@ -96,30 +96,25 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     if max_risk is None:
         return None
     labels, sure = known_labels(validation), certainty(validation)
-    boot = Bootstrap.of(validation, 0)
-    wrong = validation.predicted != labels
-    order = np.argsort(-sure, kind="stable")
-    distinct = np.unique(sure)[::-1]  # from high to low
-    if not len(distinct):
+    if not len(sure):
         return Abstention(max_risk=max_risk, least=None, why="there are no validation images")
+    wrong, order = validation.predicted != labels, np.argsort(-sure, kind="stable")
+    distinct = np.unique(sure)[::-1]  # (T,), from high to low
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
-    steps = len(distinct).bit_length()  # of a search by halves
-    effect = design_effect(wrong, boot.units.index)
-    low, high, best = 0, len(distinct) - 1, -1
+    effect, doubt = design_effect(wrong, validation.units), DOUBT / len(distinct).bit_length()
+    best, low, high = None, 0, len(distinct) - 1
     while low <= high:
         middle = (low + high) // 2
-        chosen = order[: answered[middle]]
-        if upper_bound(wrong[chosen], effect, DOUBT / steps) <= max_risk:
-            best, low = middle, middle + 1
+        errors = wrong[order[: answered[middle]]]
+        bound = upper_bound(errors, effect, doubt)
+        if bound <= max_risk:
+            least, coverage, risk = float(distinct[middle]), len(errors) / len(labels), float(errors.mean())
+            best = Abstention(max_risk=max_risk, least=least, why="", coverage=coverage, risk=risk, bound=bound)
+            low = middle + 1
         else:
             high = middle - 1
-    if best < 0:
-        why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {len(labels):,} images"
-        return Abstention(max_risk=max_risk, least=None, why=why)
-    chosen = order[: answered[best]]
-    coverage, bound = len(chosen) / len(labels), upper_bound(wrong[chosen], effect, DOUBT / steps)
-    risk, least = float(wrong[chosen].mean()), float(distinct[best])
-    return Abstention(max_risk=max_risk, least=least, why="", coverage=coverage, risk=risk, bound=bound)
+    why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {len(labels):,} images"
+    return best or Abstention(max_risk=max_risk, least=None, why=why)
 
 
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
@@ -155,15 +150,9 @@ def report_abstention(
     chosen certainty reaches.
     """
     labels, sure = known_labels(predictions), certainty(predictions)
-    wrong, boot, every = (
-        predictions.predicted != labels,
-        Bootstrap.of(predictions, config.resamples),
-        np.ones(len(sure), bool),
-    )
-    reached = None
-    area, curve = boot.estimate(float("nan"), np.empty(0)), RiskCoverage(coverage=[], risk=[], low=[], high=[])
-    if len(sure):
-        area, curve = _curve(sure, wrong, boot)
+    wrong, boot = predictions.predicted != labels, Bootstrap.of(predictions, config.resamples)
+    every, reached = np.ones(len(sure), bool), None
+    area, curve = _curve(sure, wrong, boot)
     if chosen is not None and chosen.least is not None and len(sure):
         answered = sure >= chosen.least
         coverage, risk = boot.proportion(answered, every), boot.proportion(wrong, answered)
@@ -179,6 +168,8 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
 
     Images of equal certainty share their errors evenly, because they have no order.
     """
+    if not len(sure):
+        return boot.estimate(float("nan"), np.empty(0)), RiskCoverage(coverage=[], risk=[], low=[], high=[])
     order = np.argsort(-sure, kind="stable")
     _, tie, count = np.unique(-sure, return_inverse=True, return_counts=True)
     errors = (np.bincount(tie, weights=wrong) / count)[tie[order]]  # (S,) in that order
@@ -190,18 +181,12 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
         for weights in bootstrap_weights(boot.units.index, boot.resamples, seed=0):
             w = weights.take(order, axis=1)  # (r, S)
             answered = np.cumsum(w, axis=1)
-            sofar = ratio(np.cumsum(w * errors, axis=1), answered)
-            areas.append(ratio(np.nansum(w * np.nan_to_num(sofar), axis=1), answered[:, -1]))
-            total = answered[:, -1:]
-            ends = np.stack([_at(row, shares * n) for row, n in zip(answered, total[:, 0], strict=True)])
-            resampled.append(np.take_along_axis(sofar, ends, axis=1))
+            risk = ratio(np.cumsum(w * errors, axis=1), answered)  # NaN before the first image that was drawn
+            areas.append(ratio(np.nansum(w * risk, axis=1), answered[:, -1]))
+            ends = [np.searchsorted(row, shares * row[-1] - 1e-9) for row in answered]  # where so many are answered
+            resampled.append(np.take_along_axis(risk, np.minimum(ends, len(sure) - 1), axis=1))
     drawn = np.concatenate(resampled)
     points = [boot.estimate(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
-    risk, low, high = ([point[name] for point in points] for name in ("value", "low", "high"))
-    curve = RiskCoverage(coverage=shares.tolist(), risk=risk, low=low, high=high)
+    ends_of = {name: [point[name] for point in points] for name in ("low", "high")}
+    curve = RiskCoverage(coverage=shares.tolist(), risk=risks[place].tolist(), **ends_of)
     return boot.estimate(float(risks.mean()), np.concatenate(areas)), curve
-
-
-def _at(answered: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """The first place where that many images are answered."""
-    return np.minimum(np.searchsorted(answered, asked - 1e-9), len(answered) - 1)

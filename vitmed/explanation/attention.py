@@ -15,41 +15,33 @@ A map covers the network's input, the padded or cropped square. It is not a lesi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitmed.explanation.maps import Maps, spread
+from vitmed.explanation.results import Maps, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 
-MEMORY = 2**26  # bytes of attention kept at once; the gradients take as much again
+MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients take as much again
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What the maps need of one forward and backward pass.
+    """What the maps need of one forward and backward pass."""
 
-    Attributes:
-        logits: (B, K).
-        attention, attention_gradient: per block (B, A, N, N): probabilities, and their gradient.
-        tokens, token_gradient: (B, L, D) patch tokens and the gradient with respect to them.
-        patches: positions of the patch tokens among the N.
-        class_token: whether the head reads the class token rather than the mean of the patches.
-    """
-
-    logits: Tensor
-    attention: list[Tensor]
-    attention_gradient: list[Tensor]
-    tokens: Tensor
-    token_gradient: Tensor
-    patches: slice
-    class_token: bool
+    logits: Tensor  # (B, K)
+    attention: list[Tensor]  # per block (B, A, N, N) probabilities
+    attention_gradient: list[Tensor]  # with respect to them
+    tokens: Tensor  # (B, L, D) patch tokens
+    token_gradient: Tensor  # with respect to them
+    patches: slice  # positions of the patch tokens among the N
+    class_token: bool  # whether the head reads the class token rather than the mean of the patches
 
     def read_by_the_head(self, relevance: Tensor) -> Tensor:
         """(B, N, N) between tokens -> (B, L): relevance of each patch for the token or mean that the head reads."""
@@ -66,12 +58,9 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
         targets: (B,) classes; default the predicted ones.
     """
     class_token = model.pool == "cls"
-    kept: list[Tensor] = []
-
-    def keep(block: torch.nn.Module, given: tuple[Any, ...], result: Tensor) -> None:
-        kept.append(given[0] if class_token else result)
-
-    hook = model.blocks[-1].register_forward_hook(keep)
+    kept: list[Tensor] = []  # the tokens that enter the last block, or leave it
+    last = model.blocks[-1]
+    hook = last.register_forward_hook(lambda _, given, result: kept.append(given[0] if class_token else result))
     try:
         with torch.enable_grad():
             logits, attention = model.attention(x.detach().requires_grad_())  # also when all weights are frozen
@@ -81,28 +70,24 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
     finally:
         hook.remove()
     patches = slice(1 + model.registers, None)
+    *attention_gradient, token_gradient = gradients
+    tokens, attention = kept[0].detach()[:, patches], [part.detach() for part in attention]
     return Trace(
-        logits.detach(),
-        [a.detach() for a in attention],
-        list(gradients[:-1]),
-        kept[0].detach()[:, patches],
-        gradients[-1][:, patches],
-        patches,
-        class_token,
+        logits.detach(), attention, attention_gradient, tokens, token_gradient[:, patches], patches, class_token
     )
 
 
 def rollout(found: Trace) -> Tensor:
     """(B, L), at least 0: attention rollout, from the mean of the heads and half an identity per block."""
-    total = _identity(found.attention[0])
+    total = identity = _identity(found)
     for attention in found.attention:
-        total = (0.5 * attention.mean(dim=1) + 0.5 * _identity(attention)) @ total
+        total = (0.5 * attention.mean(dim=1) + 0.5 * identity) @ total
     return found.read_by_the_head(total)
 
 
 def gradient_rollout(found: Trace) -> Tensor:
     """(B, L), at least 0: R becomes R + mean over heads of (gradient x attention)+ R, block after block."""
-    total = _identity(found.attention[0])
+    total = _identity(found)
     for attention, gradient in zip(found.attention, found.attention_gradient, strict=True):
         total = total + (gradient * attention).clamp(min=0).mean(dim=1) @ total
     return found.read_by_the_head(total)
@@ -114,15 +99,26 @@ def grad_cam(found: Trace) -> Tensor:
     return (weight * found.tokens).sum(dim=2).clamp(min=0)
 
 
-def _identity(attention: Tensor) -> Tensor:
-    return torch.eye(attention.shape[-1], dtype=attention.dtype, device=attention.device)[None]
+def _identity(found: Trace) -> Tensor:
+    """(1, N, N)."""
+    first = found.attention[0]
+    return torch.eye(first.shape[-1], dtype=first.dtype, device=first.device)[None]
 
 
-def relevance(model: ViT, x: Tensor, targets: Tensor | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale."""
+def relevance(model: ViT, x: Tensor, targets: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale.
+
+    Args:
+        x: (B, C, S, S) normalised.
+        targets: (B,) classes; default the predicted ones.
+    """
+    tokens = model.pos_embed.shape[1] + model.registers
+    heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
+    size = max(1, MEMORY // (4 * heads * tokens**2))
+    chosen = repeat(None) if targets is None else torch.from_numpy(targets).to(x.device).split(size)
     logits, found = [], []
-    for part, chosen in _parts(model, x, targets):
-        passed = trace(model, part, chosen)
+    for part, classes in zip(x.split(size), chosen, strict=False):
+        passed = trace(model, part, classes)
         logits.append(passed.logits.cpu().numpy())
         found.append({name: method(passed).cpu().numpy() for name, method in METHODS.items()})
     return np.concatenate(logits), {name: np.concatenate([one[name] for one in found]) for name in METHODS}
@@ -142,10 +138,8 @@ def attention_maps(
         targets: (B,) the class to explain in each image; default the predicted one.
         rows: (B,) indices of the images; default 0, 1, ...
     """
-    device = next(model.parameters()).device
-    x = preprocessing.normalise(torch.from_numpy(images).to(device))
-    chosen = None if targets is None else torch.from_numpy(targets).to(device)
-    logits, found = relevance(model, x, chosen)
+    x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
+    logits, found = relevance(model, x, targets)
     side = math.isqrt(found["rollout"].shape[1])  # patches in a row: images are square
     grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
     explained = logits.argmax(axis=1) if targets is None else targets
@@ -158,17 +152,5 @@ def on_image(grids: np.ndarray, side: int) -> np.ndarray:
     return grown[:, 0].numpy()
 
 
-def _parts(model: ViT, x: Tensor, targets: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Batches whose attention fits `MEMORY`."""
-    tokens = model.pos_embed.shape[1] + model.registers
-    heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
-    size = max(1, MEMORY // (4 * heads * tokens**2))
-    for start in range(0, len(x), size):
-        yield x[start : start + size], None if targets is None else targets[start : start + size]
-
-
-METHODS: dict[str, Callable[[Trace], Tensor]] = {
-    "rollout": rollout,
-    "gradient_rollout": gradient_rollout,
-    "grad_cam": grad_cam,
-}
+Method = Callable[[Trace], Tensor]
+METHODS: dict[str, Method] = {"rollout": rollout, "gradient_rollout": gradient_rollout, "grad_cam": grad_cam}

@@ -27,23 +27,14 @@ Change = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
 @dataclass(frozen=True)
 class Corruption:
-    """A kind of corruption.
+    """A kind of corruption."""
 
-    Attributes:
-        title: name in the report.
-        change: (L or RGB image, value of the strength, generator) -> image of the same mode and size.
-        values: for strengths 1 to 5, the weakest first.
-        text: meaning of the values.
-        source: origin of the values.
-        colour: whether it applies only to colour images.
-    """
-
-    title: str
-    change: Change
-    values: tuple[float, float, float, float, float]
-    text: str
-    source: str
-    colour: bool = False
+    title: str  # name in the report
+    change: Change  # (L or RGB image, value of the strength, generator) -> image of the same mode and size
+    values: tuple[float, float, float, float, float]  # for strengths 1 to 5, the weakest first
+    text: str  # meaning of the values
+    source: str  # origin of the values
+    colour: bool = False  # whether it applies only to colour images
 
 
 def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...]) -> Image.Image:
@@ -68,7 +59,6 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
     colour = image.convert("RGB" if image.mode.startswith("RGB") else "L") if alpha is not None else image
     rng = np.random.default_rng([*seed, zlib.crc32(name.encode())])
     worse = CORRUPTIONS[name].change(colour, CORRUPTIONS[name].values[strength - 1], rng)
-    assert worse.size == image.size and worse.mode == colour.mode, (name, worse.mode, worse.size)
     if alpha is not None:
         worse.putalpha(alpha)
     return worse
@@ -91,10 +81,7 @@ def reduced(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
 
 def is_grey(image: Image.Image) -> bool:
     """Whether red, green and blue are equal in every pixel."""
-    if not image.mode.startswith("RGB"):
-        return True
-    pixels = np.asarray(image)
-    return bool((pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 0] == pixels[..., 2]).all())
+    return not image.mode.startswith("RGB") or not np.ptp(np.asarray(image)[..., :3], axis=2).any()
 
 
 def _image(values: np.ndarray) -> Image.Image:
@@ -159,6 +146,7 @@ def _resolution(image: Image.Image, factor: float, rng: np.random.Generator) -> 
 
 
 BLOOD, DERMA = "MedMNIST-C, blood cells", "MedMNIST-C, skin and chest X-ray"
+STAINS = "Tellez et al. 2019 (arXiv 1902.06543) call 0.05 light and 0.2 strong; further by us"
 CORRUPTIONS: dict[str, Corruption] = {
     "defocus": Corruption("Defocus blur", _defocus, (2, 3, 4, 5, 6), "radius, px at 224 px", BLOOD),
     "gaussian_noise": Corruption(
@@ -170,12 +158,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "darker": Corruption("Darker", _brightness, (0.9, 0.8, 0.7, 0.6, 0.5), "factor", DERMA),
     "contrast": Corruption("Less contrast", _contrast, (0.9, 0.8, 0.7, 0.6, 0.4), "factor", "MedMNIST-C, chest X-ray"),
     "stain": Corruption(
-        "Stain",
-        _stain,
-        (0.05, 0.1, 0.2, 0.3, 0.4),
-        "share by which each of three stains changes",
-        "Tellez et al. 2019 (arXiv 1902.06543) call 0.05 light and 0.2 strong; further by us",
-        colour=True,
+        "Stain", _stain, (0.05, 0.1, 0.2, 0.3, 0.4), "share by which each of three stains changes", STAINS, colour=True
     ),
     "hue": Corruption("Hue", _hue, (5, 10, 15, 20, 30), "turn, degrees", "ours", colour=True),
     "resolution": Corruption(

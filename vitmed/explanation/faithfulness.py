@@ -23,14 +23,12 @@ from torch import Tensor
 
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, relevance
-from vitmed.explanation.maps import TITLES
-from vitmed.explanation.results import Attention, MapCheck
+from vitmed.explanation.results import TITLES, Attention, MapCheck
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
 
 STEPS = 8  # in which all patches are taken away
-ORDERS = 1  # random orders an image
 LEAST_GAIN = 0.1  # of probability: a smaller gain is of no use. Untrained networks reached 0.08
 SAME = 0.5  # a rank correlation above this, with all weights random: the same map
 FEW = 5  # the fewest images, or patients, for a verdict
@@ -68,12 +66,10 @@ def check_maps(
     found = unchecked(model, len(images))
     if found.reason is not None:
         return found
-    device = next(model.parameters()).device
-    x = preprocessing.normalise(torch.from_numpy(images).to(device))
-    asked = None if targets is None else torch.from_numpy(targets).to(device)
-    logits, maps = relevance(model, x, asked)
-    asked = torch.from_numpy(logits.argmax(axis=1)).to(device) if asked is None else asked
-    scores = _areas(model, x, asked.cpu().numpy(), maps, seed, progress)
+    x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
+    logits, maps = relevance(model, x, targets)
+    asked = logits.argmax(axis=1) if targets is None else targets
+    scores = _areas(model, x, asked, maps, seed, progress)
     similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, seed)
     units = np.arange(len(images)) if units is None else units
 
@@ -136,20 +132,20 @@ def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
     return np.asarray(np.bincount(number, values) / np.bincount(number))
 
 
-def mean_estimate(values: np.ndarray, level: float = 0.95) -> Estimate:
-    """The mean of independent values (B,) and Student's interval for it; no interval of one value."""
-    low = high = None
+def mean_estimate(values: np.ndarray) -> Estimate:
+    """The mean of independent values (B,) and Student's interval for it at 95 %; no interval of one value."""
+    mean, low, high = float(values.mean()), None, None
     if len(values) > 1:
-        half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-        low, high = float(values.mean()) - half, float(values.mean()) + half
-    return Estimate(value=float(values.mean()), low=low, high=high, method="t")
+        half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+        low, high = mean - half, mean + half
+    return Estimate(value=mean, low=low, high=high, method="t")
 
 
 def affordable(model: ViT) -> int:
     """How many images `check_maps` can check in seconds on the device of the model, from its multiply-adds."""
     tokens, width = model.pos_embed.shape[1] + model.registers, model.pos_embed.shape[2]
     block = 12 * tokens * width**2 + 2 * tokens**2 * width  # at the usual MLP
-    passes = 2 + 2 * (min(STEPS, tokens) - 1) * (len(METHODS) + ORDERS)
+    passes = 2 + 2 * (min(STEPS, tokens) - 1) * (len(METHODS) + 1)  # 1: the random order
     budget = BUDGET.get(model.pos_embed.device.type, BUDGET["cpu"])
     return int(min(MOST, budget / (passes * block * len(model.blocks))))
 
@@ -189,29 +185,22 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 def _areas(
     model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], seed: int, progress: Progress | None
 ) -> dict[str, np.ndarray]:
-    """Areas under deletion and insertion: method -> (B, 2); random -> (B, 2 x ORDERS); whole, blank -> (B,)."""
-    count, patches = len(x), next(iter(maps.values())).shape[1]
-    rng = np.random.default_rng([seed, 1])
+    """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,)."""
+    names, count, rng = [*maps, "random"], len(x), np.random.default_rng([seed, 1])
     blank = x.mean(dim=(0, 2, 3), keepdim=True)  # (1, C, 1, 1): the mean colour, after normalisation
-    names = [*maps, *(f"random {i}" for i in range(ORDERS))]
-    areas = np.empty((count, len(names), 2))
-    ends = np.empty((count, 2))
+    marked = np.stack([*maps.values(), np.zeros_like(next(iter(maps.values())))], axis=1)  # (B, M, L)
+    areas, ends = np.empty((count, len(names), 2)), np.empty((count, 2))
     for i in range(count):
-        orders = []
-        for name in names:
-            chance = rng.random(size=(patches,))  # of patches that are marked alike, and of all in a random order
-            marked = -maps[name][i] if name in maps else np.zeros(patches)
-            orders.append(np.lexsort((chance, marked)))
-        kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x orders x (T + 1), L)
+        orders = np.lexsort((rng.random(marked[i].shape), -marked[i]))  # (M, L); chance orders patches marked alike
+        kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x M x (T + 1), L)
         different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole image and the empty one
         chance_of = _probabilities(model, x[i], blank[0], different, int(targets[i]))
-        curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (orders, 2, T + 1)
+        curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (M, 2, T + 1)
         areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
         ends[i] = curve[0, 0, 0], curve[0, 0, -1]
         if progress is not None:
             progress(i + 1, count)
-    found = {name: areas[:, j] for j, name in enumerate(maps)}
-    found["random"] = areas[:, len(maps) :].reshape(count, -1)
+    found = {name: areas[:, j] for j, name in enumerate(names)}
     return found | {"whole": ends[:, 0], "blank": ends[:, 1]}
 
 
@@ -243,7 +232,7 @@ def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, targe
 
 
 def _cascade(
-    model: ViT, x: Tensor, targets: Tensor, before: dict[str, np.ndarray], seed: int
+    model: ViT, x: Tensor, targets: np.ndarray, before: dict[str, np.ndarray], seed: int
 ) -> dict[str, dict[str, np.ndarray]]:
     """Rank correlation of the maps before with those after each stage of randomisation: stage -> method -> (B,)."""
     shaken = copy.deepcopy(model)

@@ -1,9 +1,47 @@
-"""The results of the checks of attention maps and corruptions as typed models. No torch, for the report."""
+"""Attention maps, and what the checks of maps and corruptions find, as typed data. No torch, for the report."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate
+
+TITLES = {"rollout": "Attention rollout", "gradient_rollout": "Gradient-weighted rollout", "grad_cam": "Grad-CAM"}
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Maps of some images."""
+
+    images: np.ndarray  # (B, S, S, C) uint8, the network's input before normalisation
+    targets: np.ndarray  # (B,) the explained class
+    logits: np.ndarray  # (B, K) float32
+    grids: dict[str, np.ndarray]  # method -> (B, h, w) float32 in 0..1; all 0 if a method marks nothing
+    rows: np.ndarray  # (B,) indices of the images, from 0
+
+    def one(self, i: int) -> Maps:
+        """The maps of one image."""
+        grids = {name: grid[i : i + 1] for name, grid in self.grids.items()}
+        images, targets, logits, rows = (a[i : i + 1] for a in (self.images, self.targets, self.logits, self.rows))
+        return Maps(images, targets, logits, grids, rows)
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """(B, L), each row scaled from 0 (lowest) to 1 (highest); 0 if all its values are equal."""
+    low, high = values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True)
+    return np.where(high > low, (values - low) / np.where(high > low, high - low, 1), 0).astype(np.float32)
+
+
+def joined(parts: Sequence[Maps]) -> Maps:
+    """Concatenate the maps of several batches."""
+    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in parts[0].grids}
+    arrays = [[getattr(part, name) for part in parts] for name in ("images", "targets", "logits", "rows")]
+    images, targets, logits, rows = map(np.concatenate, arrays)
+    return Maps(images, targets, logits, grids, rows)
 
 
 class MapCheck(Frozen):

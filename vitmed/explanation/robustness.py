@@ -22,7 +22,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.ranking import rank_auroc
+from vitmed.metrics.scoring import Scorer, metric_values
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 NAMES = ("accuracy", "balanced_accuracy", "auroc")
@@ -43,82 +43,51 @@ def measure_robustness(
     Raises:
         DataError: the predictions have no labels.
     """
-    labels = known_labels(clean)
-    weights = _weights(clean, resamples, seed)
-    whole, positive = _draw(clean, labels, weights), positive_index(clean)
-    drawn = {key: [_draw(p, labels, weights) for p in part] for key, part in corrupted.items()}
-
-    def cost(key: str) -> CorruptionCost:
-        numbers = [_numbers(p, own, resamples, seed) for p, own in zip(corrupted[key], drawn[key], strict=True)]
-        return _cost(key, whole, drawn[key], numbers)
-
+    labels, units, positive = known_labels(clean), clean.units, positive_index(clean)
+    weights = np.ones((1, len(labels)))  # (1 + R, S): then how often each image was drawn
+    if units.max(initial=0) > 0:
+        weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
+    whole = _draw(clean, weights)
+    drawn = {key: [_draw(p, weights) for p in part] for key, part in corrupted.items()}
+    costs = {}
+    for key, part in corrupted.items():
+        numbers = [_numbers(p, own, resamples, seed) for p, own in zip(part, drawn[key], strict=True)]
+        costs[key] = _cost(key, whole, drawn[key], numbers)
     errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
     found = Robustness(
-        n=len(labels),
-        n_groups=None if clean.groups is None else int(clean.units.max(initial=-1)) + 1,
+        n=len(labels), n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
         resampling="by image" if clean.groups is None else "by patient",
-        resamples=resamples if len(weights) > 1 else 0,
-        level=0.95,
-        classes=list(clean.classes),
-        positive_class=None if positive is None else clean.classes[positive],
-        clean=_numbers(clean, whole, resamples, seed),
-        corruptions={key: cost(key) for key in drawn},
+        resamples=resamples if len(weights) > 1 else 0, level=0.95,
+        classes=list(clean.classes), positive_class=None if positive is None else clean.classes[positive],
+        clean=_numbers(clean, whole, resamples, seed), corruptions=costs,
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - (1 - whole["balanced_accuracy"]) if errors else error),
-    )
+    )  # fmt: skip
     worst, sentence = _verdict(found)
     words = {"undefined": _undefined(found, labels), "worst": worst, "verdict": sentence, "notes": _notes(found)}
     return found.model_copy(update=words)
 
 
-def _weights(clean: Predictions, resamples: int, seed: int) -> np.ndarray:
-    """(1 + R, S): a row of ones, then how often each image was drawn; whole patients where patients are known."""
-    size = len(clean)
-    units = clean.units
-    rows = [np.ones((1, size))]
-    if size and units.max() > 0:
-        rows += bootstrap_weights(units, resamples, seed)
-    return np.concatenate(rows)
-
-
-def _draw(predictions: Predictions, labels: np.ndarray, weights: np.ndarray) -> Drawn:
-    present = np.unique(labels)
-    right = (predictions.predicted == labels).astype(float)
-    with np.errstate(invalid="ignore", divide="ignore"):  # a resample without a class, or without images: NaN
-        accuracy = weights @ right / weights.sum(axis=1)
-        recalls = [weights @ (right * (labels == k)) / (weights @ (labels == k).astype(float)) for k in present]
-    undefined = np.full(len(weights), np.nan)
-    return {
-        "accuracy": accuracy,
-        "balanced_accuracy": np.mean(recalls, axis=0) if recalls else undefined,
-        "auroc": _auroc(predictions.probabilities, labels, weights) if len(present) > 1 else undefined,
-    }
-
-
-def _auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(1 + R,) as in `metrics`: with more than two classes the mean of each class against the rest."""
-    if scores.shape[1] == 2:
-        return rank_auroc(scores, labels, weights)
-    rows = weights[:1] if scores.shape[1] > MANY else weights
-    each = [rank_auroc(np.stack([-scores[:, k], scores[:, k]], 1), (labels == k) * 1, rows) for k in np.unique(labels)]
-    return np.mean(each, axis=0)
+def _draw(predictions: Predictions, weights: np.ndarray) -> Drawn:
+    """Numbers that need no ranking, for image weights (1 + R, S)."""
+    return Scorer(known_labels(predictions), predictions).counted(weights)[0]
 
 
 def _estimate(drawn: np.ndarray) -> Estimate:
-    numbers = (float(drawn[0]), *percentile_interval(drawn[1:]))
-    if not np.isfinite(numbers[0]):
-        numbers = (np.nan, np.nan, np.nan)
-    value, low, high = (round(n, 12) + 0.0 if np.isfinite(n) else None for n in numbers)  # no -0 from rounding
+    numbers = [float(drawn[0]), *percentile_interval(drawn[1:])]
+    known = np.isfinite(numbers[0])
+    value, low, high = (round(n, 12) + 0.0 if known and np.isfinite(n) else None for n in numbers)  # + 0.0: never -0
     return Estimate(value=value, low=low, high=high, method="bootstrap")
 
 
 def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Estimate]:
     """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
-    if len(predictions.classes) > MANY:
-        return {name: _estimate(drawn[name]) for name in NAMES}
-    overall = evaluate_predictions(predictions, resamples=resamples, seed=seed).overall
-    return {name: overall[name] for name in NAMES}
+    if len(predictions.classes) <= MANY:
+        overall = evaluate_predictions(predictions, resamples=resamples, seed=seed).overall
+        return {name: overall[name] for name in NAMES}
+    auroc = np.array([metric_values(predictions)["auroc"]])
+    return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in NAMES}
 
 
 def _cost(

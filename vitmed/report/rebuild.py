@@ -61,7 +61,7 @@ def rebuild(
         ui.warn(f"{file.name}: {note}")
     config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), own.notes)
     note_prevalence(config, predictions.classes, own.notes)
-    weights_hash = evaluated.weights_hash if of_model else None
+    weights_hash = evaluated.metrics.get("weights_hash") if of_model else None
     same = asked_of(config) == asked_of(asked)
     if not same:
         _check_choosable(file, of_model, own, flags)

@@ -19,7 +19,7 @@ from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
-from vitmed.explanation.maps import Maps
+from vitmed.explanation.results import Maps
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import missing_interval_note, single_class_note

@@ -8,7 +8,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from vitmed.explanation.maps import TITLES, Maps
+from vitmed.explanation.results import TITLES, Maps
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import percent, place, short, show
 from vitmed.report.plots.pictures import outcome
