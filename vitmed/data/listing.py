@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import numpy as np
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
-from vitmed.data import npz_folders
-from vitmed.data.folders import class_names, data_folder, image_names, split_folders, subfolders
+from vitmed.data.folders import class_names, data_folder, image_names, npz_images, split_folders, subfolders
 from vitmed.data.patient_names import Guess, guess_patients
-from vitmed.data.patients import Progress, find_patients
+from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.tables import labels_from_table
+from vitmed.data.thread_batches import Progress
 from vitmed.imaging import npz
 
 ALL = "all"  # the part that is not split yet
@@ -25,18 +26,17 @@ ALL = "all"  # the part that is not split yet
 
 @dataclass(frozen=True)
 class Listing:
-    """All images before the split, ordered by class, then by path.
+    """All images before the split.
 
     Attributes:
         root: the data folder.
         source: the folder or table that states the class.
         classes: names, sorted.
-        paths: of S images, relative to the root.
-        labels: (S,) int64 indices into `classes`.
+        samples: of S images, ordered by class, then by path.
         parts: split name, or "all", -> indices of its images, ascending.
         where: split name -> its origin in words; empty for "all".
-        columns: names of further columns; rows: their cells for S images, or empty.
-        groups: S patients, or None; patients: how they are known, in words.
+        columns: names of further columns.
+        patients: how patients are known, in words; "" if they are unknown.
         notes: messages for the user.
         guess: patients that the file names suggest, if you named none.
         first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
@@ -45,25 +45,28 @@ class Listing:
     root: Path
     source: Path
     classes: list[str]
-    paths: list[str]
-    labels: np.ndarray
+    samples: list[Sample]
     parts: dict[str, np.ndarray]
     where: dict[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
-    rows: Sequence[tuple[str, ...]] = ()
-    groups: list[str] | None = None
     patients: str = ""
     notes: tuple[str, ...] = ()
     guess: Guess | None = None
     first_copy: np.ndarray | None = None
 
-    def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
-        """These images as samples."""
-        chosen = indices.tolist()
-        groups = repeat(None) if self.groups is None else (self.groups[i] for i in chosen)
-        rows = (self.rows[i] for i in chosen) if self.rows else repeat(())
-        labels = self.labels[indices].tolist()
-        return tuple(map(Sample, (self.paths[i] for i in chosen), labels, groups, rows))
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """(S,) int64 indices into `classes`."""
+        return np.array([sample.label for sample in self.samples], dtype=np.int64)
+
+    @property
+    def paths(self) -> list[str]:
+        """Of the images, relative to the root."""
+        return [sample.path for sample in self.samples]
+
+    def chosen(self, indices: np.ndarray) -> tuple[Sample, ...]:
+        """These samples."""
+        return tuple(self.samples[i] for i in indices.tolist())
 
     def location(self, part: str, label: int) -> str:
         """The folder or table that holds, or should hold, the images of a class; for a message."""
@@ -97,7 +100,10 @@ def list_images(config: DataConfig, progress: Progress | None = None) -> Listing
             raise DataError(f"{root}: has {names} but no train folder", "add train/, or name a folder of classes")
         first = folders.get("train", root)
         classes = class_names(first)
-        _need_two(first, classes)
+        if len(classes) < 2:
+            only = first / classes[0]
+            fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
+            raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
         listing = list_by_folder(root, folders or {ALL: root}, classes)
     return with_patients(listing, config, progress)
 
@@ -109,9 +115,10 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
     by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
     known = find_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
-        notes = (*listing.notes, *known.notes)
-        return replace(listing, groups=known.groups, patients=known.source, notes=notes)
-    if listing.groups is not None:
+        both = zip(listing.samples, known.groups, strict=True)
+        samples = [Sample(s.path, s.label, group, s.columns) for s, group in both]
+        return replace(listing, samples=samples, patients=known.source, notes=(*listing.notes, *known.notes))
+    if listing.patients:
         return listing
     guess = guess_patients(listing.paths, by_folder)
     return replace(listing, guess=guess) if guess.expression is not None else listing
@@ -123,12 +130,12 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     Raises:
         DataError: a class folder that is not in `classes`.
     """
-    paths: list[str] = []
-    labels: list[np.ndarray] = []
+    samples: list[Sample] = []
     parts: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
-        begin = len(paths)
-        extra = sorted(set(class_names(folder)) - set(classes))
+        begin = len(samples)
+        there = class_names(folder)
+        extra = sorted(set(there) - set(classes))
         if extra:
             raise DataError(
                 f"{folder}: class folder {', '.join(map(repr, extra))} is not one of the classes {', '.join(classes)}",
@@ -136,18 +143,16 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
             )
         above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
         for label, class_name in enumerate(classes):
-            if npz.inside(folder):
-                found = [path for path, of_class in npz_folders.images_in(folder) if of_class == class_name]
-            elif (folder / class_name).is_dir():
-                found = image_names(folder / class_name, f"{above}{class_name}/")
-            else:
+            if class_name not in there:
                 continue
-            paths += found
-            labels.append(np.full(len(found), label, dtype=np.int64))
-        parts[name] = np.arange(begin, len(paths))
+            if npz.inside(folder):
+                found = [path for path, of_class in npz_images(folder) if of_class == class_name]
+            else:
+                found = image_names(folder / class_name, f"{above}{class_name}/")
+            samples += map(Sample, found, repeat(label), repeat(None))
+        parts[name] = np.arange(begin, len(samples))
     where = {name: f"folder {folder.name}/" for name, folder in folders.items() if name != ALL}
-    every = np.concatenate(labels) if labels else np.empty(0, np.int64)
-    return Listing(root, root, list(classes), paths, every, parts, where)
+    return Listing(root, root, list(classes), samples, parts, where)
 
 
 def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[str] | None = None) -> Listing:
@@ -164,48 +169,32 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
     if not every:
         raise DataError(f"{root}: holds no image", "name the folder that the table's paths start from")
     table = labels_from_table(file, root, every, own_groups)
-    names = sorted(set(table.labels))
-    extra = sorted(set(names) - set(classes or names))
+    names = list(classes or sorted(set(table.labels)))
+    extra = sorted(set(table.labels) - set(names))
     if extra:
         raise DataError(
-            f"{file}: class {', '.join(map(repr, extra))} is not one of the classes {', '.join(classes or [])}",
+            f"{file}: class {', '.join(map(repr, extra))} is not one of the classes {', '.join(names)}",
             "rename them, or remove their rows",
         )
-    names = list(classes or names)
     index = {name: k for k, name in enumerate(names)}
-    labels = np.array([index[name] for name in table.labels], dtype=np.int64)
+    labels = [index[name] for name in table.labels]
+    paths = [every[i] for i in table.images]
+    splits: Sequence[str | None] = table.splits or [split_of(path.partition("/")[0]) for path in paths]
+    origin = f"table {file.name}" if table.splits else "folders"
+    if None in splits or (table.splits is None and set(splits) == {"train"}):
+        splits, origin = [ALL] * len(paths), ""
     order = np.argsort(labels, kind="stable")
-    paths = [every[table.images[i]] for i in order.tolist()]
-    parts, where = {ALL: np.arange(len(paths))}, dict[str, str]()
-    splits, origin = table.splits, f"table {file.name}"
-    if splits is not None:
-        splits = [splits[i] for i in order.tolist()]
-    elif (by_folder := [split_of(path.partition("/")[0]) for path in paths]) and None not in by_folder:
-        splits, origin = [str(name) for name in by_folder], "folders"
-        if set(splits) == {"train"}:
-            splits = None
-    if splits is not None:
-        as_array = np.array(splits)
-        parts = {name: np.flatnonzero(as_array == name) for name in SPLITS if name in set(splits)}
-        where = dict.fromkeys(parts, origin)
+    samples = list(map(Sample, paths, labels, table.groups or repeat(None), table.rows))
+    as_array = np.array(splits)[order]
+    parts = {name: np.flatnonzero(as_array == name) for name in (*SPLITS, ALL) if name in set(splits)}
     return Listing(
         root=root,
         source=file,
         classes=names,
-        paths=paths,
-        labels=labels[order],
+        samples=[samples[i] for i in order.tolist()],
         parts=parts,
-        where=where,
+        where=dict.fromkeys(parts, origin) if origin else {},
         columns=table.columns,
-        rows=[table.rows[i] for i in order.tolist()] if table.columns else (),
-        groups=None if table.groups is None else [table.groups[i] for i in order.tolist()],
         patients="" if table.groups is None else "by table (--labels)",
         notes=table.notes,
     )
-
-
-def _need_two(folder: Path, classes: Sequence[str]) -> None:
-    if len(classes) < 2:
-        inner = class_names(folder / classes[0]) if any(subfolders(folder / classes[0])) else []
-        fix = f"name {folder / classes[0]}" if len(inner) > 1 else "add a folder for each other class"
-        raise DataError(f"{folder}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)

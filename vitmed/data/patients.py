@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.text import lines_of
 from vitmed.data.patient_names import guess_patients
-from vitmed.data.tables import first_of, groups_from_table
+from vitmed.data.tables import groups_from_table
+from vitmed.data.thread_batches import Progress
 from vitmed.imaging.dicom import QUIET
 
-Progress = Callable[[int, int], None]
 NAMES, DICOM = GROUP_WORDS
 
 
@@ -90,7 +91,7 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
     if missed:
         raise DataError(
             f"{root}: --group-regex {expression!r} finds no patient in {len(missed):,} of {len(paths):,} paths:\n"
-            + first_of(missed, len(missed)),
+            + lines_of(missed),
             "widen the expression, or move these files away",
         )
     return [sys.intern(str(group)) for group in found]
@@ -121,7 +122,7 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
             progress(done, len(paths))
     if missing:
         raise DataError(
-            f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + first_of(missing, len(missing)),
+            f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + lines_of(missing),
             "name the patients with --groups TABLE, or move these files away",
         )
     return found

@@ -22,8 +22,8 @@ from PIL import Image
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.ui import Ui
-from vitmed.data import npz_folders
 from vitmed.data.dataset_cards import cards
+from vitmed.data.folders import npz_classes
 from vitmed.imaging import npz
 
 PIXELS = 3 * 32 * 32
@@ -33,18 +33,11 @@ CHUNK = 4096  # images
 AGAIN = "fetch or copy it again"
 
 
-class SplitArrays(NamedTuple):
-    """A split: images (N, H, W) or (N, H, W, 3) uint8, labels (N,) integers, keys of the classes."""
-
-    images: np.ndarray
-    labels: np.ndarray
-
-
 class PublicSet(NamedTuple):
-    """A complete data set: number -> class name, and split name -> arrays."""
+    """A complete data set: number -> class name, and split name -> images and labels."""
 
     classes: dict[int, str]
-    parts: dict[str, SplitArrays]
+    parts: dict[str, npz.Split]
 
 
 def read_public_files(path: Path) -> PublicSet | None:
@@ -69,7 +62,7 @@ def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
             for label in np.unique(part.labels).tolist():
                 (folder / split / original.classes[label]).mkdir(parents=True)
 
-            def write(index: int, split: str = split, part: SplitArrays = part) -> None:
+            def write(index: int, split: str = split, part: npz.Split = part) -> None:
                 name = original.classes[int(part.labels[index])]
                 image = Image.fromarray(np.ascontiguousarray(part.images[index]))
                 image.save(folder / split / name / f"{index:06d}.png", compress_level=4)
@@ -103,9 +96,7 @@ def _check(path: Path, original: PublicSet) -> None:
 def _medmnist(path: Path) -> PublicSet | None:
     if not npz.is_npz(path):
         return None
-    return PublicSet(
-        npz_folders.names_of(path), {name: SplitArrays(*part) for name, part in npz.open_npz(path).items()}
-    )
+    return PublicSet(npz_classes(path), npz.open_npz(path))
 
 
 # --- CIFAR
@@ -128,31 +119,31 @@ def _cifar(path: Path) -> PublicSet | None:
         if len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
             raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read: Callable[[Path, int], SplitArrays] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
+        read: Callable[[Path, int], npz.Split] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
         parts = {}
         for split, batches in files.items():
             read_batches = [read(path / name, count) for name in batches]
-            parts[split] = SplitArrays(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
+            parts[split] = npz.Split(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
         return PublicSet(_cifar_names(path / meta, count), parts)
     return None
 
 
-def _binary_batch(file: Path, count: int) -> SplitArrays:
+def _binary_batch(file: Path, count: int) -> npz.Split:
     before = 1 if count == 10 else 2  # label bytes of a record; the last is the one that counts
     data = np.frombuffer(_read(file), dtype=np.uint8)
     if not len(data) or len(data) % (before + PIXELS):
         raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {before + PIXELS}", AGAIN)
     records = data.reshape(-1, before + PIXELS)
-    return SplitArrays(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
+    return npz.Split(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
 
 
-def _pickled_batch(file: Path, count: int) -> SplitArrays:
+def _pickled_batch(file: Path, count: int) -> npz.Split:
     tree = _unpickle(file)
     data, labels = (_entry(tree, name) for name in ("data", "labels" if count == 10 else "fine_labels"))
     good = isinstance(labels, list) and all(isinstance(k, int) for k in labels)
     if not good or not isinstance(data, _Array) or data.values.ndim != 2 or data.values.shape[1:] != (PIXELS,):
         raise DataError(f"{file}: not a batch of CIFAR-{count}", AGAIN)
-    return SplitArrays(_interleaved(data.values), np.array(labels, dtype=np.int64))
+    return npz.Split(_interleaved(data.values), np.array(labels, dtype=np.int64))
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
@@ -247,7 +238,7 @@ def _mnist(path: Path) -> PublicSet | None:
         files = [_idx_file(path, prefix, kind) for kind in ("images.idx3", "labels.idx1")]
         missing += [f"{prefix}-{kind}" for kind, file in zip(("images", "labels"), files, strict=True) if file is None]
         if None not in files:
-            parts[split] = SplitArrays(
+            parts[split] = npz.Split(
                 *(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None)
             )
     if len(missing) == 4:
