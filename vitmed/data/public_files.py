@@ -12,7 +12,6 @@ import gzip
 import pickle
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,16 +19,15 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError
-from vitmed.core.process import cores
 from vitmed.core.ui import Ui
 from vitmed.data.dataset_cards import cards
 from vitmed.data.folders import npz_classes
+from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import npz
 
 PIXELS = 3 * 32 * 32
 RATIO = 100  # unpacked bytes per packed byte of an IDX file; MNIST's is 5
 LEAST = 1 << 24
-CHUNK = 4096  # images
 AGAIN = "fetch or copy it again"
 
 
@@ -46,7 +44,7 @@ def read_public_files(path: Path) -> PublicSet | None:
     Raises:
         DataError: damaged, incomplete or hostile files.
     """
-    for reader in READERS.values():
+    for reader in READERS:
         if (found := reader(path)) is not None:
             _check(path, found)
             return found
@@ -55,24 +53,19 @@ def read_public_files(path: Path) -> PublicSet | None:
 
 def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
     """Write lossless `folder/<split>/<class>/<index>.png`, and return the number of images. May raise OSError."""
-    total = sum(len(part.labels) for part in original.parts.values())
-    done = 0
-    with ThreadPoolExecutor(cores()) as pool, ui.bar("writing", unit="images") as advance:
-        for split, part in original.parts.items():
-            for label in np.unique(part.labels).tolist():
-                (folder / split / original.classes[label]).mkdir(parents=True)
+    rows = [(*row, split) for split, part in original.parts.items() for row in enumerate(part.labels.tolist())]
+    for split, label in {(split, label) for _, label, split in rows}:
+        (folder / split / original.classes[label]).mkdir(parents=True)
 
-            def write(index: int, split: str = split, part: npz.Split = part) -> None:
-                name = original.classes[int(part.labels[index])]
-                image = Image.fromarray(np.ascontiguousarray(part.images[index]))
-                image.save(folder / split / name / f"{index:06d}.png", compress_level=4)
+    def write(row: tuple[int, int, str]) -> None:
+        index, label, split = row
+        image = Image.fromarray(np.ascontiguousarray(original.parts[split].images[index]))
+        image.save(folder / split / original.classes[label] / f"{index:06d}.png", compress_level=4)
 
-            for begin in range(0, len(part.labels), CHUNK):
-                chunk = range(begin, min(begin + CHUNK, len(part.labels)))
-                for _ in pool.map(write, chunk):
-                    done += 1
-                    advance(done, total)
-    return total
+    with ui.bar("writing", unit="images") as advance:
+        for done, _ in enumerate(in_threads(write, rows), 1):
+            advance(done, len(rows))
+    return len(rows)
 
 
 def _check(path: Path, original: PublicSet) -> None:
@@ -231,27 +224,27 @@ def _entry(tree: dict[Any, Any], name: str) -> Any:
 
 # --- MNIST
 
+MNIST = {"train": ("train-images-idx3", "train-labels-idx1"), "test": ("t10k-images-idx3", "t10k-labels-idx1")}
+
 
 def _mnist(path: Path) -> PublicSet | None:
-    parts, missing = {}, []
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        files = [_idx_file(path, prefix, kind) for kind in ("images.idx3", "labels.idx1")]
-        missing += [f"{prefix}-{kind}" for kind, file in zip(("images", "labels"), files, strict=True) if file is None]
-        if None not in files:
-            parts[split] = npz.Split(
-                *(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None)
-            )
-    if len(missing) == 4:
+    names = [name for both in MNIST.values() for name in both]
+    found = {name: file for name in names if (file := _idx_file(path, name)) is not None}
+    if not found:
         return None
-    if missing:
+    if missing := [name.rpartition("-")[0] for name in names if name not in found]:
         raise DataError(f"{path}: {', '.join(missing)} is missing, expected MNIST's four files", AGAIN)
+    parts = {
+        split: npz.Split(read_idx(found[images], 3), read_idx(found[labels], 1))
+        for split, (images, labels) in MNIST.items()
+    }
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
     return PublicSet({k: str(k) for k in numbers}, parts)
 
 
-def _idx_file(path: Path, prefix: str, kind: str) -> Path | None:
+def _idx_file(path: Path, name: str) -> Path | None:
     """The file "train-images-idx3-ubyte", or "train-images.idx3-ubyte" as some programs unpack it; also as .gz."""
-    names = [f"{prefix}-{text}-ubyte{gz}" for text in (kind.replace(".", "-"), kind) for gz in ("", ".gz")]
+    names = [f"{text}-ubyte{gz}" for text in (name, name.replace("-idx", ".idx")) for gz in ("", ".gz")]
     return next((path / name for name in names if (path / name).is_file()), None)
 
 
@@ -286,4 +279,4 @@ def _read(file: Path, limit: int = 1 << 30) -> bytes:
     return data
 
 
-READERS: dict[str, Callable[[Path], PublicSet | None]] = {"medmnist": _medmnist, "cifar": _cifar, "mnist": _mnist}
+READERS = (_medmnist, _cifar, _mnist)
