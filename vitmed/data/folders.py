@@ -157,7 +157,8 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
                 if (name[:2] == "._" or name.lower() in RUBBISH) and not _is_folder(entry):
                     found.rubbish.append(name)
             elif not _is_folder(entry):
-                (found.images if _is_image(where, name) else found.others).append(name)
+                image = name[name.rfind(".") :].lower() in READERS or is_image(entry.path)  # the first is faster
+                (found.images if image else found.others).append(name)
             elif name.lower() in RUBBISH_FOLDERS:
                 continue
             elif not entry.is_symlink():
@@ -183,8 +184,3 @@ def _within(where: str, target: str) -> bool:
     """Whether a folder is in the target of a link, so that following it would never end."""
     real = os.path.realpath(where)
     return real == target or real.startswith(target.rstrip(os.sep) + os.sep)
-
-
-def _is_image(where: str, name: str) -> bool:
-    """As `is_image`, but faster for known suffixes."""
-    return name[name.rfind(".") :].lower() in READERS or is_image(f"{where}{os.sep}{name}")

@@ -120,8 +120,7 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
         return replace(listing, samples=samples, patients=known.source, notes=(*listing.notes, *known.notes))
     if listing.patients:
         return listing
-    guess = guess_patients(listing.paths, by_folder)
-    return replace(listing, guess=guess) if guess.expression is not None else listing
+    return replace(listing, guess=guess_patients(listing.paths, by_folder))
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:

@@ -27,11 +27,11 @@ WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|m
 
 
 class Guess(NamedTuple):
-    """An expression for `--group-regex` or None, the number of patients, and the first of them."""
+    """An expression for `--group-regex`, the number of patients, and the first of them."""
 
-    expression: str | None = None
-    patients: int = 0
-    examples: tuple[str, ...] = ()
+    expression: str
+    patients: int
+    examples: tuple[str, ...]
 
 
 class Shape(NamedTuple):
@@ -50,7 +50,7 @@ class Shape(NamedTuple):
     plain: bool = False
 
 
-def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess:
+def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
     """The first shape that fits all paths, or none.
 
     Args:
@@ -58,7 +58,7 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
         folders_are_classes: whether the first folder (after train, val or test) is the class.
     """
     if len(paths) < 2:
-        return Guess()
+        return None
     some = paths[:: max(1, len(paths) // SAMPLE)]
     for shape in SHAPES:
         for expression in shape.expressions(some, folders_are_classes):
@@ -66,7 +66,7 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
             if ids and _plausible(shape, ids, paths, folders_are_classes):
                 names = sorted(set(ids))
                 return Guess(expression, len(names), tuple(names[:3]))
-    return Guess()
+    return None
 
 
 def _ids(expression: str, paths: Sequence[str]) -> list[str] | None:

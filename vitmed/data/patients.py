@@ -52,16 +52,16 @@ def find_patients(
         DataError: an image without a patient, or a table that cannot be used.
         UsageError: an invalid regular expression, or pydicom is missing.
     """
-    expression, source = config.group_regex, "by expression (--group-regex)"
+    if config.group_regex is not None:
+        return KnownPatients(_by_expression(config.group_regex, root, paths), "by expression (--group-regex)", [])
     if config.groups == NAMES:
-        expression, source = guess_patients(paths, folders_are_classes).expression, "by file name (--groups names)"
-        if expression is None:
+        guess = guess_patients(paths, folders_are_classes)
+        if guess is None:
             raise DataError(
                 f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
                 "--group-regex EXPRESSION, or --groups TABLE",
             )
-    if expression is not None:
-        return KnownPatients(_by_expression(expression, root, paths), source, [])
+        return KnownPatients(_by_expression(guess.expression, root, paths), "by file name (--groups names)", [])
     if config.groups is None:
         return None
     if config.groups == DICOM:

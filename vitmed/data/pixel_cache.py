@@ -67,9 +67,6 @@ class Squares:
         with suppress(OSError):
             os.utime(self.folder)
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, index: int) -> np.ndarray:
         row = int(self.rows[index])
         if row < 0:
@@ -89,10 +86,6 @@ class Squares:
     def missing(self) -> np.ndarray:
         """Indices of the images that the entry does not contain."""
         return np.flatnonzero(self.rows < 0)
-
-    def part(self, start: int, stop: int) -> Squares:
-        """The images start..stop-1."""
-        return Squares(self.folder, self.rows[start:stop])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "rows": self.rows, "_all": None}
