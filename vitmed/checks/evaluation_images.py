@@ -76,7 +76,7 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
         return EvaluationImages(root, samples, saved.splits.columns, notes, split)
     listing, part, notes = foreign_images(saved, root, request)
-    samples = list(listing.chosen(listing.parts[part]))
+    samples = list(listing.samples(listing.parts[part]))
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     seen, leaks = leakage(saved, root, samples, allow_leakage)
@@ -146,7 +146,7 @@ def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest
     if request.group_regex is not None or request.groups is not None:
         groups = None if request.groups is None else str(request.groups)
         return with_patients(listing, DataConfig(group_regex=request.group_regex, groups=groups)), []  # type: ignore[call-arg]
-    if listing.patients or (run.group_regex is None and run.groups not in GROUP_WORDS):
+    if listing.groups is not None or (run.group_regex is None and run.groups not in GROUP_WORDS):
         return listing, []
     try:
         config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 
@@ -26,17 +25,18 @@ ALL = "all"  # the part that is not split yet
 
 @dataclass(frozen=True)
 class Listing:
-    """All images before the split.
+    """All images before the split, ordered by class, then by path.
 
     Attributes:
         root: the data folder.
         source: the folder or table that states the class.
         classes: names, sorted.
-        samples: of S images, ordered by class, then by path.
+        paths: of S images, relative to the root.
+        labels: (S,) int64 indices into `classes`.
         parts: split name, or "all", -> indices of its images, ascending.
         where: split name -> its origin in words; empty for "all".
-        columns: names of further columns.
-        patients: how patients are known, in words; "" if they are unknown.
+        columns: names of further columns; rows: their cells for S images, or empty.
+        groups: S patients, or None; patients: how they are known, in words.
         notes: messages for the user.
         guess: patients that the file names suggest, if you named none.
         first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
@@ -45,28 +45,24 @@ class Listing:
     root: Path
     source: Path
     classes: list[str]
-    samples: list[Sample]
+    paths: list[str]
+    labels: np.ndarray
     parts: dict[str, np.ndarray]
     where: dict[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    rows: Sequence[tuple[str, ...]] = ()
+    groups: list[str] | None = None
     patients: str = ""
     notes: tuple[str, ...] = ()
     guess: Guess | None = None
     first_copy: np.ndarray | None = None
 
-    @cached_property
-    def labels(self) -> np.ndarray:
-        """(S,) int64 indices into `classes`."""
-        return np.array([sample.label for sample in self.samples], dtype=np.int64)
-
-    @property
-    def paths(self) -> list[str]:
-        """Of the images, relative to the root."""
-        return [sample.path for sample in self.samples]
-
-    def chosen(self, indices: np.ndarray) -> tuple[Sample, ...]:
-        """These samples."""
-        return tuple(self.samples[i] for i in indices.tolist())
+    def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
+        """These images as samples."""
+        chosen = indices.tolist()
+        groups = repeat(None) if self.groups is None else (self.groups[i] for i in chosen)
+        rows = (self.rows[i] for i in chosen) if self.rows else repeat(())
+        return tuple(map(Sample, (self.paths[i] for i in chosen), self.labels[indices].tolist(), groups, rows))
 
     def location(self, part: str, label: int) -> str:
         """The folder or table that holds, or should hold, the images of a class; for a message."""
@@ -115,10 +111,9 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
     by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
     known = find_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
-        both = zip(listing.samples, known.groups, strict=True)
-        samples = [Sample(s.path, s.label, group, s.columns) for s, group in both]
-        return replace(listing, samples=samples, patients=known.source, notes=(*listing.notes, *known.notes))
-    if listing.patients:
+        notes = (*listing.notes, *known.notes)
+        return replace(listing, groups=known.groups, patients=known.source, notes=notes)
+    if listing.groups is not None:
         return listing
     return replace(listing, guess=guess_patients(listing.paths, by_folder))
 
@@ -129,10 +124,11 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     Raises:
         DataError: a class folder that is not in `classes`.
     """
-    samples: list[Sample] = []
+    paths: list[str] = []
+    labels: list[int] = []
     parts: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
-        begin = len(samples)
+        begin = len(paths)
         there = class_names(folder)
         extra = sorted(set(there) - set(classes))
         if extra:
@@ -148,10 +144,11 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
                 found = [path for path, of_class in npz_images(folder) if of_class == class_name]
             else:
                 found = image_names(folder / class_name, f"{above}{class_name}/")
-            samples += map(Sample, found, repeat(label), repeat(None))
-        parts[name] = np.arange(begin, len(samples))
+            paths += found
+            labels += [label] * len(found)
+        parts[name] = np.arange(begin, len(paths))
     where = {name: f"folder {folder.name}/" for name, folder in folders.items() if name != ALL}
-    return Listing(root, root, list(classes), samples, parts, where)
+    return Listing(root, root, list(classes), paths, np.array(labels, dtype=np.int64), parts, where)
 
 
 def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[str] | None = None) -> Listing:
@@ -176,24 +173,26 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
             "rename them, or remove their rows",
         )
     index = {name: k for k, name in enumerate(names)}
-    labels = [index[name] for name in table.labels]
+    labels = np.array([index[name] for name in table.labels], dtype=np.int64)
     paths = [every[i] for i in table.images]
     splits: Sequence[str | None] = table.splits or [split_of(path.partition("/")[0]) for path in paths]
     origin = f"table {file.name}" if table.splits else "folders"
     if None in splits or (table.splits is None and set(splits) == {"train"}):
         splits, origin = [ALL] * len(paths), ""
     order = np.argsort(labels, kind="stable")
-    samples = list(map(Sample, paths, labels, table.groups or repeat(None), table.rows))
-    as_array = np.array(splits)[order]
+    as_array, rows = np.array(splits)[order], order.tolist()
     parts = {name: np.flatnonzero(as_array == name) for name in (*SPLITS, ALL) if name in set(splits)}
     return Listing(
         root=root,
         source=file,
         classes=names,
-        samples=[samples[i] for i in order.tolist()],
+        paths=[paths[i] for i in rows],
+        labels=labels[order],
         parts=parts,
         where=dict.fromkeys(parts, origin) if origin else {},
         columns=table.columns,
+        rows=[table.rows[i] for i in rows] if table.columns else (),
+        groups=None if table.groups is None else [table.groups[i] for i in rows],
         patients="" if table.groups is None else "by table (--labels)",
         notes=table.notes,
     )

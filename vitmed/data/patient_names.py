@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from vitmed.data.split_names import SPLIT_NAMES
+from vitmed.data.split_names import SPLIT_WORDS
 
 SAMPLE = 500  # paths to try first
 FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
@@ -22,7 +22,6 @@ NO_PERSON = {
     *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
     *("nr", "idx", "aug"),
 }
-SPLIT_WORDS = frozenset(word for words in SPLIT_NAMES.values() for word in words)
 WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
 
 

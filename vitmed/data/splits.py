@@ -6,8 +6,8 @@ No file is copied, moved or changed. All splits share one class order, sorted by
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import repeat
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from vitmed.core.text import counted, lines_of
 from vitmed.data.folders import data_folder, image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import find_patients
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, first_copies
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import Progress
@@ -51,7 +51,7 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
     if config.max_train is not None and config.max_train < len(parts["train"]):
         chosen = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         text = f"{splits.made['train']}, a stratified sample of {len(chosen):,}"
-        train = listing.chosen(chosen)
+        train = listing.samples(chosen)
         splits = replace(splits, samples=splits.samples | {"train": train}, made=splits.made | {"train": text})
     return splits
 
@@ -61,7 +61,7 @@ def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str
     splits = Splits(
         root=listing.root,
         classes=tuple(listing.classes),
-        samples={name: listing.chosen(parts[name]) for name in SPLITS},
+        samples={name: listing.samples(parts[name]) for name in SPLITS},
         made={name: made[name] for name in SPLITS},
         columns=listing.columns,
         patients=listing.patients,
@@ -162,9 +162,9 @@ def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) ->
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
     known = find_patients(config, root, paths, progress, folders_are_classes=False)
-    groups, patients, notes = known or (repeat(None), "", [])
-    samples = list(map(Sample, paths, repeat(0), groups))
-    listing = Listing(root, root, ["image"], samples, parts, patients=patients, notes=tuple(notes))
+    listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
+    if known is not None:
+        listing = replace(listing, groups=known.groups, patients=known.source, notes=tuple(known.notes))
     made = {
         "train": "all other images",
         "val": f"folder {folders['val'].name}/" if "val" in folders else "",
@@ -194,8 +194,8 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         DataError: fewer patients than folds, or a class is missing from the fold or the rest.
     """
     labels = listing.labels[indices]
-    if listing.patients:
-        codes = _patient_codes(listing, indices)
+    if listing.groups is not None:
+        codes = _patient_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
             raise DataError(f"{listing.root}: {patients} patients are too few for {folds} folds", "fewer --folds")
@@ -234,8 +234,8 @@ def split_off(
     labels = listing.labels[indices]
     taken = np.zeros(len(indices), dtype=bool)
     classes = range(len(listing.classes))
-    if listing.patients:
-        codes = _patient_codes(listing, indices)
+    if listing.groups is not None:
+        codes = _patient_codes(listing.groups, indices)
         if len(codes) and codes.max() == 0:
             raise DataError(f"{listing.root}: one patient cannot be split into train and {name}", "add patients")
         taken[_patient_share(labels, codes, fraction, seed)] = True
@@ -261,9 +261,9 @@ def split_off(
     return indices[taken], indices[~taken]
 
 
-def _patient_codes(listing: Listing, indices: np.ndarray) -> np.ndarray:
+def _patient_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
     """(S,) int64: the patients of these images as numbers from 0, sorted by name."""
-    return np.unique([str(listing.samples[i].group) for i in indices.tolist()], return_inverse=True)[1]
+    return np.unique([groups[i] for i in indices.tolist()], return_inverse=True)[1]
 
 
 def _with_first_copy(first: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.ndarray:

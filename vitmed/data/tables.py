@@ -19,7 +19,7 @@ from vitmed.core.aliases import COLUMNS
 from vitmed.core.csv_files import read_text
 from vitmed.core.errors import DataError
 from vitmed.core.text import lines_of
-from vitmed.data.split_names import SPLIT_NAMES, split_of
+from vitmed.data.split_names import SPLIT_WORDS, split_of
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OOD_SCORE
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
@@ -267,9 +267,8 @@ def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
     names = {cell: split_of(cell) for cell in set(cells)}
     unknown = sorted(cell for cell, name in names.items() if name is None)
     if unknown:
-        known = ", ".join(word for words in SPLIT_NAMES.values() for word in words)
         raise DataError(
             f"{table.file}: {', '.join(map(repr, unknown[:FIRST]))} in column {table.header[column]!r} is not a split",
-            f"use one of {known}; or rename the column",
+            f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
         )
     return [str(names[cell]) for cell in cells]
