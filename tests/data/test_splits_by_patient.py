@@ -13,8 +13,8 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
-from vitmed.data.identical_images import first_copies
 from vitmed.data.samples import Splits
+from vitmed.data.scan_cache import first_copies
 from vitmed.data.splits import _balanced_folds, make_splits
 
 

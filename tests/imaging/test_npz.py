@@ -113,6 +113,11 @@ def test_classes_are_sorted_by_name_as_everywhere(tmp_path: Path) -> None:
     assert [found[path] for path in ("val/0/000000", "val/5/000001", "val/10/000002")] == [0, 2, 1]
 
 
+def test_a_single_class_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds one class folder, '0'; a classifier needs two"):
+        make_splits(DataConfig(root=str(save(tmp_path / "mine.npz", **arrays(classes=1)))))
+
+
 def test_what_the_file_does_not_bring_is_split_off(tmp_path: Path) -> None:
     content = {k: v for k, v in arrays(counts=(30, 6, 6)).items() if k.startswith("train")}
     splits = make_splits(DataConfig(root=str(save(tmp_path / "mine.npz", **content))))

@@ -12,7 +12,7 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, data_folder, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
-from vitmed.data.patient_notes import UNKNOWN, patient_notes, seen_before
+from vitmed.data.patients import UNKNOWN, patient_notes
 from vitmed.data.samples import Sample
 from vitmed.data.scan_cache import hash_files
 from vitmed.training.checkpoint import Checkpoint
@@ -96,7 +96,7 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
         notes.append(f"{counted(changed, 'image')} of the {split} split {verb} changed or disappeared since the run.")
     made_with = {digest for name in ("train", "val") if name != split for digest in saved.hashes[name]}
     copies = sum(digest in made_with for digest in saved.hashes[split])
-    before = seen_before(saved.seen, saved.hashes[split]) if split == "test" else 0
+    before = sum(map(set(saved.seen).__contains__, saved.hashes[split])) if split == "test" else 0
     for count, verbs, what in (
         (copies, ("has", "have"), "a byte-for-byte copy in another split"),
         (before, ("was", "were"), "used to make the weights that the run started from"),

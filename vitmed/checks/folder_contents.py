@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from vitmed.data import npz_folders
-from vitmed.data.folders import list_folder
+from vitmed.data.folders import class_names, list_folder, npz_images, split_folders
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging import npz
 
@@ -107,9 +106,9 @@ def read_contents(root: Path) -> FolderContents:
 def _npz_contents(file: Path) -> FolderContents:
     """The same for an .npz file."""
     files, places, folders = [], [], dict[str | None, tuple[str, ...]]()
-    for split, folder in npz_folders.folders(file).items():
-        folders[split] = tuple(npz_folders.classes_in(folder))
-        for path, label in npz_folders.images_in(folder):
+    for split, folder in split_folders(file).items():
+        folders[split] = tuple(class_names(folder))
+        for path, label in npz_images(folder):
             files.append(path)
             places.append(Place(split, label))
     return FolderContents("", tuple(files), tuple(places), folders, {str(split): (str(split),) for split in folders})

@@ -112,7 +112,7 @@ def check(
         of_images, source = known.groups, known.source
     if own_groups is not None:
         of_images, source = own_groups, "by table (--labels)"
-    if source is None and (guess := guess_patients(paths)).expression is not None:
+    if source is None and (guess := guess_patients(paths)) is not None:
         of_images, source = guessed_groups(paths, guess), GUESSED
     images = [
         Image(path, record, place.label, place.split, group)

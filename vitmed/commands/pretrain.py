@@ -18,7 +18,7 @@ from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, Pretrain
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
-from vitmed.data.patient_notes import report_patients
+from vitmed.data.patients import report_patients
 from vitmed.data.read_images import read_all
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits

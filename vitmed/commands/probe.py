@@ -16,7 +16,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
-from vitmed.data.patient_notes import describe_patients, patient_notes, report_patients
+from vitmed.data.patients import describe_patients, patient_notes, report_patients
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES

@@ -18,6 +18,11 @@ def listed(names: Sequence[str], most: int = LISTED) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def lines_of(names: Sequence[str], most: int = 5) -> str:
+    """The first names, one per line, and how many more there are."""
+    return "\n".join(names[:most]) + (f"\n... and {len(names) - most:,} more" if len(names) > most else "")
+
+
 def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
     """Invert name -> reason to reason -> names; the most frequent reason first."""
     found: dict[str, list[str]] = {}

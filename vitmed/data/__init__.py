@@ -4,15 +4,12 @@ splits            train, validation and test: by folder, patient, table or seed
 samples           `Sample` and `Splits`
 split_names       the names of the splits, and the folder names that mean them
 listing           the labelled images of a folder or a table
-folders           listing files and class folders
-npz_folders       a MedMNIST file read like folders
+folders           listing files and class folders; a MedMNIST file read like folders
 tables            CSV tables of labels and patients
-patients          the patient of each image: by expression, table, DICOM PatientID
+patients          the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names     a guess of patients from file names
-patient_notes     notes on patients and splits for the user
-identical_images  byte-identical images
 scan              every file hashed and decoded once: `Scan`
-scan_cache        what earlier scans found, by content and decoder versions
+scan_cache        hashes and identical images; what earlier scans found, by content and decoder versions
 read_images       the scan of a run, and where its squares are kept
 loading           samples to batches
 thread_batches    work on many files in threads

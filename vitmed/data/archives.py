@@ -36,6 +36,8 @@ LEAST = 1 << 24  # bytes that every archive may unpack to
 MEMBERS = 5_000_000
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError)
+AGAIN = "fetch or copy it again"
 HOSTILE = "do not use this archive; get it from its owner and check its hash"
 
 
@@ -188,14 +190,11 @@ def _bomb(archive: Path) -> DataError:
 @contextlib.contextmanager
 def _as_data_error(archive: Path) -> Iterator[None]:
     """Turn errors in the bytes of an archive into a DataError."""
-    fix = "fetch or copy it again"
     try:
         yield
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError) as error:
-        raise DataError(f"{archive}: not a complete archive ({error})", fix) from None
-    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
-        raise DataError(f"{archive}: cannot be unpacked ({error})", fix) from None
-    except OSError as error:
-        if error.errno is not None:  # of the disk; gzip and bz2 have none
+    except (*DAMAGED, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # of the disk; gzip and bz2 have none
             raise
-        raise DataError(f"{archive}: not a complete archive ({error})", fix) from None
+        raise DataError(f"{archive}: not a complete archive ({error})", AGAIN) from None
+    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
+        raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None

@@ -169,7 +169,7 @@ def advice(card: Card, folder: str | Path = "DIR") -> str:
     return f"Then: vitmed train {folder}{patients}"
 
 
-def class_names(file: str) -> list[str] | None:
+def medmnist_classes(file: str) -> list[str] | None:
     """The classes of a MedMNIST file in numeric order, looked up by its name ("bloodmnist_224.npz"); else None."""
     stem = file.lower().partition(".")[0].partition("_")[0]
     for card in cards().values():

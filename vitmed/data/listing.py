@@ -11,13 +11,13 @@ import numpy as np
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
-from vitmed.data import npz_folders
-from vitmed.data.folders import class_names, data_folder, image_names, split_folders, subfolders
+from vitmed.data.folders import class_names, data_folder, image_names, npz_images, split_folders, subfolders
 from vitmed.data.patient_names import Guess, guess_patients
-from vitmed.data.patients import Progress, find_patients
+from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.tables import labels_from_table
+from vitmed.data.thread_batches import Progress
 from vitmed.imaging import npz
 
 ALL = "all"  # the part that is not split yet
@@ -62,8 +62,7 @@ class Listing:
         chosen = indices.tolist()
         groups = repeat(None) if self.groups is None else (self.groups[i] for i in chosen)
         rows = (self.rows[i] for i in chosen) if self.rows else repeat(())
-        labels = self.labels[indices].tolist()
-        return tuple(map(Sample, (self.paths[i] for i in chosen), labels, groups, rows))
+        return tuple(map(Sample, (self.paths[i] for i in chosen), self.labels[indices].tolist(), groups, rows))
 
     def location(self, part: str, label: int) -> str:
         """The folder or table that holds, or should hold, the images of a class; for a message."""
@@ -97,7 +96,10 @@ def list_images(config: DataConfig, progress: Progress | None = None) -> Listing
             raise DataError(f"{root}: has {names} but no train folder", "add train/, or name a folder of classes")
         first = folders.get("train", root)
         classes = class_names(first)
-        _need_two(first, classes)
+        if len(classes) < 2:
+            only = first / classes[0]
+            fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
+            raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
         listing = list_by_folder(root, folders or {ALL: root}, classes)
     return with_patients(listing, config, progress)
 
@@ -113,8 +115,7 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
         return replace(listing, groups=known.groups, patients=known.source, notes=notes)
     if listing.groups is not None:
         return listing
-    guess = guess_patients(listing.paths, by_folder)
-    return replace(listing, guess=guess) if guess.expression is not None else listing
+    return replace(listing, guess=guess_patients(listing.paths, by_folder))
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:
@@ -124,11 +125,12 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
         DataError: a class folder that is not in `classes`.
     """
     paths: list[str] = []
-    labels: list[np.ndarray] = []
+    labels: list[int] = []
     parts: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
         begin = len(paths)
-        extra = sorted(set(class_names(folder)) - set(classes))
+        there = class_names(folder)
+        extra = sorted(set(there) - set(classes))
         if extra:
             raise DataError(
                 f"{folder}: class folder {', '.join(map(repr, extra))} is not one of the classes {', '.join(classes)}",
@@ -136,18 +138,17 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
             )
         above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
         for label, class_name in enumerate(classes):
-            if npz.inside(folder):
-                found = [path for path, of_class in npz_folders.images_in(folder) if of_class == class_name]
-            elif (folder / class_name).is_dir():
-                found = image_names(folder / class_name, f"{above}{class_name}/")
-            else:
+            if class_name not in there:
                 continue
+            if npz.inside(folder):
+                found = [path for path, of_class in npz_images(folder) if of_class == class_name]
+            else:
+                found = image_names(folder / class_name, f"{above}{class_name}/")
             paths += found
-            labels.append(np.full(len(found), label, dtype=np.int64))
+            labels += [label] * len(found)
         parts[name] = np.arange(begin, len(paths))
     where = {name: f"folder {folder.name}/" for name, folder in folders.items() if name != ALL}
-    every = np.concatenate(labels) if labels else np.empty(0, np.int64)
-    return Listing(root, root, list(classes), paths, every, parts, where)
+    return Listing(root, root, list(classes), paths, np.array(labels, dtype=np.int64), parts, where)
 
 
 def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[str] | None = None) -> Listing:
@@ -164,48 +165,34 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
     if not every:
         raise DataError(f"{root}: holds no image", "name the folder that the table's paths start from")
     table = labels_from_table(file, root, every, own_groups)
-    names = sorted(set(table.labels))
-    extra = sorted(set(names) - set(classes or names))
+    names = list(classes or sorted(set(table.labels)))
+    extra = sorted(set(table.labels) - set(names))
     if extra:
         raise DataError(
-            f"{file}: class {', '.join(map(repr, extra))} is not one of the classes {', '.join(classes or [])}",
+            f"{file}: class {', '.join(map(repr, extra))} is not one of the classes {', '.join(names)}",
             "rename them, or remove their rows",
         )
-    names = list(classes or names)
     index = {name: k for k, name in enumerate(names)}
     labels = np.array([index[name] for name in table.labels], dtype=np.int64)
+    paths = [every[i] for i in table.images]
+    splits: Sequence[str | None] = table.splits or [split_of(path.partition("/")[0]) for path in paths]
+    origin = f"table {file.name}" if table.splits else "folders"
+    if None in splits or (table.splits is None and set(splits) == {"train"}):
+        splits, origin = [ALL] * len(paths), ""
     order = np.argsort(labels, kind="stable")
-    paths = [every[table.images[i]] for i in order.tolist()]
-    parts, where = {ALL: np.arange(len(paths))}, dict[str, str]()
-    splits, origin = table.splits, f"table {file.name}"
-    if splits is not None:
-        splits = [splits[i] for i in order.tolist()]
-    elif (by_folder := [split_of(path.partition("/")[0]) for path in paths]) and None not in by_folder:
-        splits, origin = [str(name) for name in by_folder], "folders"
-        if set(splits) == {"train"}:
-            splits = None
-    if splits is not None:
-        as_array = np.array(splits)
-        parts = {name: np.flatnonzero(as_array == name) for name in SPLITS if name in set(splits)}
-        where = dict.fromkeys(parts, origin)
+    as_array, rows = np.array(splits)[order], order.tolist()
+    parts = {name: np.flatnonzero(as_array == name) for name in (*SPLITS, ALL) if name in set(splits)}
     return Listing(
         root=root,
         source=file,
         classes=names,
-        paths=paths,
+        paths=[paths[i] for i in rows],
         labels=labels[order],
         parts=parts,
-        where=where,
+        where=dict.fromkeys(parts, origin) if origin else {},
         columns=table.columns,
-        rows=[table.rows[i] for i in order.tolist()] if table.columns else (),
-        groups=None if table.groups is None else [table.groups[i] for i in order.tolist()],
+        rows=[table.rows[i] for i in rows] if table.columns else (),
+        groups=None if table.groups is None else [table.groups[i] for i in rows],
         patients="" if table.groups is None else "by table (--labels)",
         notes=table.notes,
     )
-
-
-def _need_two(folder: Path, classes: Sequence[str]) -> None:
-    if len(classes) < 2:
-        inner = class_names(folder / classes[0]) if any(subfolders(folder / classes[0])) else []
-        fix = f"name {folder / classes[0]}" if len(inner) > 1 else "add a folder for each other class"
-        raise DataError(f"{folder}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
+from vitmed.core.text import lines_of
 from vitmed.data.pixel_cache import Squares
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter
@@ -69,10 +70,8 @@ class Images:
 
 def unusable(bad: Sequence[str], total: int) -> DataError:
     """The error for files that cannot be used; names the first ten of them."""
-    first = "\n".join(sorted(bad)[:10])
-    more = f"\n... and {len(bad) - 10:,} more" if len(bad) > 10 else ""
     count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
-    return DataError(f"{count}{first}{more}", "repair or remove these files; vitmed never changes your files")
+    return DataError(count + lines_of(sorted(bad), 10), "repair or remove these files; vitmed never changes your files")
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):

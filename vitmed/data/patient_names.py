@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from vitmed.data.split_names import SPLIT_NAMES
+from vitmed.data.split_names import SPLIT_WORDS
 
 SAMPLE = 500  # paths to try first
 FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
@@ -22,16 +22,15 @@ NO_PERSON = {
     *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
     *("nr", "idx", "aug"),
 }
-SPLIT_WORDS = frozenset(word for words in SPLIT_NAMES.values() for word in words)
 WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
 
 
 class Guess(NamedTuple):
-    """An expression for `--group-regex` or None, the number of patients, and the first of them."""
+    """An expression for `--group-regex`, the number of patients, and the first of them."""
 
-    expression: str | None = None
-    patients: int = 0
-    examples: tuple[str, ...] = ()
+    expression: str
+    patients: int
+    examples: tuple[str, ...]
 
 
 class Shape(NamedTuple):
@@ -50,7 +49,7 @@ class Shape(NamedTuple):
     plain: bool = False
 
 
-def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess:
+def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
     """The first shape that fits all paths, or none.
 
     Args:
@@ -58,28 +57,21 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
         folders_are_classes: whether the first folder (after train, val or test) is the class.
     """
     if len(paths) < 2:
-        return Guess()
+        return None
     some = paths[:: max(1, len(paths) // SAMPLE)]
     for shape in SHAPES:
         for expression in shape.expressions(some, folders_are_classes):
-            if _ids(expression, some) is None:
-                continue
-            ids = _ids(expression, paths)
-            if ids is not None and _plausible(shape, ids, paths, folders_are_classes):
+            ids = _ids(expression, some) and _ids(expression, paths)
+            if ids and _plausible(shape, ids, paths, folders_are_classes):
                 names = sorted(set(ids))
                 return Guess(expression, len(names), tuple(names[:3]))
-    return Guess()
+    return None
 
 
 def _ids(expression: str, paths: Sequence[str]) -> list[str] | None:
     """The match in every path; None if one path has no match."""
-    search, found = re.compile(expression).search, []
-    for path in paths:
-        match = search(path)
-        if match is None:
-            return None
-        found.append(match.group(1))
-    return found
+    found = [match.group(1) for match in map(re.compile(expression).search, paths) if match]
+    return found if len(found) == len(paths) else None
 
 
 def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
@@ -87,14 +79,14 @@ def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_a
     together = sum(n for n in count.values() if n > 1)
     if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
         return False
-    if shape.plain and not _a_plain_id(count):
+    if shape.plain and not _plain_ids(count):
         return False
     pairs = {(id_, _class(path)) for id_, path in zip(ids, paths, strict=True)}
     one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
     return not (folders_are_classes and one_to_one)  # then the id is the class
 
 
-def _a_plain_id(ids: Counter[str]) -> bool:
+def _plain_ids(ids: Counter[str]) -> bool:
     """Whether the numbers are not dates and, without letters, all have the same width."""
     numbers = [re.sub(r"\D", "", id_) for id_ in ids]
     alone = all(id_.isdigit() for id_ in ids)
@@ -104,10 +96,8 @@ def _a_plain_id(ids: Counter[str]) -> bool:
 
 
 def _is_date(number: str) -> bool:
-    if len(number) not in (8, 12, 14):
-        return False
     try:
-        return 1900 <= datetime.date(int(number[:4]), int(number[4:6]), int(number[6:8])).year <= 2100
+        return len(number) in (8, 12, 14) and 1900 <= datetime.date.fromisoformat(number[:8]).year <= 2100
     except ValueError:
         return False
 
@@ -152,11 +142,10 @@ def _names(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
 def _token(texts: Sequence[str]) -> str | None:
     """The expression for an id at the start of all texts: one to three letters, the same in all, and a number; or a
     number alone."""
-    first = re.match(r"([A-Za-z]{1,3})([-_]?)\d", texts[0])
-    if first is not None:
-        letters = first.group(1) + first.group(2)
+    if first := re.match(r"(([A-Za-z]{1,3})[-_]?)\d", texts[0]):
+        letters, word = first.groups()
         same = all(text.startswith(letters) for text in texts)
-        return rf"{letters}\d+" if same and first.group(1).lower() not in NO_PERSON else None
+        return rf"{letters}\d+" if same and word.lower() not in NO_PERSON else None
     return r"\d{5,}" if re.match(r"\d{5}", texts[0]) else None
 
 

@@ -1,21 +1,29 @@
-"""The patient of every image: from an expression, a table, DICOM's PatientID, or a confirmed guess by file name."""
+"""The patient of every image: from an expression, a table, DICOM's PatientID, or a confirmed guess by file name.
+
+And what a reader must know about patients and splits before believing a number.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.text import counted, lines_of
+from vitmed.core.ui import Ui
 from vitmed.data.patient_names import guess_patients
-from vitmed.data.tables import first_of, groups_from_table
+from vitmed.data.samples import Splits
+from vitmed.data.tables import groups_from_table
+from vitmed.data.thread_batches import Progress
+from vitmed.imaging import npz
 from vitmed.imaging.dicom import QUIET
 
-Progress = Callable[[int, int], None]
 NAMES, DICOM = GROUP_WORDS
+UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
 
 
 class KnownPatients(NamedTuple):
@@ -46,18 +54,18 @@ def find_patients(
     """
     if config.group_regex is not None:
         return KnownPatients(_by_expression(config.group_regex, root, paths), "by expression (--group-regex)", [])
-    if config.groups is None:
-        return None
-    if config.groups == DICOM:
-        return KnownPatients(_by_dicom(root, paths, progress), "by PatientID (--groups dicom)", [])
     if config.groups == NAMES:
         guess = guess_patients(paths, folders_are_classes)
-        if guess.expression is None:
+        if guess is None:
             raise DataError(
                 f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
                 "--group-regex EXPRESSION, or --groups TABLE",
             )
         return KnownPatients(_by_expression(guess.expression, root, paths), "by file name (--groups names)", [])
+    if config.groups is None:
+        return None
+    if config.groups == DICOM:
+        return KnownPatients(_by_dicom(root, paths, progress), "by PatientID (--groups dicom)", [])
     groups, notes = groups_from_table(config.groups, root, paths)
     return KnownPatients(groups, "by table (--groups)", notes)
 
@@ -78,9 +86,7 @@ def compile_group(expression: str | None) -> re.Pattern[str] | None:
 def group_of(path: str, pattern: re.Pattern[str] | None) -> str | None:
     """The patient in a relative path, or None if there is no expression or no match."""
     match = pattern.search(path) if pattern is not None else None
-    if pattern is None or match is None:
-        return None
-    return (match.group(1) if pattern.groups else match.group()) or None
+    return (match.group(1 if match.re.groups else 0) or None) if match else None
 
 
 def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:
@@ -90,7 +96,7 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
     if missed:
         raise DataError(
             f"{root}: --group-regex {expression!r} finds no patient in {len(missed):,} of {len(paths):,} paths:\n"
-            + first_of(missed, len(missed)),
+            + lines_of(missed),
             "widen the expression, or move these files away",
         )
     return [sys.intern(str(group)) for group in found]
@@ -121,7 +127,49 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
             progress(done, len(paths))
     if missing:
         raise DataError(
-            f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + first_of(missing, len(missing)),
+            f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + lines_of(missing),
             "name the patients with --groups TABLE, or move these files away",
         )
     return found
+
+
+def patient_notes(splits: Splits, split: str) -> list[str]:
+    """A note if patients are in this split and another, or if patients are unknown."""
+    if not splits.grouped:
+        return [f"Split by image: likely optimistic. Patients are unknown. {UNKNOWN}"]
+    shared = [group for group, names in splits.shared().items() if split in names]
+    if not shared:
+        return []
+    return [
+        f"Leakage: {counted(len(shared), 'patient')} of this split {'has' if len(shared) == 1 else 'have'} images in "
+        "another split too; the result is optimistic."
+    ]
+
+
+def describe_patients(splits: Splits) -> str:
+    """Patients per split, how many are in two splits, and how they are known, in words."""
+    if not splits.grouped:
+        return "unknown, so the images were split one by one: a patient may be in two splits"
+    counts = ", ".join(f"{len(groups):,} in {name}" for name, groups in splits.groups().items())
+    shared = len(splits.shared())
+    known = f"; identified {splits.patients}" if splits.patients else ""
+    return f"{counts}, {f'{shared:,} OF THEM IN TWO SPLITS' if shared else 'none in two splits'}{known}"
+
+
+def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
+    """Report the patients of each split or, if they are unknown, the risk and what the file names suggest."""
+    for text in splits.notes:
+        ui.warn(text)
+    if splits.grouped:
+        ui.say(f"patients: {describe_patients(splits)}")
+        return
+    guess = splits.guess
+    if guess is None:
+        way = "--groups TABLE" if npz.is_npz(splits.root) else "--group-regex or --groups"
+        ui.warn(f"patients are unknown: {risk} (use {way})")
+        return
+    examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
+    ui.warn(
+        f"patients are unknown: {risk}. The file names look like {guess.patients:,} patients ({examples}): confirm "
+        "with --groups names, or use --group-regex or --groups TABLE"
+    )

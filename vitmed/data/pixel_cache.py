@@ -67,9 +67,6 @@ class Squares:
         with suppress(OSError):
             os.utime(self.folder)
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, index: int) -> np.ndarray:
         row = int(self.rows[index])
         if row < 0:
@@ -89,10 +86,6 @@ class Squares:
     def missing(self) -> np.ndarray:
         """Indices of the images that the entry does not contain."""
         return np.flatnonzero(self.rows < 0)
-
-    def part(self, start: int, stop: int) -> Squares:
-        """The images start..stop-1."""
-        return Squares(self.folder, self.rows[start:stop])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "rows": self.rows, "_all": None}
@@ -118,22 +111,15 @@ class PixelCache:
             digests: (M, 32) uint8, from `digests_of`.
         """
         best: tuple[int, Path, np.ndarray] | None = None
-        for entry in sorted(self.folder.glob(f"{self.settings}-*")):
-            if entry.suffix:
-                continue  # is being written or removed
-            try:
+        for entry in sorted(self.folder.glob(f"{self.settings}-{'?' * 16}")):  # not those being written or removed
+            with suppress(OSError, ValueError, EOFError):
                 rows = _rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
-            except (OSError, ValueError):
-                continue
-            held = int((rows >= 0).sum())
-            if held and (best is None or held > best[0]):
-                best = held, entry, rows
-        if best is None:
-            return None
-        try:
-            return Squares(best[1], best[2])
-        except (OSError, ValueError):
-            return None
+                held = int((rows >= 0).sum())
+                if held > (best[0] if best else 0):
+                    best = held, entry, rows
+        with suppress(OSError, ValueError):
+            return Squares(*best[1:]) if best else None
+        return None
 
     @contextmanager
     def alone(self, digests: np.ndarray, waiting: Callable[[], None]) -> Iterator[None]:
@@ -184,10 +170,9 @@ class PixelCache:
                 for square in squares:
                     assert square.shape == self.shape and square.dtype == np.uint8, (square.shape, square.dtype)
                     stream.write(np.ascontiguousarray(square).data)
-                _to_disk(stream)
-            with (part / "digests.npy").open("wb") as second:
-                np.save(second, digests, allow_pickle=False)
-                _to_disk(second)
+                stream.flush()
+                os.fsync(stream.fileno())
+            np.save(part / "digests.npy", digests, allow_pickle=False)
             entry = self.folder / name
             if entry.exists():  # damaged, else `find` returns it
                 _remove(entry)
@@ -272,8 +257,3 @@ def _stat(path: Path) -> tuple[int, float]:
         return about.st_size, about.st_mtime
     except OSError:
         return 0, 0.0
-
-
-def _to_disk(stream: Any) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())

@@ -12,7 +12,6 @@ import gzip
 import pickle
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,31 +19,23 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError
-from vitmed.core.process import cores
 from vitmed.core.ui import Ui
-from vitmed.data import npz_folders
 from vitmed.data.dataset_cards import cards
+from vitmed.data.folders import npz_classes
+from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import npz
 
 PIXELS = 3 * 32 * 32
 RATIO = 100  # unpacked bytes per packed byte of an IDX file; MNIST's is 5
 LEAST = 1 << 24
-CHUNK = 4096  # images
 AGAIN = "fetch or copy it again"
 
 
-class SplitArrays(NamedTuple):
-    """A split: images (N, H, W) or (N, H, W, 3) uint8, labels (N,) integers, keys of the classes."""
-
-    images: np.ndarray
-    labels: np.ndarray
-
-
 class PublicSet(NamedTuple):
-    """A complete data set: number -> class name, and split name -> arrays."""
+    """A complete data set: number -> class name, and split name -> images and labels."""
 
     classes: dict[int, str]
-    parts: dict[str, SplitArrays]
+    parts: dict[str, npz.Split]
 
 
 def read_public_files(path: Path) -> PublicSet | None:
@@ -53,7 +44,7 @@ def read_public_files(path: Path) -> PublicSet | None:
     Raises:
         DataError: damaged, incomplete or hostile files.
     """
-    for reader in READERS.values():
+    for reader in READERS:
         if (found := reader(path)) is not None:
             _check(path, found)
             return found
@@ -62,24 +53,19 @@ def read_public_files(path: Path) -> PublicSet | None:
 
 def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
     """Write lossless `folder/<split>/<class>/<index>.png`, and return the number of images. May raise OSError."""
-    total = sum(len(part.labels) for part in original.parts.values())
-    done = 0
-    with ThreadPoolExecutor(cores()) as pool, ui.bar("writing", unit="images") as advance:
-        for split, part in original.parts.items():
-            for label in np.unique(part.labels).tolist():
-                (folder / split / original.classes[label]).mkdir(parents=True)
+    rows = [(*row, split) for split, part in original.parts.items() for row in enumerate(part.labels.tolist())]
+    for split, label in {(split, label) for _, label, split in rows}:
+        (folder / split / original.classes[label]).mkdir(parents=True)
 
-            def write(index: int, split: str = split, part: SplitArrays = part) -> None:
-                name = original.classes[int(part.labels[index])]
-                image = Image.fromarray(np.ascontiguousarray(part.images[index]))
-                image.save(folder / split / name / f"{index:06d}.png", compress_level=4)
+    def write(row: tuple[int, int, str]) -> None:
+        index, label, split = row
+        image = Image.fromarray(np.ascontiguousarray(original.parts[split].images[index]))
+        image.save(folder / split / original.classes[label] / f"{index:06d}.png", compress_level=4)
 
-            for begin in range(0, len(part.labels), CHUNK):
-                chunk = range(begin, min(begin + CHUNK, len(part.labels)))
-                for _ in pool.map(write, chunk):
-                    done += 1
-                    advance(done, total)
-    return total
+    with ui.bar("writing", unit="images") as advance:
+        for done, _ in enumerate(in_threads(write, rows), 1):
+            advance(done, len(rows))
+    return len(rows)
 
 
 def _check(path: Path, original: PublicSet) -> None:
@@ -103,9 +89,7 @@ def _check(path: Path, original: PublicSet) -> None:
 def _medmnist(path: Path) -> PublicSet | None:
     if not npz.is_npz(path):
         return None
-    return PublicSet(
-        npz_folders.names_of(path), {name: SplitArrays(*part) for name, part in npz.open_npz(path).items()}
-    )
+    return PublicSet(npz_classes(path), npz.open_npz(path))
 
 
 # --- CIFAR
@@ -128,31 +112,31 @@ def _cifar(path: Path) -> PublicSet | None:
         if len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
             raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read: Callable[[Path, int], SplitArrays] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
+        read: Callable[[Path, int], npz.Split] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
         parts = {}
         for split, batches in files.items():
             read_batches = [read(path / name, count) for name in batches]
-            parts[split] = SplitArrays(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
+            parts[split] = npz.Split(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
         return PublicSet(_cifar_names(path / meta, count), parts)
     return None
 
 
-def _binary_batch(file: Path, count: int) -> SplitArrays:
+def _binary_batch(file: Path, count: int) -> npz.Split:
     before = 1 if count == 10 else 2  # label bytes of a record; the last is the one that counts
     data = np.frombuffer(_read(file), dtype=np.uint8)
     if not len(data) or len(data) % (before + PIXELS):
         raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {before + PIXELS}", AGAIN)
     records = data.reshape(-1, before + PIXELS)
-    return SplitArrays(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
+    return npz.Split(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
 
 
-def _pickled_batch(file: Path, count: int) -> SplitArrays:
+def _pickled_batch(file: Path, count: int) -> npz.Split:
     tree = _unpickle(file)
     data, labels = (_entry(tree, name) for name in ("data", "labels" if count == 10 else "fine_labels"))
     good = isinstance(labels, list) and all(isinstance(k, int) for k in labels)
     if not good or not isinstance(data, _Array) or data.values.ndim != 2 or data.values.shape[1:] != (PIXELS,):
         raise DataError(f"{file}: not a batch of CIFAR-{count}", AGAIN)
-    return SplitArrays(_interleaved(data.values), np.array(labels, dtype=np.int64))
+    return npz.Split(_interleaved(data.values), np.array(labels, dtype=np.int64))
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
@@ -240,27 +224,27 @@ def _entry(tree: dict[Any, Any], name: str) -> Any:
 
 # --- MNIST
 
+MNIST = {"train": ("train-images-idx3", "train-labels-idx1"), "test": ("t10k-images-idx3", "t10k-labels-idx1")}
+
 
 def _mnist(path: Path) -> PublicSet | None:
-    parts, missing = {}, []
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        files = [_idx_file(path, prefix, kind) for kind in ("images.idx3", "labels.idx1")]
-        missing += [f"{prefix}-{kind}" for kind, file in zip(("images", "labels"), files, strict=True) if file is None]
-        if None not in files:
-            parts[split] = SplitArrays(
-                *(read_idx(file, n) for file, n in zip(files, (3, 1), strict=True) if file is not None)
-            )
-    if len(missing) == 4:
+    names = [name for both in MNIST.values() for name in both]
+    found = {name: file for name in names if (file := _idx_file(path, name)) is not None}
+    if not found:
         return None
-    if missing:
+    if missing := [name.rpartition("-")[0] for name in names if name not in found]:
         raise DataError(f"{path}: {', '.join(missing)} is missing, expected MNIST's four files", AGAIN)
+    parts = {
+        split: npz.Split(read_idx(found[images], 3), read_idx(found[labels], 1))
+        for split, (images, labels) in MNIST.items()
+    }
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
     return PublicSet({k: str(k) for k in numbers}, parts)
 
 
-def _idx_file(path: Path, prefix: str, kind: str) -> Path | None:
+def _idx_file(path: Path, name: str) -> Path | None:
     """The file "train-images-idx3-ubyte", or "train-images.idx3-ubyte" as some programs unpack it; also as .gz."""
-    names = [f"{prefix}-{text}-ubyte{gz}" for text in (kind.replace(".", "-"), kind) for gz in ("", ".gz")]
+    names = [f"{text}-ubyte{gz}" for text in (name, name.replace("-idx", ".idx")) for gz in ("", ".gz")]
     return next((path / name for name in names if (path / name).is_file()), None)
 
 
@@ -295,4 +279,4 @@ def _read(file: Path, limit: int = 1 << 30) -> bytes:
     return data
 
 
-READERS: dict[str, Callable[[Path], PublicSet | None]] = {"medmnist": _medmnist, "cifar": _cifar, "mnist": _mnist}
+READERS = (_medmnist, _cifar, _mnist)

@@ -128,7 +128,7 @@ class _Reader:
             )
             return False
         for name, rows in self.rows.items():
-            self.images[name].cache = found.part(rows.start, rows.stop)
+            self.images[name].cache = Squares(found.folder, found.rows[rows.start : rows.stop])
         return True
 
     def _squares(self, found: Squares | None) -> Iterator[np.ndarray]:

@@ -66,14 +66,10 @@ class Splits:
 
     def shared(self) -> dict[str, list[str]]:
         """Patient -> splits with images of the patient, for patients in more than one; sorted by name."""
-        return shared_groups(self.groups())
-
-
-def shared_groups(groups: dict[str, set[str]]) -> dict[str, list[str]]:
-    """From split name -> patients to patient -> splits, for patients in more than one split; sorted by name."""
-    count = Counter(group for part in groups.values() for group in part)
-    both = sorted(group for group, splits in count.items() if splits > 1)
-    return {group: [name for name, part in groups.items() if group in part] for group in both}
+        groups = self.groups()
+        count = Counter(group for part in groups.values() for group in part)
+        both = sorted(group for group, splits in count.items() if splits > 1)
+        return {group: [name for name, part in groups.items() if group in part] for group in both}
 
 
 def labelled(

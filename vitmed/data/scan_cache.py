@@ -170,6 +170,30 @@ def hash_files(files: Sequence[str], cache: ScanCache | None = None, progress: P
     return hashes
 
 
+def first_copies(root: Path, paths: Sequence[str], cache: ScanCache | None = None) -> np.ndarray:
+    """(S,) int64: for every image the first one with the same bytes, or itself.
+
+    Opens only files that share their size. An empty or unreadable file is no copy, nor is an image of an .npz file,
+    which has its own splits.
+
+    Args:
+        cache: knows the hashes of unchanged files.
+    """
+    first = np.arange(len(paths))
+    if npz.is_npz(root):
+        return first
+    top = os.path.abspath(root)  # noqa: PTH100  (a million of them)
+    files = [os.path.join(top, path) for path in paths]  # noqa: PTH118
+    sizes = np.fromiter(in_threads(_size, files, 256), np.int64, len(paths))
+    _, where, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    same = np.flatnonzero((counts[where] > 1) & (sizes > 0)).tolist()
+    seen: dict[str, int] = {}
+    for i, digest in zip(same, hash_files([files[i] for i in same], cache), strict=True):
+        if digest:
+            first[i] = seen.setdefault(digest, i)
+    return first
+
+
 def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
     """(M, 32) uint8: hashes of what determines the pixels: the content (a sha256) and the suffix, which picks a reader.
 
@@ -180,6 +204,12 @@ def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
         for digest, path in zip(hashes, files, strict=True)
     ]
     return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 32)
+
+
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_size  # noqa: PTH116
+    return 0
 
 
 def _identity(path: str) -> str:

@@ -8,8 +8,9 @@ SPLIT_NAMES = {
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
+SPLIT_WORDS = {word: name for name, words in SPLIT_NAMES.items() for word in words}
 
 
 def split_of(word: str) -> str | None:
     """train, val or test for a usual spelling in a folder name or a table, else None."""
-    return next((name for name, spellings in SPLIT_NAMES.items() if word.lower() in spellings), None)
+    return SPLIT_WORDS.get(word.lower())

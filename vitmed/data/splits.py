@@ -14,14 +14,14 @@ import numpy as np
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.pretrain_config import PretrainDataConfig
-from vitmed.core.text import counted
+from vitmed.core.text import counted, lines_of
 from vitmed.data.folders import data_folder, image_names, split_folders
-from vitmed.data.identical_images import first_copies, together
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.patients import Progress, find_patients
-from vitmed.data.samples import Splits, shared_groups
-from vitmed.data.scan_cache import ScanCache
+from vitmed.data.patients import find_patients
+from vitmed.data.samples import Splits
+from vitmed.data.scan_cache import ScanCache, first_copies
 from vitmed.data.split_names import SPLITS
+from vitmed.data.thread_batches import Progress
 
 MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
 NAMED = 10  # most patients that a message names
@@ -47,25 +47,43 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
-    notes = [*listing.notes, *_check_disjoint(listing, parts, config.allow_leakage)]
+    splits = _with_samples(listing, parts, made, config.allow_leakage)
     if config.max_train is not None and config.max_train < len(parts["train"]):
-        parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
-        made["train"] += f", a stratified sample of {len(parts['train']):,}"
-    return Splits(
+        chosen = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
+        text = f"{splits.made['train']}, a stratified sample of {len(chosen):,}"
+        train = listing.samples(chosen)
+        splits = replace(splits, samples=splits.samples | {"train": train}, made=splits.made | {"train": text})
+    return splits
+
+
+def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str, str], allow_leakage: bool) -> Splits:
+    """The splits, checked. Raises DataError for patients in two of them, unless leakage is allowed."""
+    splits = Splits(
         root=listing.root,
         classes=tuple(listing.classes),
         samples={name: listing.samples(parts[name]) for name in SPLITS},
         made={name: made[name] for name in SPLITS},
         columns=listing.columns,
         patients=listing.patients,
-        notes=tuple(notes),
+        notes=listing.notes,
         guess=listing.guess,
+    )
+    shared = splits.shared()
+    if not shared:
+        return splits
+    count = f"{len(shared):,} patient{'s are' if len(shared) > 1 else ' is'} in two splits"
+    if allow_leakage:
+        return replace(splits, notes=(*splits.notes, f"{count} (--allow-leakage): the result is optimistic"))
+    names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
+    raise DataError(
+        f"{listing.source}: {count}:\n{lines_of(names, NAMED)}",
+        "move all images of a patient to one split; or --allow-leakage: the result is then optimistic, and says so",
     )
 
 
 def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
-    if ready or listing.groups is not None:
+    if ready or listing.patients:
         return listing
     first = first_copies(listing.root, listing.paths, ScanCache.open() if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
@@ -75,11 +93,15 @@ def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     return replace(listing, first_copy=first, notes=(*listing.notes, notes))
 
 
+def _way(listing: Listing) -> str:
+    return "by patient" if listing.patients else "by image"
+
+
 def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Split name -> indices, and split name -> origin in words."""
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
-    how = f"{'by patient' if listing.groups is not None else 'by image'}, seed {config.split_seed}"
+    how = f"{_way(listing)}, seed {config.split_seed}"
     if config.folds is not None:
         if "test" in parts:
             raise UsageError(
@@ -115,14 +137,20 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     Raises:
         DataError, UsageError: as `make_splits`; `unlabelled` with labels or folds.
     """
-    if not config.unlabelled:
+    if config.unlabelled:
+        splits = _unlabelled_splits(config, progress)
+    else:
         try:
             splits = make_splits(config, progress)
         except DataError as error:
             raise DataError(error.problem, f"{error.fix}; or --unlabelled if the folders are not classes") from None
-        kept = {name: splits.samples[name] for name in ("train", "val")}
-        made = {name: splits.made[name] for name in kept}
-        return replace(splits, samples=kept, made=made), len(splits.samples["test"])
+    kept = ("train", "val")
+    samples, made = {name: splits.samples[name] for name in kept}, {name: splits.made[name] for name in kept}
+    return replace(splits, samples=samples, made=made), len(splits.samples["test"])
+
+
+def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) -> Splits:
+    """All images, as one class."""
     for flag, given in (("labels", config.labels), ("folds", config.folds)):
         if given is not None:
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
@@ -137,19 +165,20 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
     if known is not None:
         listing = replace(listing, groups=known.groups, patients=known.source, notes=tuple(known.notes))
-    made = {"train": "all other images", "val": f"folder {folders['val'].name}/" if "val" in folders else ""}
+    made = {
+        "train": "all other images",
+        "val": f"folder {folders['val'].name}/" if "val" in folders else "",
+        "test": "",
+    }
     if "val" not in folders:
         listing = _with_copies(listing, False, config.cache)
         share = config.val_fraction
         parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
-        how = "by patient" if known is not None else "by image"
-        made["val"] = f"{share:.0%} split off {how}, seed {config.split_seed}"
+        made["val"] = f"{share:.0%} split off {_way(listing)}, seed {config.split_seed}"
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] = f"a sample of {len(parts['train']):,} of the others"
-    notes = (*listing.notes, *_check_disjoint(listing, parts, config.allow_leakage))
-    samples = {name: listing.samples(parts[name]) for name in ("train", "val")}
-    return Splits(root, ("image",), samples, made, patients=listing.patients, notes=notes), len(parts["test"])
+    return _with_samples(listing, parts, made, config.allow_leakage)
 
 
 def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -166,7 +195,7 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
     """
     labels = listing.labels[indices]
     if listing.groups is not None:
-        codes = group_codes(listing.groups, indices)
+        codes = _patient_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
             raise DataError(f"{listing.root}: {patients} patients are too few for {folds} folds", "fewer --folds")
@@ -179,11 +208,11 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
             number[of_class] = (begin + np.arange(len(of_class))) % folds
             begin += len(of_class)
         if listing.first_copy is not None:
-            number = together(listing.first_copy, indices, number)
+            number = _with_first_copy(listing.first_copy, indices, number)
     taken = number == fold - 1
     for label, name in enumerate(listing.classes):
         if not (labels[taken] == label).any() or not (labels[~taken] == label).any():
-            what = "patients" if listing.groups is not None else "images"
+            what = "patients" if listing.patients else "images"
             raise DataError(
                 f"{listing.location(ALL, label)}: class {name!r} has too few {what} for fold {fold} of {folds}",
                 "fewer --folds, or add images",
@@ -206,7 +235,7 @@ def split_off(
     taken = np.zeros(len(indices), dtype=bool)
     classes = range(len(listing.classes))
     if listing.groups is not None:
-        codes = group_codes(listing.groups, indices)
+        codes = _patient_codes(listing.groups, indices)
         if len(codes) and codes.max() == 0:
             raise DataError(f"{listing.root}: one patient cannot be split into train and {name}", "add patients")
         taken[_patient_share(labels, codes, fraction, seed)] = True
@@ -217,12 +246,12 @@ def split_off(
             count = max(1, round(len(of_class) * fraction))
             taken[rng.permutation(of_class)[:count]] = True
         if listing.first_copy is not None:
-            taken = together(listing.first_copy, indices, taken)
+            taken = _with_first_copy(listing.first_copy, indices, taken)
     for k in classes:
         of_class = labels == k
         if not (of_class & taken).any() or not (of_class & ~taken).any():
             has = counted(int(of_class.sum()), "image")
-            few = " of too few patients" if listing.groups is not None else ""
+            few = " of too few patients" if listing.patients else ""
             few = " that are often copies of each other" if listing.first_copy is not None else few
             place = listing.location("train" if "train" in listing.parts else ALL, k)
             raise DataError(
@@ -232,9 +261,15 @@ def split_off(
     return indices[taken], indices[~taken]
 
 
-def group_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
+def _patient_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
     """(S,) int64: the patients of these images as numbers from 0, sorted by name."""
     return np.unique([groups[i] for i in indices.tolist()], return_inverse=True)[1]
+
+
+def _with_first_copy(first: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(N,) `values` of the images at (N,) `indices`, where a copy takes the value of the first copy among them."""
+    _, begin, where = np.unique(first[indices], return_index=True, return_inverse=True)
+    return values[begin[where]]
 
 
 def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
@@ -322,22 +357,3 @@ def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
                 f"{listing.location(part, label)}: class {name!r} has no image{where}",
                 "add images, or remove the class everywhere",
             )
-
-
-def _check_disjoint(listing: Listing, parts: dict[str, np.ndarray], allowed: bool) -> list[str]:
-    """A note on patients in two splits. Raises DataError, which names them, unless leakage is allowed."""
-    if (all_groups := listing.groups) is None:
-        return []
-    groups = {name: {all_groups[i] for i in parts[name].tolist()} for name in SPLITS}
-    shared = shared_groups(groups)
-    if not shared:
-        return []
-    count = f"{len(shared):,} patient{'s are' if len(shared) > 1 else ' is'} in two splits"
-    if allowed:
-        return [f"{count} (--allow-leakage): the result is optimistic"]
-    lines = [f"{group!r} in {' and '.join(splits)}" for group, splits in list(shared.items())[:NAMED]]
-    more = f"\n... and {len(shared) - NAMED:,} more" if len(shared) > NAMED else ""
-    raise DataError(
-        f"{listing.source}: {count}:\n" + "\n".join(lines) + more,
-        "move all images of a patient to one split; or --allow-leakage: the result is then optimistic, and says so",
-    )

@@ -78,10 +78,8 @@ def draw_cells(
             for split in ("train", "val", "test"):
                 for name in CLASSES:
                     (drawn / split / name).mkdir(parents=True)
-            looks: dict[int, Patient] = {}
+            looks = {number: _patient(np.random.default_rng((seed, number, 0))) for number in range(1, patients + 1)}
             for done, (split, patient, cell, infected) in enumerate(plan, start=1):
-                if patient not in looks:
-                    looks[patient] = _patient(np.random.default_rng((seed, patient, 0)))
                 rng = np.random.default_rng((seed, patient, cell))  # so no cell depends on another
                 image = Image.fromarray(_cell(rng, looks[patient], infected, size))
                 image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")

@@ -9,14 +9,17 @@ import posixpath
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from vitmed.core.aliases import COLUMNS
 from vitmed.core.csv_files import read_text
 from vitmed.core.errors import DataError
-from vitmed.data.split_names import SPLIT_NAMES, split_of
+from vitmed.core.text import lines_of
+from vitmed.data.split_names import SPLIT_WORDS, split_of
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OOD_SCORE
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
@@ -27,19 +30,12 @@ LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx")
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS, "error", "sha256", "class", "split")
-FIRST = 5  # most items that a message lists
+FIRST = 5  # most items in one line of a message
 
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file with a header.
-
-    Attributes:
-        file: its path.
-        header: column names, as written.
-        lines: line number of each row in the file, 1-based.
-        rows: their cells, one per column.
-    """
+    """A CSV file: column names as written, and for each row its line number in the file and its cells."""
 
     file: Path
     header: list[str]
@@ -50,6 +46,15 @@ class Table:
         """The index of the first of these columns that the table has, or None."""
         plain = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in self.header]
         return next((plain.index(name) for name in names if name in plain), None)
+
+    def required(self, column: int | None, what: str, names: Sequence[str]) -> int:
+        """The column. Raises DataError if there is none."""
+        if column is None:
+            raise DataError(
+                f"{self.file}: no column for the {what}; it has {', '.join(map(repr, self.header))}",
+                f"name it {names[0]} (or {', '.join(names[1:])}) in the first line",
+            )
+        return column
 
     def cells(self, column: int, what: str) -> list[str]:
         """The stripped text of a column. Raises DataError, which names the rows with an empty cell."""
@@ -63,12 +68,12 @@ class Table:
             )
         return found
 
-    def missing_column(self, what: str, names: Sequence[str]) -> DataError:
-        """The error for a missing column."""
-        return DataError(
-            f"{self.file}: no column for the {what}; it has {', '.join(map(repr, self.header))}",
-            f"name it {names[0]} (or {', '.join(names[1:])}) in the first line",
-        )
+    def images(self, column: int, root: Path, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
+        """The index of each row's image, or None; and the rows without an image, for a message."""
+        cells, matcher = self.cells(column, "path"), _Matcher(root, self.file, paths)
+        found = [matcher.find(cell) for cell in cells]
+        rows = zip(self.lines, cells, found, strict=True)
+        return found, [f"line {line}: {cell}" for line, cell, image in rows if image is None]
 
 
 def read_table(file: str | Path) -> Table:
@@ -104,14 +109,11 @@ def read_table(file: str | Path) -> Table:
     return Table(file, header, lines, rows)
 
 
-class Matcher:
+class _Matcher:
     """Finds the image for a cell of a table.
 
     The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
     suffix, that only one image has.
-
-    Args:
-        root: the data folder; table: the file; paths: of all images, relative to the root.
     """
 
     def __init__(self, root: Path, table: Path, paths: Sequence[str]):
@@ -119,42 +121,32 @@ class Matcher:
         self.index = {_plain(path): i for i, path in enumerate(paths)}
         self.roots = [Path(os.path.abspath(root)).as_posix(), Path(os.path.realpath(root)).as_posix()]  # noqa: PTH100
         self.folder = Path(os.path.abspath(table)).parent.as_posix()  # noqa: PTH100
-        self.names: dict[str, int] | None = None
 
     def find(self, cell: str) -> int | None:
         """The index of the image, or None."""
         cell = _plain(cell)
-        if (found := self.index.get(cell)) is not None:
-            return found
         path = posixpath.normpath(cell.replace("\\", "/"))
-        if (found := self.index.get(path)) is not None:
-            return found
+        for name in (cell, path):
+            if (found := self.index.get(name)) is not None:
+                return found
         whole = posixpath.normpath(posixpath.join(self.folder, path))
         for root in self.roots:
             if whole.startswith(root + "/") and (found := self.index.get(whole[len(root) + 1 :])) is not None:
                 return found
-        return self._by_name(path) if "/" not in path else None
+        return self._unique_names.get(path)
 
-    def _by_name(self, name: str) -> int | None:
-        if self.names is None:
-            self.names = {}
-            for i, path in enumerate(self.paths):
-                last = _plain(path).rpartition("/")[2]
-                for key in {last, last.rpartition(".")[0]}:
-                    self.names[key] = -1 if key in self.names else i  # -1: ambiguous
-        found = self.names.get(name, -1)
-        return None if found < 0 else found
+    @cached_property
+    def _unique_names(self) -> dict[str, int]:
+        """File name, with and without suffix -> index, for the names that only one image has."""
+        last = ((_plain(path).rpartition("/")[2], i) for i, path in enumerate(self.paths))
+        names = [(key, i) for name, i in last for key in {name, name.rpartition(".")[0]}]
+        count = Counter(name for name, _ in names)
+        return {name: i for name, i in names if count[name] == 1}
 
 
 def _plain(path: str) -> str:
     """Normalise accents, which macOS and spreadsheets encode differently."""
     return path if path.isascii() else unicodedata.normalize("NFC", path)
-
-
-def first_of(names: Iterable[str], count: int) -> str:
-    """The first few names, one per line, and how many more there are."""
-    shown = [name for name, _ in zip(names, range(FIRST), strict=False)]
-    return "\n".join(shown) + (f"\n... and {count - len(shown):,} more" if count > len(shown) else "")
 
 
 def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -168,36 +160,29 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
     """
     table = read_table(file)
     path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
-    if len(table.header) == 2 and (path is None) != (group is None):  # the only other column
-        path, group = (1 - group, group) if path is None and group is not None else (path, 1 - (path or 0))
-    if path is None:
-        raise table.missing_column("path of an image", PATH_NAMES)
-    if group is None or group == path:
-        raise table.missing_column("patient", GROUP_NAMES)
-    matcher = Matcher(root, table.file, paths)
-    found: list[str | None] = [None] * len(paths)
-    strange: list[str] = []
-    cells = zip(table.cells(path, "path"), table.cells(group, "patient"), table.lines, strict=True)
-    for cell, patient, line in cells:
-        image = matcher.find(cell)
-        if image is None:
-            strange.append(f"line {line}: {cell}")
-        elif found[image] not in (None, patient):
+    if len(table.header) == 2 and path is None and group is not None:
+        path = 1 - group  # the only other column
+    elif len(table.header) == 2 and group is None and path is not None:
+        group = 1 - path
+    path = table.required(path, "path of an image", PATH_NAMES)
+    group = table.required(group, "patient", GROUP_NAMES)
+    images, strange = table.images(path, root, paths)
+    found: dict[int, str] = {}
+    for image, patient, line in zip(images, table.cells(group, "patient"), table.lines, strict=True):
+        if image is not None and found.setdefault(image, patient) != patient:
             raise DataError(
                 f"{file}: line {line}: {paths[image]} has patient {patient!r} here and {found[image]!r} above",
                 "keep one of the rows",
             )
-        else:
-            found[image] = patient
-    missing = [paths[i] for i, patient in enumerate(found) if patient is None]
+    missing = [path for i, path in enumerate(paths) if i not in found]
     if missing:
-        rows = f"\n{len(strange):,} rows match no image:\n{first_of(strange, len(strange))}" if strange else ""
+        rows = f"\n{len(strange):,} rows match no image:\n{lines_of(strange)}" if strange else ""
         raise DataError(
-            f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{first_of(missing, len(missing))}{rows}",
+            f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{lines_of(missing)}{rows}",
             f"use paths relative to {root} or to the table, or add the rows",
         )
     notes = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
-    return [str(patient) for patient in found], notes
+    return [found[i] for i in range(len(paths))], notes
 
 
 @dataclass(frozen=True)
@@ -233,12 +218,9 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
             further column with a name that vitmed uses.
     """
     table = read_table(file)
-    path, label, split = table.find(PATH_NAMES), table.find(LABEL_NAMES), table.find(SPLIT_COLUMN_NAMES)
-    group = table.find(GROUP_NAMES) if own_groups else None
-    if path is None:
-        raise table.missing_column("path of an image", PATH_NAMES)
-    if label is None:
-        raise table.missing_column("label", LABEL_NAMES)
+    path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
+    label = table.required(table.find(LABEL_NAMES), "label", LABEL_NAMES)
+    split, group = table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES) if own_groups else None
     further = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split)]
     columns = tuple(table.header[i] for i in further)
     taken = [name for name in columns if name in TAKEN or name.startswith(("prob_", "logit_"))]
@@ -247,57 +229,46 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
             f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
             f"rename or remove it (the label comes from {table.header[label]!r})",
         )
-    matcher = Matcher(root, table.file, paths)
-    row_of: dict[int, int] = {}
-    missing: list[str] = []
-    for row, cell in enumerate(table.cells(path, "path")):
-        image = matcher.find(cell)
-        if image is None:
-            missing.append(f"line {table.lines[row]}: {cell}")
-        elif row_of.setdefault(image, row) != row:
-            first = table.lines[row_of[image]]
-            raise DataError(
-                f"{table.file}: {paths[image]} is named in line {first} and in line {table.lines[row]}",
-                "keep one of the rows",
-            )
-    if missing:
-        raise DataError(
-            f"{table.file}: {len(missing):,} rows match no image below {root}:\n{first_of(missing, len(missing))}",
-            f"use paths relative to {root} or to the table, or remove the rows",
-        )
-    images = sorted(row_of)
-    rows = [row_of[image] for image in images]
+    rows = _rows_by_image(table, path, root, paths)
+    left = len(paths) - len(rows)
 
-    def column(number: int | None, what: str) -> list[str] | None:
-        if number is None:
-            return None
-        cells = table.cells(number, what)
-        return [cells[row] for row in rows]
+    def sorted_cells(column: int, what: str) -> list[str]:
+        cells = table.cells(column, what)
+        return [cells[row] for row in rows.values()]
 
-    cells = [tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows]
-    left = len(paths) - len(images)
-    notes = (f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else ()
     return Labels(
-        images=images,
-        labels=column(label, "label") or [],
-        groups=column(group, "patient"),
-        splits=_splits(table, split, rows),
+        images=list(rows),
+        labels=sorted_cells(label, "label"),
+        groups=None if group is None else sorted_cells(group, "patient"),
+        splits=None if split is None else _splits(table, split, sorted_cells(split, "split")),
         columns=columns,
-        rows=cells,
-        notes=notes,
+        rows=[tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows.values()],
+        notes=(f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else (),
     )
 
 
-def _splits(table: Table, column: int | None, rows: Sequence[int]) -> list[str] | None:
-    if column is None:
-        return None
-    cells = table.cells(column, "split")
+def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str]) -> dict[int, int]:
+    """Index of an image -> its row, ascending. Raises DataError for a row without an image, or an image with two."""
+    images, missing = table.images(column, root, paths)
+    rows: dict[int, int] = {}
+    for row, image in enumerate(images):
+        if image is not None and rows.setdefault(image, row) != row:
+            lines = f"in line {table.lines[rows[image]]} and in line {table.lines[row]}"
+            raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
+    if missing:
+        raise DataError(
+            f"{table.file}: {len(missing):,} rows match no image below {root}:\n{lines_of(missing)}",
+            f"use paths relative to {root} or to the table, or remove the rows",
+        )
+    return dict(sorted(rows.items()))
+
+
+def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
     names = {cell: split_of(cell) for cell in set(cells)}
     unknown = sorted(cell for cell, name in names.items() if name is None)
     if unknown:
-        known = ", ".join(word for words in SPLIT_NAMES.values() for word in words)
         raise DataError(
             f"{table.file}: {', '.join(map(repr, unknown[:FIRST]))} in column {table.header[column]!r} is not a split",
-            f"use one of {known}; or rename the column",
+            f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
         )
-    return [str(names[cells[row]]) for row in rows]
+    return [str(names[cell]) for cell in cells]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.config import ModelConfig, TrainConfig
-from vitmed.data.patient_notes import describe_patients
+from vitmed.data.patients import describe_patients
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.summary import describe_model
 from vitmed.training.checkpoint import Checkpoint
