@@ -267,9 +267,7 @@ def _windows(head: Any, index: int) -> Iterator[FileWindow]:
 
 
 def _numbers(value: Any) -> list[float]:
-    if value is None or value == "":
-        return []
-    return [float(v) for v in value] if hasattr(value, "__iter__") and not isinstance(value, str) else [float(value)]
+    return [] if value is None or value == "" else [float(number) for number in np.atleast_1d(value)]
 
 
 def _valid(array: np.ndarray, head: Any) -> np.ndarray | None:
