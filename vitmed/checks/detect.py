@@ -246,11 +246,7 @@ def _copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iter
 
 
 def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Finding]:
-    """Whether patients reveal the classes or are in two splits.
-
-    Args:
-        source: how the patients are known, in words; None where they are not.
-    """
+    """Whether patients reveal the classes or are in two splits."""
     if source is None:
         if images:
             yield make("patients_unknown", "which images are of one patient is not known")

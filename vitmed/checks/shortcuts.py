@@ -73,13 +73,7 @@ def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
 
 
 def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None) -> list[Shortcut]:
-    """The AUROC of every family; empty where there are too few images or classes.
-
-    Args:
-        records: of images that could be decoded.
-        labels: (N,) int class indices.
-        groups: patients, or None.
-    """
+    """The AUROC of every family on decoded images, with labels (N,) int; empty where images or classes are too few."""
     counts = np.bincount(labels)
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
@@ -124,13 +118,7 @@ class Gap:
 
 
 def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
-    """How optimistic a split by image is for cheap baselines; empty where a class has fewer than two patients.
-
-    Args:
-        records: of images that could be decoded.
-        labels: (N,) int class indices.
-        groups: the patients.
-    """
+    """How optimistic a split by image is for cheap baselines; empty where a class has one patient only."""
     part, y, some = _sample(np.arange(len(labels)), records, labels, groups)
     families = features(part)
     x = {

@@ -226,13 +226,11 @@ class Changes:
         return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, min(1.0, most), ratio=(1.0, 1.0))]
 
 
-SIDES = {
-    "left": "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda "
-    "izquierdo",
-    "right": "r right rt rgt rhs re od dexter dextra destra destro dx rechts rechte rechter rechtes droite droit "
-    "derecha derecho",
-}
-_SIDE_OF = {word: side for side, words in SIDES.items() for word in words.split()}
+_LEFT = "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda izquierdo"
+_RIGHT = (
+    "r right rt rgt rhs re od dexter dextra destra destro dx rechts rechte rechter rechtes droite droit derecha derecho"
+)
+_SIDE_OF = dict.fromkeys(_LEFT.split(), "left") | dict.fromkeys(_RIGHT.split(), "right")
 _LONG_SIDES = re.compile(
     f"({'|'.join(sorted((w for w in _SIDE_OF if len(w) > 3), key=len, reverse=True))})", re.IGNORECASE
 )

@@ -69,18 +69,18 @@ def choose_window(
         several = sum(header.windows > 1 for header in headers.values())
         some = f"; {several:,} files have several, and window number {index} is used" if several else ""
         note = f"{kind}: each with its own window{some} (--window dicom:1 takes the second of each)"
-        own = [(values, found.windows[index]) for values, found in parts if index < len(found.windows)]
+        own = [(values, windows[index]) for values, windows in parts if index < len(windows)]
         return ChosenWindow(str(asked), [note, *_saturation(own)], warnings)
     sample = np.concatenate([np.empty(0, np.float32), *(values for values, _ in parts)])
     if not isinstance(asked, str):
-        window, how = Linear(float(asked[0]), float(asked[1])), "as given"
+        low, high = float(asked[0]), float(asked[1])
+        how, outside = "as given", _saturation([(sample, Linear(low, high))])
     elif len(sample):
-        window = _percentiles(sample)
-        how = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} training images"
+        low, high = _percentiles(sample)
+        how, outside = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} training images", []
     else:
         return ChosenWindow(None, [], warnings)
-    note = f"{kind}: window {window.low:g} .. {window.high:g}, {how}"
-    return ChosenWindow((window.low, window.high), [note, *_saturation([(sample, window)])], warnings)
+    return ChosenWindow((low, high), [f"{kind}: window {low:g} .. {high:g}, {how}", *outside], warnings)
 
 
 def _headers_to_window(
@@ -128,8 +128,8 @@ def _spread(paths: Sequence[Path]) -> list[Path]:
     return [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, min(IMAGES, len(paths))).round().astype(int))]
 
 
-def _values(path: Path, frame: int | None) -> tuple[np.ndarray, RawImage] | None:
-    """A reproducible sample of an image's values, without padding."""
+def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow]] | None:
+    """A reproducible sample of an image's values, without padding; and the windows that the file stores."""
     try:
         found = decode(path, frame)
     except DataError:
@@ -140,14 +140,14 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, RawImage] | None
     values = (found.values[found.valid] if masked else found.values).reshape(-1)
     if values.size > VALUES:
         values = values[np.random.default_rng(values.size).integers(0, values.size, VALUES)]
-    return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), found
+    return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), found.windows
 
 
-def _percentiles(sample: np.ndarray) -> Linear:
+def _percentiles(sample: np.ndarray) -> tuple[float, float]:
     low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
     if low >= high:  # nearly all values are equal
         low, high = float(sample.min()), float(sample.max())
-    return Linear(low, high if high > low else low + 1)
+    return low, high if high > low else low + 1
 
 
 def _saturation(parts: Iterable[tuple[np.ndarray, FileWindow]]) -> list[str]:

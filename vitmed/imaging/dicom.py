@@ -123,10 +123,9 @@ def _plain(path: Path) -> BinaryIO:
     """Open the file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
     from pydicom.filereader import read_file_meta_info
 
-    try:
+    syntax = ""
+    with contextlib.suppress(Exception):  # the reader reports it later
         syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
-    except Exception:  # the reader reports it later
-        syntax = ""
     stream = path.open("rb")
     if syntax == DEFLATED:
         with stream:

@@ -96,11 +96,7 @@ def _head(path: Path, sha256: str) -> FileRecord:
 
 
 def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, again: bool) -> FileRecord:
-    """The record, with the numbers and the thumbnail from the pixels.
-
-    Args:
-        again: `found` is used again later, so it must not change.
-    """
+    """The record with what the pixels show; `again`: `found` is used again later, so it must not change."""
     header = begun.header or read_header(path)
     reduced = isinstance(found, Image.Image) and max(found.size) < max(header.width, header.height)
     image = _stretched(path, found) if isinstance(found, RawImage) else to_8_bit(path, found.copy() if again else found)
