@@ -92,7 +92,7 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     from vitmed.data.scan_cache import digests_of, hash_files
     from vitmed.imaging.augmentation import POLICIES, Augmenter, Policy
 
-    POLICIES["flip, jitter"] = Policy(flip_and_jitter, True, "What the others do here, by the library of vitmed.")
+    POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", flip_and_jitter)
     paths = files_of(options.files)
     samples = [Sample(str(path), int(path.parent.name == "b"), None) for path in paths]
     images = Images(Path(), samples, preprocessing())
@@ -121,12 +121,10 @@ def preprocessing() -> Any:
     return Preprocessing.of(build_config({}))
 
 
-def flip_and_jitter(size: int, flips: bool, colour: bool) -> list[Any]:
-    """A mirror and the jitter of torchvision."""
-    import albumentations as A
-
+def flip_and_jitter(do: Any) -> list[Any]:
+    """A mirror and the jitter of torchvision, from vitmed's `Changes`."""
     around = (1 - JITTER, 1 + JITTER)
-    return [A.HorizontalFlip(p=0.5), A.ColorJitter(around, around, around, (0, 0), p=1)]
+    return [*do.mirror(), do.A.ColorJitter(around, around, around, (0, 0), p=1)]
 
 
 def load_torchvision(options: argparse.Namespace, kind: str, tensors: bool) -> Step:

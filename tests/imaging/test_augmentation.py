@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
-from vitmed.imaging.augmentation import POLICIES, Augmenter, refuse_flips
+from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, refuse_flips
 
 RANDOM = [name for name in POLICIES if name != "none"]
 UPRIGHT = ["light", "medical", "chest_xray", "fundus", "ultrasound", "oct", "ct_mri"]
@@ -163,7 +163,7 @@ def test_brightness_changes_are_bounded(policy):
 
 
 def test_parasites_are_not_erased():
-    kinds = {type(step).__name__ for step in POLICIES["blood_smear"].build(32, True, True)}
+    kinds = {type(step).__name__ for step in POLICIES["blood_smear"].build(Changes(32, True, True))}
     assert not kinds & {"CoarseDropout", "HEStain", "ToGray", "ChannelShuffle", "InvertImg", "Equalize"}
 
 

@@ -1,8 +1,8 @@
 """What is wrong with a data folder.
 
-data_check          all checks, and the check before training
+data_check          the check before training
 findings            what can be wrong and how bad it is: `FINDINGS`
-detect              from the records of the files to findings
+detect              all checks: from the records of the files to findings
 folder_contents     the layout of a folder in any state
 duplicates          copies: identical and nearly identical
 shortcuts           labels that size, format, colour or border reveal

@@ -1,17 +1,23 @@
-"""From the records of the files to findings about the data set: pure functions."""
+"""All data checks: from the records of the files to findings about the data set."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from math import comb
 from typing import NamedTuple
 
+import numpy as np
+
+from vitmed.checks.duplicates import exact_groups, near_pairs
 from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TOLD, Finding, make
 from vitmed.checks.folder_contents import FolderContents, same_name
-from vitmed.checks.shortcuts import FAMILIES, Shortcut
+from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.text import counted
+from vitmed.core.ui import Ui
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
@@ -28,6 +34,73 @@ class Image(NamedTuple):
     label: str | None
     split: str | None
     group: str | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """Findings, with the copies, shortcuts and counts that they come from."""
+
+    findings: list[Finding]
+    exact: Copies
+    near: Copies
+    shortcuts: list[tuple[str | None, Shortcut]]
+    counts: dict[str, int]
+
+
+def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequence[str] | None = None) -> Found:
+    """All findings that follow from the files.
+
+    Args:
+        source: how the patients are known, in words; None where they are not.
+        splits: where to look for shortcuts; None: everywhere.
+    """
+    with ui.bar("looking for copies", unit="steps"):
+        exact_copies = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
+        repeated = {i for group in exact_copies for i in group[1:]}
+        good = [i for i, image in enumerate(images) if image.record.thumbnail is not None and i not in repeated]
+        near_copies = [[good[i], good[j]] for i, j in near_pairs(*_pictures([images[i].record for i in good]))]
+    exact, near = _sort_copies(images, exact_copies), _sort_copies(images, near_copies)
+    shortcuts: list[tuple[str | None, Shortcut]] = []
+    with ui.bar("looking for shortcuts", unit="steps"):
+        for split in (None, *SPLITS):
+            if splits is None or split in splits:
+                part, labels, groups = decoded_with_labels([image for image in images if image.split == split])
+                found = find_shortcuts([image.record for image in part], labels, groups)
+                shortcuts += [(split, shortcut) for shortcut in found]
+    findings = [
+        *_file_findings(images),
+        *_copy_findings(images, exact, near),
+        *_patient_findings(images, source),
+        *_personal_data_findings(images),
+        *_shortcut_findings(shortcuts),
+    ]
+    places = {(image.group, image.split) for image in images if image.group is not None}
+    counts = {
+        "unreadable": sum(bool(image.record.kind) for image in images),
+        "duplicates": len(repeated) + len(near_copies),
+        "exact_duplicates": len(repeated),
+        "near_duplicates": len(near_copies),
+        "duplicates_across_splits": _crossing(images, [*exact_copies, *near_copies]),
+        "patients_across_splits": sum(count > 1 for count in Counter(group for group, _ in places).values()),
+    }
+    return Found(findings, exact, near, shortcuts, counts)
+
+
+def _pictures(records: Sequence[FileRecord]) -> tuple[np.ndarray, np.ndarray]:
+    """Thumbnails (N, S, S) uint8 and width / height (N,) of files that could be decoded."""
+    if not records:
+        return np.empty((0, 1, 1), np.uint8), np.empty(0)
+    headers = [record.header for record in records if record.header is not None]
+    aspects = [h.height / h.width if h.orientation >= 5 else h.width / h.height for h in headers]
+    return np.stack([record.thumbnail for record in records if record.thumbnail is not None]), np.array(aspects)
+
+
+def decoded_with_labels(images: Sequence[Image]) -> tuple[list[Image], np.ndarray, list[str] | None]:
+    """The images that a regression can use, their labels, and their patients where all are known."""
+    good = [image for image in images if image.record.thumbnail is not None and image.label is not None]
+    labels = np.unique([str(image.label) for image in good], return_inverse=True)[1].astype(np.int64)
+    groups = [str(i.group) for i in good] if good and all(i.group is not None for i in good) else None
+    return good, labels, groups
 
 
 def folder_findings(contents: FolderContents) -> Iterator[Finding]:
@@ -97,7 +170,7 @@ def _has_unreadable(contents: FolderContents, split: str | None, name: str) -> b
     return any(f"{path}/".startswith(folders) for path in contents.unreadable)
 
 
-def file_findings(images: Sequence[Image]) -> Iterator[Finding]:
+def _file_findings(images: Sequence[Image]) -> Iterator[Finding]:
     """Files that cannot be read, and differences in format between the files that can."""
     by_kind: dict[str, list[Image]] = defaultdict(list)
     for image in images:
@@ -107,34 +180,30 @@ def file_findings(images: Sequence[Image]) -> Iterator[Finding]:
         first = bad[0].record
         text = f": {first.problem}" if len(bad) == 1 else f" (the first: {first.problem})"
         yield make(kind, f"{counted(len(bad), 'file')}{text}", [image.path for image in bad], fix=first.fix)
-    good = [
-        (image, image.record.header) for image in images if not image.record.kind and image.record.header is not None
-    ]
-    if not good:
+    good = [image for image in images if not image.record.kind]
+    headers = [image.record.header for image in good if image.record.header is not None]
+    if not headers:
         return
     for code, values in (
-        ("mixed_modes", [f.mode for _, f in good]),
-        ("mixed_depths", [f"{f.bits} bits" for _, f in good]),
-        ("mixed_formats", [f.format for _, f in good]),
+        ("mixed_modes", [header.mode for header in headers]),
+        ("mixed_depths", [f"{header.bits} bits" for header in headers]),
+        ("mixed_formats", [header.format for header in headers]),
     ):
         counts = Counter(values).most_common(6)
         if len(counts) > 1:
             text = ", ".join(f"{count:,} {name}" for name, count in counts)
-            rare = [image.path for (image, _), value in zip(good, values, strict=True) if value != counts[0][0]]
-            yield make(code, text + _by_class([image.label for image, _ in good], values), rare)
-    smallest, largest = min(min(f.width, f.height) for _, f in good), max(max(f.width, f.height) for _, f in good)
-    if largest >= THIN * smallest:
-        yield make("mixed_sizes", f"sides from {smallest:,} to {largest:,} px")
-    thin = [image.path for image, f in good if max(f.width, f.height) >= THIN * min(f.width, f.height)]
-    turned = [image.path for image, f in good if f.orientation != 1]
-    numbers = [(image.path, image.record.numbers) for image, _ in good]
-    constant = [path for path, values in numbers if values is not None and values[6] == values[7]]
-    for code, paths, text in (
-        ("thin", thin, f"with one side {THIN:g} or more times the other"),
-        ("rotated", turned, "rotated or mirrored by EXIF orientation"),
-        ("constant", constant, "of a single colour"),
+            rare = [image.path for image, value in zip(good, values, strict=True) if value != counts[0][0]]
+            yield make(code, text + _by_class([image.label for image in good], values), rare)
+    shorter, longer = np.sort([(header.width, header.height) for header in headers]).T
+    if longer.max() >= THIN * shorter.min():
+        yield make("mixed_sizes", f"sides from {shorter.min():,} to {longer.max():,} px")
+    numbers = np.stack([image.record.numbers for image in good if image.record.numbers is not None])
+    for code, which, text in (
+        ("thin", longer >= THIN * shorter, f"with one side {THIN:g} or more times the other"),
+        ("rotated", [header.orientation != 1 for header in headers], "rotated or mirrored by EXIF orientation"),
+        ("constant", numbers[:, 6] == numbers[:, 7], "of a single colour"),
     ):
-        if paths:
+        if paths := [image.path for image, applies in zip(good, which, strict=True) if applies]:
             yield make(code, f"{counted(len(paths), 'image')} {text}", paths)
 
 
@@ -150,7 +219,7 @@ def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
     return f"; it depends on the class: {pairs}"
 
 
-def sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> Copies:
+def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> Copies:
     """Every group of copies under the worst kind that applies to it."""
     found: Copies = {code: [] for code in COPIES}
     for group in groups:
@@ -161,13 +230,13 @@ def sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> Cop
     return found
 
 
-def crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
+def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
     """Images of one split that have a copy in another: those of a group beyond its largest part."""
     counts = [Counter(images[i].split for i in group) for group in groups]
     return sum(sum(count.values()) - max(count.values()) for count in counts if len(count) > 1)
 
 
-def copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Finding]:
+def _copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Finding]:
     """The same image twice."""
     for copies, prefix, how in ((exact, "", "byte for byte"), (near, "near_", "to the eye")):
         for code, groups in copies.items():
@@ -176,12 +245,8 @@ def copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Itera
                 yield make(prefix + code, f"{counted(len(groups), 'image')} {how} the same {COPIES[code]}", named)
 
 
-def patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Finding]:
-    """Whether patients reveal the classes or are in two splits.
-
-    Args:
-        source: how the patients are known, in words; None where they are not.
-    """
+def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Finding]:
+    """Whether patients reveal the classes or are in two splits."""
     if source is None:
         if images:
             yield make("patients_unknown", "which images are of one patient is not known")
@@ -189,16 +254,17 @@ def patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Fi
     guessed = source.startswith("guess")
     by = f" ({source})" if guessed else ""
     classes: dict[str, dict[str, Counter[str]]] = {name: defaultdict(Counter) for name in ("", *SPLITS)}
-    splits: dict[str, set[str]] = defaultdict(set)
+    splits: dict[str, set[str | None]] = defaultdict(set)
     for image in images:
-        if image.group is not None and image.label is not None:
+        if image.group is None:
+            continue
+        splits[image.group].add(image.split)
+        if image.label is not None:
             classes[image.split or ""][image.label][image.group] += 1
-        if image.group is not None:
-            splits[image.group] |= {image.split} if image.split is not None else set()
     for split, of_class in classes.items():
         if len(of_class) > 1:
             yield from _patients_by_class(f"{split}: " if split else "", of_class, by)
-    both = sorted(group for group, where in splits.items() if len(where) > 1)
+    both = sorted(group for group, where in splits.items() if len(where - {None}) > 1)
     if both:
         severity = "warning" if guessed else None  # the guess may be wrong
         yield make("patients_across_splits", f"{counted(len(both), 'patient')} in two splits{by}", both, severity)
@@ -227,18 +293,14 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str
             yield make("class_is_patient", f"{text} the classes with a chance of {chance:.0%}{by}")
 
 
-def personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:
+def _personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:
     """Names and metadata that look like a person. No finding repeats a value of the metadata."""
-    known: dict[str, str | None] = {}
+    look = cache(looks_like_a_person)
     named: dict[str, list[str]] = defaultdict(list)
     fields: dict[str, list[str]] = defaultdict(list)
     for image in images:
-        for part in image.path.split("/"):
-            if part not in known:
-                known[part] = looks_like_a_person(part)
-            if (what := known[part]) is not None:
-                named[what].append(image.path)
-                break
+        if what := next(filter(None, map(look, image.path.split("/"))), None):
+            named[what].append(image.path)
         for name in image.record.personal:
             fields[name].append(image.path)
     for what, paths in named.items():
@@ -248,7 +310,7 @@ def personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:
         yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
 
 
-def shortcut_findings(shortcuts: Iterable[tuple[str | None, Shortcut]]) -> Iterator[Finding]:
+def _shortcut_findings(shortcuts: Iterable[tuple[str | None, Shortcut]]) -> Iterator[Finding]:
     """Families of features that reveal the label; the interval must lie above 0.5."""
     for split, shortcut in shortcuts:
         if shortcut.family == "all" or not shortcut.auroc >= TOLD or not shortcut.low > 0.5:

@@ -49,18 +49,12 @@ def perceptual_hash(thumbnails: np.ndarray) -> np.ndarray:
 
 
 def near_pairs(thumbnails: np.ndarray, aspects: np.ndarray) -> list[tuple[int, int]]:
-    """Sorted pairs i < j of images that look like copies.
-
-    Args:
-        thumbnails: (N, S, S) uint8 grey.
-        aspects: (N,) width / height of the images.
-    """
+    """Sorted pairs i < j of images that look like copies, from thumbnails (N, S, S) uint8 and width / height (N,)."""
     if len(thumbnails) < 2:
         return []
     found: set[tuple[int, int]] = set()
     flat = thumbnails.reshape(len(thumbnails), -1)
-    hashes = perceptual_hash(thumbnails)
-    for some, others in candidates(hashes):
+    for some, others in candidates(perceptual_hash(thumbnails)):
         ratio = aspects[some] / aspects[others]
         fits = (ratio < ASPECT) & (ratio > 1 / ASPECT)
         for start in range(0, int(fits.sum()), 4096):

@@ -185,8 +185,5 @@ def leakage(
     both = groups & {sample.group for name in made_with for sample in saved.splits.samples[name]}
     if both:
         notes.append(f"Patients that share a name with a patient used to make the model: {len(both):,}.")
-    return {
-        "images": len(seen),
-        "patients": len(both) if saved.splits.grouped and groups else None,
-        "test": again,
-    }, notes
+    patients = len(both) if saved.splits.grouped and groups else None
+    return {"images": len(seen), "patients": patients, "test": again}, notes

@@ -52,194 +52,159 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: (severities.index(f.severity), codes.index(f.code)))
 
 
-# Code -> severity, what it means, what to do. Findings of one severity are reported in this order.
-FINDINGS: dict[str, tuple[str, str, str]] = {
+# Code -> what it means, what to do. Findings of one severity are reported in this order.
+ERRORS = {
     "class_of_one_patient": (
-        "error",
         "All images of a class come from one patient: a model can learn to recognise the patient instead of the class.",
         "add patients to the class; until then no result shows what the model has learned",
     ),
     "class_is_patient": (
-        "error",
         "No patient has images of two classes, and there are so few patients that any difference between them can "
         "separate the classes.",
         "add patients to each class, or images of both classes from the same patients",
     ),
     "two_labels": (
-        "error",
         "The same file, byte for byte, is in two classes: one of the labels is wrong.",
         "remove the wrong one; training refuses such data without --allow-leakage",
     ),
     "patients_across_splits": (
-        "error",
         "A patient has images in two splits, so the test contains patients that the model knows.",
         "move all images of a patient to one split",
     ),
     "copies_across_splits": (
-        "error",
         "The same file, byte for byte, is in two splits, so the test contains images that the model has seen.",
         "remove the copies from the test",
     ),
-    "empty_file": ("error", "A file is empty (0 bytes).", "copy it again, or remove it"),
+    "empty_file": ("A file is empty (0 bytes).", "copy it again, or remove it"),
     "truncated": (
-        "error",
         "A file starts as an image, but its pixels are incomplete or damaged.",
         "copy it again, or remove it",
     ),
     "unreadable": (
-        "error",
         "A file is not an image that vitmed can read, or a file or folder cannot be opened.",
         "check its permissions, convert it, or remove it",
     ),
     "multi_frame": (
-        "error",
         "A file has several pages or frames.",
         "save the frame that you need as a separate file, or choose it with --frame",
     ),
     "no_classes": (
-        "error",
         "No image is in a class folder.",
         "sort the images into one folder per class, or check a folder that has them (vitmed pretrain --unlabelled "
         "needs no classes)",
     ),
-    "one_class": ("error", "There is only one class; a classifier needs two.", "add a folder for each other class"),
+    "one_class": ("There is only one class; a classifier needs two.", "add a folder for each other class"),
     "class_names_alike": (
-        "error",
         "Two class folders have the same name, except for case, spaces, punctuation or Unicode form.",
         "put their images into one folder",
     ),
     "missing_class": (
-        "error",
         "A split lacks a class that another split has.",
         "add the class to the split, or remove it everywhere",
     ),
-    "empty_class": ("error", "A class folder contains no image.", "add images, or remove the folder"),
-    "two_split_folders": ("error", "Two folders have names of the same split.", "keep one of them"),
+    "empty_class": ("A class folder contains no image.", "add images, or remove the folder"),
+    "two_split_folders": ("Two folders have names of the same split.", "keep one of them"),
     "nested_root": (
-        "error",
         "The folder contains itself once more: root/malaria/malaria/<class>. If the inner folder lies beside the "
         "classes, training would take it for a class.",
         "remove the inner folder",
     ),
+}
+WARNINGS = {
     "class_of_few_patients": (
-        "warning",
         f"A class depends on few patients: their effective number is below {FEW_PATIENTS}.",
         "add patients to the class; split by patient, and look at the patients of the test",
     ),
     "near_two_labels": (
-        "warning",
         "Two files show the same picture in another size, quality or brightness, and are in two classes.",
         "look at both; one of the labels is wrong",
     ),
     "near_copies_across_splits": (
-        "warning",
         "Two files show the same picture in another size, quality or brightness, and are in two splits.",
         "remove one of each pair, or move it",
     ),
     "shortcut_geometry": (
-        "warning",
         "Width, height and aspect ratio predict the label.",
         "crop all images in the same way, whatever their class",
     ),
     "shortcut_file": (
-        "warning",
         "File size and bytes per pixel predict the label. They also depend on how much detail an image shows, which "
         "may be a real difference between the classes.",
         "save all images with the same program and settings; then check again",
     ),
     "shortcut_format": (
-        "warning",
         "Format, colour mode, bit depth or rotation predict the label: the classes come from different sources.",
         "convert all images in the same way; look for other traces of their sources",
     ),
     "shortcut_colour": (
-        "warning",
         "The mean colour predicts the label: through stain, light or exposure, or because the classes differ.",
         "--normalize image and stain augmentation remove much of it; a model must exceed this AUROC",
     ),
     "shortcut_border": (
-        "warning",
         "The colour of the border predicts the label: through frames, rulers, vignettes or the background.",
         "crop all images in the same way",
     ),
-    "copies": ("warning", "The same file is in a class more than once.", "keep one of each"),
+    "copies": ("The same file is in a class more than once.", "keep one of each"),
     "person_in_name": (
-        "warning",
         "The name of a file or folder looks like a person's name, a date of birth or an e-mail address.",
         "rename the files; their names appear in splits.csv and predictions.csv",
     ),
     "person_in_file": (
-        "warning",
         "The metadata of a file (DICOM tags, EXIF, PNG texts) name a person or a place.",
         "remove the metadata before you share the files; vitmed copies none of them",
     ),
     "text_in_picture": (
-        "warning",
         "DICOM states that the pixels contain text (BurnedInAnnotation), or images of this modality often do.",
         "look at the pictures; remove the text before you share them or train on them",
     ),
     "mixed_modes": (
-        "warning",
         "Images are stored in several colour modes (grey, RGB, palette, with alpha).",
         "convert all in the same way; training gives all the same mode, but their sources may differ in other ways",
     ),
-    "mixed_depths": (
-        "warning",
-        "Images are stored with several bit depths.",
-        "convert all in the same way, with one window",
-    ),
-    "constant": ("warning", "Images have one colour all over.", "remove them"),
+    "mixed_depths": ("Images are stored with several bit depths.", "convert all in the same way, with one window"),
+    "constant": ("Images have one colour all over.", "remove them"),
     "thin": (
-        "warning",
         f"Images have one side at least {THIN:g} times as long as the other: padding shrinks them to a thin strip.",
         "crop them, or use --resize crop",
     ),
     "small_class": (
-        "warning",
         f"A class has fewer than {SMALL_CLASS} images in a split: its results are uncertain.",
         "add images",
     ),
-    "loose_images": ("warning", "Images lie beside the class folders and have no class.", "move them into a class"),
-    "outside_splits": (
-        "note",
-        "Images lie beside the split folders; training ignores them.",
-        "move them, or leave them",
-    ),
+    "loose_images": ("Images lie beside the class folders and have no class.", "move them into a class"),
+}
+NOTES = {
+    "outside_splits": ("Images lie beside the split folders; training ignores them.", "move them, or leave them"),
     "near_copies": (
-        "note",
         "Two files of one class and split show the same picture in another size, quality or brightness.",
         "keep one of each pair",
     ),
     "left_right": (
-        "note",
         "Two class names differ only in their side: a mirrored image would have the wrong label.",
         "--set augment.flips=false; training requires it where a policy mirrors images",
     ),
     "patients_guessed": (
-        "note",
         "The patients were guessed from the file names; vitmed uses the guess for these findings only.",
         "if the guess is right, train with --groups names",
     ),
     "patients_unknown": (
-        "note",
         "It is not known which images come from one patient: a split by image is likely to be optimistic.",
         "find the patient in the path of a file with --group-regex",
     ),
     "mixed_sizes": (
-        "note",
         f"The longest side of all images is at least {THIN:g} times the shortest.",
         "nothing, if you intend this; resizing to squares removes the size in px",
     ),
-    "mixed_formats": ("note", "Images are stored in several file formats.", "nothing, unless a shortcut is reported"),
+    "mixed_formats": ("Images are stored in several file formats.", "nothing, unless a shortcut is reported"),
     "rotated": (
-        "note",
         "EXIF asks to rotate or mirror images. vitmed always does so; other programs may not.",
         "nothing; save them rotated if other programs read them too",
     ),
-    "rubbish": (
-        "note",
-        "Files that operating systems leave behind (Thumbs.db, .DS_Store, ._*).",
-        "remove them, or leave them",
-    ),
-    "other_files": ("note", "Files of types that vitmed does not read.", "convert them if they are images"),
+    "rubbish": ("Files that operating systems leave behind (Thumbs.db, .DS_Store, ._*).", "remove them, or leave them"),
+    "other_files": ("Files of types that vitmed does not read.", "convert them if they are images"),
+}
+FINDINGS = {  # code -> severity, what it means, what to do
+    code: (severity, meaning, fix)
+    for severity, kinds in (("error", ERRORS), ("warning", WARNINGS), ("note", NOTES))
+    for code, (meaning, fix) in kinds.items()
 }

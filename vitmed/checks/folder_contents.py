@@ -55,10 +55,7 @@ def read_contents(root: Path) -> FolderContents:
     """Walk the folder once. Links are followed, but never in a circle."""
     if npz.is_npz(root):
         return _npz_contents(root)
-    files: list[str] = []
-    rubbish: list[str] = []
-    others: Counter[str] = Counter()
-    unreadable: dict[str, str] = {}
+    files, rubbish, others, unreadable = list[str](), list[str](), Counter[str](), dict[str, str]()
     below: dict[str, list[str]] = {}  # folder with a final slash -> names of the folders in it
     stack: list[tuple[str, frozenset[str]]] = [("", frozenset())]
     while stack:
@@ -77,8 +74,7 @@ def read_contents(root: Path) -> FolderContents:
     files.sort()
     base = _base(below, {path.rpartition("/")[0] for path in files})
     top = below.get(base, [])
-    splits = {split: tuple(base + name for name in top if split_of(name) == split) for split in SPLITS}
-    splits = {split: found for split, found in splits.items() if found}
+    splits = {s: found for s in SPLITS if (found := tuple(base + name for name in top if split_of(name) == s))}
     starts: dict[str, str | None] = {f"{f}/": split for split, names in splits.items() for f in names} or {base: None}
     copies = {copy: 0 for start in starts for copy in _copies(start, below)}
     kept, places, outside = [], [], []

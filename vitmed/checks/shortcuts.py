@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,12 @@ class Shortcut:
 
 def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
     """Family -> (N, D) float64, from records of images that could be decoded."""
-    facts = [record.header for record in records]
-    size = np.array([[f.width, f.height] for f in facts if f is not None], dtype=np.float64)
+    headers = [record.header for record in records if record.header is not None]
+    size = np.array([[header.width, header.height] for header in headers], dtype=np.float64)
     weight = np.array([[record.size] for record in records], dtype=np.float64)
     pixels = size.prod(axis=1, keepdims=True)
     numbers = np.stack([record.numbers for record in records if record.numbers is not None]).astype(np.float64)
-    kinds = [[f.format, f.mode, str(f.bits), str(f.orientation)] for f in facts if f is not None]
+    kinds = [[header.format, header.mode, str(header.bits), str(header.orientation)] for header in headers]
     columns = [(column[:, None] == np.unique(column)).astype(np.float64) for column in np.array(kinds).T]  # one-hot
     families = {
         "geometry": np.concatenate([np.log(size), np.log(size[:, :1] / size[:, 1:])], axis=1),
@@ -73,13 +74,7 @@ def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
 
 
 def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None) -> list[Shortcut]:
-    """The AUROC of every family; empty where there are too few images or classes.
-
-    Args:
-        records: of images that could be decoded.
-        labels: (N,) int class indices.
-        groups: patients, or None.
-    """
+    """The AUROC of every family on decoded images, with labels (N,) int; empty where images or classes are too few."""
     counts = np.bincount(labels)
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
@@ -124,13 +119,7 @@ class Gap:
 
 
 def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
-    """How optimistic a split by image is for cheap baselines; empty where a class has fewer than two patients.
-
-    Args:
-        records: of images that could be decoded.
-        labels: (N,) int class indices.
-        groups: the patients.
-    """
+    """How optimistic a split by image is for cheap baselines; empty where a class has one patient only."""
     part, y, some = _sample(np.arange(len(labels)), records, labels, groups)
     families = features(part)
     x = {
@@ -145,14 +134,10 @@ def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Seque
         rows = np.isfinite(loose).all(axis=1) & np.isfinite(strict).all(axis=1)
         if not by_patient or not rows.any():
             return []
-        both = [scores[rows] for scores in (loose, strict)]
-        first, second = (float(rank_auroc(scores, y[rows], np.ones((1, len(scores))))[0]) for scores in both)
-        drawn = [
-            np.subtract(*(rank_auroc(scores, y[rows], weights[:, rows]) for scores in both))
-            for weights in bootstrap_weights(units, RESAMPLES, 0)
-        ]
-        low, high = percentile_interval(np.concatenate(drawn))
-        found.append(Gap(name, first, second, first - second, low, high))
+        by_image, strictly = (_aurocs(scores, y, units, rows) for scores in (loose, strict))
+        gaps = by_image - strictly
+        low, high = percentile_interval(gaps[1:])
+        found.append(Gap(name, float(by_image[0]), float(strictly[0]), float(gaps[0]), low, high))
     return found
 
 
@@ -175,7 +160,6 @@ def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | N
         scores (N, K), NaN where no fold could predict; and whether whole patients were held out, which needs two
         patients or more in every class.
     """
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     k = int(y.max()) + 1
@@ -185,30 +169,31 @@ def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | N
     folds = max(2, min(FOLDS, patients if by_patient else int(np.bincount(y).min())))
     scores = np.full((len(y), k), np.nan)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", UserWarning)  # a class of fewer images or patients than folds
+        warnings.simplefilter("ignore", UserWarning)  # no convergence; a class of fewer images or patients than folds
         splitter = StratifiedGroupKFold if by_patient else StratifiedKFold
         for rest, part in splitter(folds, shuffle=True, random_state=0).split(x, y, units):
             if len(np.unique(y[rest])) < 2:
                 continue
             fitted = model().fit(x[rest], y[rest])
+            scores[part] = 0  # for classes that are not in `rest`
             scores[np.ix_(part, fitted.classes_)] = fitted.predict_proba(x[part])
-            missing = np.setdiff1d(np.arange(k), fitted.classes_)
-            scores[np.ix_(part, missing)] = 0
     return scores, by_patient
 
 
 def auroc_interval(scores: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[float, float, float]:
     """AUROC (mean of each class against the rest) and its 95 % bootstrap interval; NaN where it is undefined."""
     rows = np.flatnonzero(np.isfinite(scores).all(axis=1))
-    scores, y = scores[rows], y[rows]
-    if not len(y):
+    if not len(rows):
         return (float("nan"),) * 3
     some = None if groups is None else [groups[i] for i in rows.tolist()]
-    value = rank_auroc(scores, y, np.ones((1, len(y))))[0]
-    drawn = [rank_auroc(scores, y, w) for w in bootstrap_weights(group_index(some, len(y)), RESAMPLES, 0)]
-    low, high = percentile_interval(np.concatenate(drawn))
-    return float(value), low, high
+    found = _aurocs(scores[rows], y[rows], group_index(some, len(rows)))
+    return float(found[0]), *percentile_interval(found[1:])
+
+
+def _aurocs(scores: np.ndarray, y: np.ndarray, units: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """(1 + RESAMPLES,): the AUROC of these rows, then in bootstrap resamples of the units."""
+    weights = chain([np.ones((1, len(y)))], bootstrap_weights(units, RESAMPLES, 0))
+    return np.concatenate([rank_auroc(scores[rows], y[rows], drawn[:, rows]) for drawn in weights])
 
 
 def logistic() -> Any:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.checks.data_check import GUESSED, decoded_with_labels, guessed_groups, run_checks
-from vitmed.checks.detect import Image, folder_findings
+from vitmed.checks.data_check import GUESSED, guessed_groups
+from vitmed.checks.detect import Image, decoded_with_labels, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order, make
 from vitmed.checks.folder_contents import FolderContents, Place, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap

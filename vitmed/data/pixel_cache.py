@@ -24,7 +24,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.imaging.decoder_versions import decoding_version
+from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 
 IN_USE = 600.0  # s; an entry that was read within this time is not removed

@@ -26,7 +26,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging import npz
-from vitmed.imaging.decoder_versions import decoding_version
+from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
 from vitmed.imaging.raw_image import ImageHeader
 

@@ -1,18 +1,17 @@
 """From a file to the square array that the network sees; random augmentation.
 
-decode            a file to pixels: the one entry point, and `READERS`
-rasters           PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000
-dicom             DICOM
-arrays            .npy files
-npz               MedMNIST's .npz files
-jpeg_headers      size and depth from the head of a JPEG stream
-file_record       one decode: a record for the data check and a square for the network
-decoder_versions  the versions of everything that decodes, as one string
-personal_data     names and metadata that identify a person
-raw_image         what the readers share: headers, raw images, size limits
-colours           to grey or RGB: orientation, colour profile, transparency
-window            from raw values to 8 bits
-choose_window     the window of a run, chosen from its training images
-preprocessing     decode, window, resize, normalise: the deterministic path
-augmentation      random changes by modality, and `POLICIES` (albumentations)
+decode         a file to pixels: the one entry point, `READERS`, and the versions of all decoders as one string
+rasters        PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000
+dicom          DICOM
+arrays         .npy files
+npz            MedMNIST's .npz files
+jpeg_headers   size and depth from the head of a JPEG stream
+file_record    one decode: a record for the data check and a square for the network
+personal_data  names and metadata that identify a person
+raw_image      what the readers share: headers, raw images, size limits
+colours        to grey or RGB: orientation, colour profile, transparency
+window         from raw values to 8 bits
+choose_window  the window of a run, chosen from its training images
+preprocessing  decode, window, resize, normalise: the deterministic path
+augmentation   random changes by modality, and `POLICIES` (albumentations)
 """

@@ -1,4 +1,4 @@
-"""NumPy arrays on disk: .npy, and the images of a MedMNIST .npz file."""
+"""NumPy arrays on disk: .npy, and the images in a MedMNIST .npz file."""
 
 from __future__ import annotations
 
@@ -16,23 +16,12 @@ MAGIC = b"\x93NUMPY"
 
 
 def read_header(path: Path) -> ImageHeader:
-    """The header of a .npy file. Raises DataError if the array is not an image."""
+    """The header of an array. Raises DataError if the array is not an image."""
     array = _open(path)
     frames, height, width, channels = _shape(path, array)
     bits = 1 if array.dtype == bool else 8 * array.dtype.itemsize
-    return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, array.dtype not in (bool, np.uint8))
-
-
-def read_member_header(path: Path) -> ImageHeader:
-    """The header of an image in an .npz file."""
-    pixels = npz.read(path)
-    return ImageHeader("NPZ", "L" if pixels.ndim == 2 else "RGB", 8, pixels.shape[1], pixels.shape[0], 1, 1)
-
-
-def read_member(path: Path, frame: int | None, min_size: MinSize | None) -> Image.Image:
-    """The 8-bit image in an .npz file. Raises DataError."""
-    pick_frame(path, 1, frame)
-    return Image.fromarray(npz.read(path))
+    deep, format = array.dtype not in (bool, np.uint8), "NPZ" if npz.inside(path) else "NPY"
+    return ImageHeader(format, MODES[channels], bits, width, height, frames, 1, deep)
 
 
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
@@ -56,7 +45,9 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
 
 
 def _open(path: Path) -> np.ndarray:
-    """The array, mapped from the file."""
+    """The array, mapped from its file."""
+    if npz.inside(path):
+        return npz.read(path)
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
         kind = getattr(array, "dtype", "several arrays")

@@ -26,14 +26,14 @@ class Policy:
     """A set of random changes.
 
     Attributes:
-        build: (size S in px, whether flips are allowed, whether images have colour) -> albumentations transforms.
         flips: whether the policy mirrors images if flips are allowed.
         text: one line: what the policy does, what it must not do, and why.
+        build: the albumentations transforms.
     """
 
-    build: Callable[[int, bool, bool], list[Any]]
     flips: bool
     text: str
+    build: Callable[[Changes], list[Any]]
 
 
 class Augmenter:
@@ -77,16 +77,14 @@ class Augmenter:
         assert changed.shape == shape and changed.dtype == np.uint8, (self.policy, changed.shape, changed.dtype)
         return np.ascontiguousarray(changed)
 
-    def __getstate__(self) -> dict[str, Any]:
-        keep = ("policy", "size", "channels", "flips")
-        return {**{name: getattr(self, name) for name in keep}, "_compose": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Augmenter, (self.policy, self.size, self.channels, self.flips)
 
     def _build(self) -> None:
-        A = _albumentations()
-        transforms = POLICIES[self.policy].build(self.size, self.flips, self.channels == 3)
+        changes = Changes(self.size, self.flips, self.channels == 3)
         # albumentations draws from two generators that all transforms share, and seeds them once. We set their state
         # on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
-        self._compose = A.Compose(transforms, seed=0)
+        self._compose = changes.A.Compose(POLICIES[self.policy].build(changes), seed=0)
         self._numpy, self._python = np.random.Generator(np.random.PCG64(0)), random.Random(0)
         self._compose.set_random_state(self._numpy, self._python)
 
@@ -155,201 +153,169 @@ def without_opencv_threads() -> Iterator[None]:
         cv2.setNumThreads(threads)
 
 
-def _symmetry(flips: bool) -> Any:
-    """One of the 8 symmetries of the square, or of the 4 quarter turns if flips are forbidden, equally likely."""
-    A = _albumentations()
-    return A.SquareSymmetry(p=1) if flips else A.RandomRotate90(p=1)
+class Changes:
+    """The changes that policies choose from: those that several share, and `A`, all of albumentations.
+
+    Args:
+        size: side S of the images, px.
+        flips: whether flips are allowed.
+        colour: whether images have colour.
+    """
+
+    def __init__(self, size: int, flips: bool, colour: bool):
+        self.A, self.size, self.flips, self.colour = _albumentations(), size, flips, colour
+
+    def symmetry(self) -> Any:
+        """One of the 8 symmetries of the square, or of the 4 quarter turns if flips are forbidden, equally likely."""
+        return self.A.SquareSymmetry(p=1) if self.flips else self.A.RandomRotate90(p=1)
+
+    def mirror(self) -> list[Any]:
+        return [self.A.HorizontalFlip(p=0.5)] if self.flips else []
+
+    def affine(self, rotate: float, shift: float, scale: float, p: float) -> Any:
+        """Turn by up to `rotate` degrees, shift by up to `shift` of the side, scale by 1 +- `scale`; black outside."""
+        return self.A.Affine(
+            rotate=(-rotate, rotate),
+            translate_percent=(-shift, shift),
+            scale=(1 - scale, 1 + scale),
+            keep_ratio=True,  # otherwise the axes scale separately, which changes the shape of cells and organs
+            border_mode=0,
+            fill=0,
+            p=p,
+        )
+
+    def crop(self, least: float, most: float = 1.0, ratio: tuple[float, float] = (0.9, 1.1), **how: Any) -> Any:
+        """A part of `least` to `most` of the area, enlarged to the full size."""
+        return self.A.RandomResizedCrop((self.size, self.size), scale=(least, most), ratio=ratio, **how)
+
+    def brightness(self, amount: float, p: float) -> Any:
+        """Add up to `amount` x 255 and multiply by 1 +- `amount`."""
+        return self.A.RandomBrightnessContrast((-amount, amount), (-amount, amount), p=p)
+
+    def gamma(self) -> Any:
+        return self.A.RandomGamma((80, 120), p=0.5)
+
+    def hue(self, p: float) -> list[Any]:
+        """Small steps of hue (of 180), saturation and value (of 255)."""
+        return [self.A.HueSaturationValue((-5, 5), (-15, 15), (-10, 10), p=p)] if self.colour else []
+
+    def stain(self, p: float) -> list[Any]:
+        """Other amounts of H&E. The method "macenko" fails on a blank patch, and "vahadane" turns a white one black."""
+        ranges = {"intensity_scale_range": (0.8, 1.2), "intensity_shift_range": (-0.1, 0.1)}
+        return [self.A.HEStain(method="random_preset", **ranges, p=p)] if self.colour else []
+
+    def blur(self, p: float) -> Any:
+        return self.A.OneOf([self.A.GaussianBlur(blur_limit=(3, 5)), self.A.Defocus(radius=(1, 3))], p=p)
+
+    def speckle(self) -> Any:
+        return self.A.MultiplicativeNoise(multiplier=(0.9, 1.1), elementwise=True, p=0.3)
+
+    def noise(self) -> Any:
+        """Grey noise: the same in all channels, for modalities without colour."""
+        return self.A.GaussNoise(std_range=(0.01, 0.03), per_channel=False, p=0.2)
+
+    def holes(self, p: float) -> Any:
+        """One to three black rectangles with sides of 5 to 12 % of the image's."""
+        sides = {"hole_height_range": (0.05, 0.12), "hole_width_range": (0.05, 0.12)}
+        return self.A.CoarseDropout(num_holes_range=(1, 3), **sides, fill=0, p=p)
+
+    def shift_and_scale(self) -> list[Any]:
+        """As `affine`, by a tenth: a crop of the padded image, in a quarter of the time."""
+        margin = max(1, round(0.1 * self.size))
+        least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
+        return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, min(1.0, most), ratio=(1.0, 1.0))]
 
 
-def _mirror(flips: bool) -> list[Any]:
-    return [_albumentations().HorizontalFlip(p=0.5)] if flips else []
-
-
-def _affine(rotate: float, shift: float, scale: float, p: float) -> Any:
-    """Turn by up to `rotate` degrees, shift by up to `shift` of the side, scale by 1 +- `scale`; black outside."""
-    return _albumentations().Affine(
-        rotate=(-rotate, rotate),
-        translate_percent=(-shift, shift),
-        scale=(1 - scale, 1 + scale),
-        keep_ratio=True,  # otherwise the axes scale separately, which changes the shape of cells and organs
-        border_mode=0,
-        fill=0,
-        p=p,
-    )
-
-
-def _brightness(amount: float, p: float) -> Any:
-    """Add up to `amount` x 255 and multiply by 1 +- `amount`."""
-    return _albumentations().RandomBrightnessContrast((-amount, amount), (-amount, amount), p=p)
-
-
-def _colour(colour: bool, p: float) -> list[Any]:
-    """Small steps of hue (of 180), saturation and value (of 255)."""
-    return [_albumentations().HueSaturationValue((-5, 5), (-15, 15), (-10, 10), p=p)] if colour else []
-
-
-def _blur(p: float) -> Any:
-    A = _albumentations()
-    return A.OneOf([A.GaussianBlur(blur_limit=(3, 5)), A.Defocus(radius=(1, 3))], p=p)
-
-
-def _speckle(p: float) -> Any:
-    return _albumentations().MultiplicativeNoise(multiplier=(0.9, 1.1), elementwise=True, p=p)
-
-
-def _noise(p: float) -> Any:
-    """Grey noise: the same in all channels, for modalities without colour."""
-    return _albumentations().GaussNoise(std_range=(0.01, 0.03), per_channel=False, p=p)
-
-
-def _none(size: int, flips: bool, colour: bool) -> list[Any]:
-    return []
-
-
-def _light(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    margin = max(1, round(0.1 * size))
-    # A crop of a padded image shifts and scales like an affine transform, in a quarter of the time.
-    least, most = (((1 + change) * size / (size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
-    crop = A.RandomResizedCrop((size, size), scale=(least, min(1.0, most)), ratio=(1.0, 1.0))
-    return [*_mirror(flips), A.Pad(margin, border_mode=0, fill=0), crop]
-
-
-def _medical(size: int, flips: bool, colour: bool) -> list[Any]:
-    return [_affine(10, 0.05, 0.1, p=0.7), _brightness(0.1, p=0.5)]
-
-
-def _blood_smear(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    return [
-        _symmetry(flips),
-        _affine(180, 0.05, 0.1, p=0.5),
-        _brightness(0.15, p=0.5),
-        *_colour(colour, p=0.5),
-        _blur(p=0.1),
-        A.ImageCompression(quality_range=(70, 100), p=0.2),
-    ]
-
-
-def _histology(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    # "macenko" fails on a blank patch, and "vahadane" turns a white patch black.
-    stain = A.HEStain(
-        method="random_preset", intensity_scale_range=(0.8, 1.2), intensity_shift_range=(-0.1, 0.1), p=0.5
-    )
-    return [
-        A.RandomResizedCrop((size, size), scale=(0.7, 1.0), ratio=(0.9, 1.1)),
-        _symmetry(flips),
-        *([stain] if colour else []),
-        _brightness(0.1, p=0.3),
-        _blur(p=0.15),
-        A.ImageCompression(quality_range=(60, 100), p=0.2),
-    ]
-
-
-def _dermoscopy(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    hole = (0.05, 0.12)  # share of the side
-    return [
-        A.RandomResizedCrop((size, size), scale=(0.6, 1.0), ratio=(0.9, 1.1)),
-        _symmetry(flips),
-        _affine(180, 0, 0, p=0.5),
-        _brightness(0.15, p=0.5),
-        *_colour(colour, p=0.3),
-        A.CoarseDropout(num_holes_range=(1, 3), hole_height_range=hole, hole_width_range=hole, fill=0, p=0.2),
-    ]
-
-
-def _chest_xray(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    return [_affine(7, 0.04, 0.07, p=0.7), A.RandomGamma((80, 120), p=0.5), _brightness(0.1, p=0.5), _noise(p=0.2)]
-
-
-def _fundus(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    return [*_mirror(flips), _affine(15, 0.04, 0.07, p=0.7), A.RandomGamma((80, 120), p=0.5), _brightness(0.1, p=0.5)]
-
-
-def _ultrasound(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    return [*_mirror(flips), _affine(10, 0.05, 0.05, p=0.7), A.RandomGamma((80, 120), p=0.5), _speckle(p=0.3)]
-
-
-def _oct(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    return [*_mirror(flips), _affine(8, 0.05, 0, p=0.7), A.RandomGamma((80, 120), p=0.5), _speckle(p=0.3)]
-
-
-def _ct_mri(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    return [
-        _affine(10, 0.04, 0.1, p=0.7),
-        A.ElasticTransform(alpha=20, sigma=8, border_mode=0, fill=0, p=0.2),
-        A.RandomGamma((90, 110), p=0.3),
-        _noise(p=0.2),
-    ]
-
-
-def _mae(size: int, flips: bool, colour: bool) -> list[Any]:
-    A = _albumentations()
-    crop = A.RandomResizedCrop((size, size), scale=(0.2, 1.0), ratio=(3 / 4, 4 / 3), interpolation=2)  # bicubic
-    return [crop, *_mirror(flips)]
-
-
-SIDES = {
-    "left": "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda "
-    "izquierdo",
-    "right": "r right rt rgt rhs re od dexter dextra destra destro dx rechts rechte rechter rechtes droite droit "
-    "derecha derecho",
-}
-_SIDE_OF = {word: side for side, words in SIDES.items() for word in words.split()}
+_LEFT = "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda izquierdo"
+_RIGHT = (
+    "r right rt rgt rhs re od dexter dextra destra destro dx rechts rechte rechter rechtes droite droit derecha derecho"
+)
+_SIDE_OF = dict.fromkeys(_LEFT.split(), "left") | dict.fromkeys(_RIGHT.split(), "right")
 _LONG_SIDES = re.compile(
     f"({'|'.join(sorted((w for w in _SIDE_OF if len(w) > 3), key=len, reverse=True))})", re.IGNORECASE
 )
 
 POLICIES: dict[str, Policy] = {
-    "none": Policy(_none, False, "Nothing: the image as it is."),
+    "none": Policy(False, "Nothing: the image as it is.", lambda do: []),
     "light": Policy(
-        _light, True, "Mirrors left-right, shifts and scales a little; for everyday objects, not for digits."
+        True,
+        "Mirrors left-right, shifts and scales a little; for everyday objects, not for digits.",
+        lambda do: [*do.mirror(), *do.shift_and_scale()],
     ),
     "medical": Policy(
-        _medical,
         False,
         "Modality unknown: small turn, shift, scale, brightness; no flip, as the side may be the label.",
+        lambda do: [do.affine(10, 0.05, 0.1, p=0.7), do.brightness(0.1, p=0.5)],
     ),
     "blood_smear": Policy(
-        _blood_smear,
         True,
         "All 8 symmetries, any turn, mild light and stain; no erasing or strong blur: parasites are tiny.",
+        lambda do: [
+            do.symmetry(),
+            do.affine(180, 0.05, 0.1, p=0.5),
+            do.brightness(0.15, p=0.5),
+            *do.hue(p=0.5),
+            do.blur(p=0.1),
+            do.A.ImageCompression(quality_range=(70, 100), p=0.2),
+        ],
     ),
     "histology": Policy(
-        _histology,
         True,
         "All 8 symmetries, crop, H&E stain; no free hue: stain is varied in its own space (Tellez 2019).",
+        lambda do: [
+            do.crop(0.7),
+            do.symmetry(),
+            *do.stain(p=0.5),
+            do.brightness(0.1, p=0.3),
+            do.blur(p=0.15),
+            do.A.ImageCompression(quality_range=(60, 100), p=0.2),
+        ],
     ),
     "dermoscopy": Policy(
-        _dermoscopy,
         True,
         "All 8 symmetries, any turn, crop, mild colour, small holes; no strong hue: colour is diagnostic.",
+        lambda do: [
+            do.crop(0.6),
+            do.symmetry(),
+            do.affine(180, 0, 0, p=0.5),
+            do.brightness(0.15, p=0.5),
+            *do.hue(p=0.3),
+            do.holes(p=0.2),
+        ],
     ),
     "chest_xray": Policy(
-        _chest_xray,
         False,
         "Small turn and shift, gamma, noise; no flip (heart side, markers), no inversion (Elgendi 2021).",
+        lambda do: [do.affine(7, 0.04, 0.07, p=0.7), do.gamma(), do.brightness(0.1, p=0.5), do.noise()],
     ),
     "fundus": Policy(
-        _fundus, True, "Mirrors OD to OS, small turn, gamma; never upside down: upper and lower rim differ (DeepDRiD)."
+        True,
+        "Mirrors OD to OS, small turn, gamma; never upside down: upper and lower rim differ (DeepDRiD).",
+        lambda do: [*do.mirror(), do.affine(15, 0.04, 0.07, p=0.7), do.gamma(), do.brightness(0.1, p=0.5)],
     ),
     "ultrasound": Policy(
-        _ultrasound, True, "Mirrors left-right, small turn, gamma, speckle; never upside down: depth is an axis (EAGT)."
+        True,
+        "Mirrors left-right, small turn, gamma, speckle; never upside down: depth is an axis (EAGT).",
+        lambda do: [*do.mirror(), do.affine(10, 0.05, 0.05, p=0.7), do.gamma(), do.speckle()],
     ),
     "oct": Policy(
-        _oct, True, "Mirrors left-right, small turn, gamma, speckle; never upside down: layers have an order."
+        True,
+        "Mirrors left-right, small turn, gamma, speckle; never upside down: layers have an order.",
+        lambda do: [*do.mirror(), do.affine(8, 0.05, 0, p=0.7), do.gamma(), do.speckle()],
     ),
     "ct_mri": Policy(
-        _ct_mri, False, "Small turn, scale, weak bending, weak gamma, noise; no flip: organs have sides (OrganMNIST)."
+        False,
+        "Small turn, scale, weak bending, weak gamma, noise; no flip: organs have sides (OrganMNIST).",
+        lambda do: [
+            do.affine(10, 0.04, 0.1, p=0.7),
+            do.A.ElasticTransform(alpha=20, sigma=8, border_mode=0, fill=0, p=0.2),
+            do.A.RandomGamma((90, 110), p=0.3),
+            do.noise(),
+        ],
     ),
     "mae": Policy(
-        _mae, True, "For `vitmed pretrain`: crops of 20 to 100 % of the area and mirrors left-right (He 2021)."
+        True,
+        "For `vitmed pretrain`: crops of 20 to 100 % of the area and mirrors left-right (He 2021).",
+        lambda do: [do.crop(0.2, 1, ratio=(3 / 4, 4 / 3), interpolation=2), *do.mirror()],  # bicubic
     ),
 }

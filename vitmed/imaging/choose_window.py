@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from vitmed.core.errors import DataError
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
 from vitmed.imaging.raw_image import ImageHeader, RawImage
-from vitmed.imaging.window import Linear, Window, file_window_index, is_file_window
+from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index
 
 IMAGES = 256  # images behind the percentiles, evenly spread over the training images
 VALUES = 2**16  # values of each of them, drawn with a fixed seed
@@ -52,15 +52,7 @@ def choose_window(
     """
     if asked is None:
         return ChosenWindow(None)
-    headers, eight_bit = dict[Path, ImageHeader](), 0
-    for done, path in enumerate(paths, 1):
-        header = _header_if_windowed(path)
-        if isinstance(header, ImageHeader):
-            headers[path] = header
-        else:
-            eight_bit += header
-        if progress is not None:
-            progress(done, len(paths))
+    headers, eight_bit = _headers_to_window(paths, progress)
     if not headers:
         given = asked not in ("auto", "percentiles")
         return ChosenWindow(None, [], ["no training image has more than 8 bits: --window has no effect"] * given)
@@ -72,25 +64,39 @@ def choose_window(
         )
     if asked == "auto" and not eight_bit and all(header.windows for header in headers.values()):
         asked = "dicom"
-    if isinstance(asked, str) and is_file_window(asked):
-        index, several = file_window_index(asked), sum(header.windows > 1 for header in headers.values())
+    parts = [part for path in _spread(list(headers)) if (part := _values(path, frame)) is not None]
+    if (index := file_window_index(asked)) is not None:
+        several = sum(header.windows > 1 for header in headers.values())
         some = f"; {several:,} files have several, and window number {index} is used" if several else ""
         note = f"{kind}: each with its own window{some} (--window dicom:1 takes the second of each)"
-        return ChosenWindow(asked, [note, *_saturation(_file_window_shares(list(headers), frame, index))], warnings)
-    parts = [part[0] for path in _spread(list(headers)) if (part := _values(path, frame)) is not None]
-    sample = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    if isinstance(asked, str):
-        if not len(sample):
-            return ChosenWindow(None, [], warnings)
-        low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
-        if low >= high:  # nearly all values are equal
-            low, high = float(sample.min()), float(sample.max())
-        window = low, high if high > low else low + 1
-        note = f"{kind}: window {window[0]:g} .. {window[1]:g}, the {LOW} and {HIGH} percentile of {len(parts):,} of "
-        return ChosenWindow(window, [f"{note}{len(paths):,} training images"], warnings)
-    window = float(asked[0]), float(asked[1])
-    note = f"{kind}: window {window[0]:g} .. {window[1]:g}, as given"
-    return ChosenWindow(window, [note, *_saturation([_shares(sample, Linear(*window))])], warnings)
+        own = [(values, windows[index]) for values, windows in parts if index < len(windows)]
+        return ChosenWindow(str(asked), [note, *_saturation(own)], warnings)
+    sample = np.concatenate([np.empty(0, np.float32), *(values for values, _ in parts)])
+    if not isinstance(asked, str):
+        low, high = float(asked[0]), float(asked[1])
+        how, outside = "as given", _saturation([(sample, Linear(low, high))])
+    elif len(sample):
+        low, high = _percentiles(sample)
+        how, outside = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} training images", []
+    else:
+        return ChosenWindow(None, [], warnings)
+    return ChosenWindow((low, high), [f"{kind}: window {low:g} .. {high:g}, {how}", *outside], warnings)
+
+
+def _headers_to_window(
+    paths: Sequence[Path], progress: Callable[[int, int], None] | None
+) -> tuple[dict[Path, ImageHeader], int]:
+    """The headers of the images that need a window, and the number of 8-bit images."""
+    headers, eight_bit = dict[Path, ImageHeader](), 0
+    for done, path in enumerate(paths, 1):
+        header = _header_if_windowed(path)
+        if isinstance(header, ImageHeader):
+            headers[path] = header
+        else:
+            eight_bit += header
+        if progress is not None:
+            progress(done, len(paths))
+    return headers, eight_bit
 
 
 def _header_if_windowed(path: Path) -> ImageHeader | bool:
@@ -122,37 +128,35 @@ def _spread(paths: Sequence[Path]) -> list[Path]:
     return [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, min(IMAGES, len(paths))).round().astype(int))]
 
 
-def _values(path: Path, frame: int | None) -> tuple[np.ndarray, RawImage] | None:
-    """A reproducible sample of an image's values, without padding."""
+def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow]] | None:
+    """A reproducible sample of an image's values, without padding; and the windows that the file stores."""
     try:
         found = decode(path, frame)
     except DataError:
         return None
     if not isinstance(found, RawImage):
         return None
-    values = found.values[found.valid] if found.valid is not None and found.valid.any() else found.values.reshape(-1)
+    masked = found.valid is not None and found.valid.any()
+    values = (found.values[found.valid] if masked else found.values).reshape(-1)
     if values.size > VALUES:
-        values = values.reshape(-1)[np.random.default_rng(values.size).integers(0, values.size, VALUES)]
-    return values.reshape(-1).astype(np.float64 if values.dtype.itemsize > 4 else np.float32), found
+        values = values[np.random.default_rng(values.size).integers(0, values.size, VALUES)]
+    return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), found.windows
 
 
-def _file_window_shares(paths: Sequence[Path], frame: int | None, index: int) -> list[tuple[float, float]]:
-    """Shares of values below and above the window that the file stores, for a sample of images with a linear one."""
-    shares = []
-    for path in _spread(paths):
-        part = _values(path, frame)
-        if part is not None and index < len(part[1].windows) and isinstance(own := part[1].windows[index], Linear):
-            shares.append(_shares(part[0], own))
-    return shares
+def _percentiles(sample: np.ndarray) -> tuple[float, float]:
+    low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
+    if low >= high:  # nearly all values are equal
+        low, high = float(sample.min()), float(sample.max())
+    return low, high if high > low else low + 1
 
 
-def _shares(values: np.ndarray, window: Linear) -> tuple[float, float]:
-    """Shares of values below and above a window."""
-    return (float(np.mean(values < window.low)), float(np.mean(values > window.high))) if len(values) else (0.0, 0.0)
-
-
-def _saturation(shares: Sequence[tuple[float, float]]) -> list[str]:
-    """A note if many pixels lie outside the window."""
+def _saturation(parts: Iterable[tuple[np.ndarray, FileWindow]]) -> list[str]:
+    """A note if many values lie outside their linear window, as the mean over the parts."""
+    shares = [
+        (np.mean(values < window.low), np.mean(values > window.high))
+        for values, window in parts
+        if isinstance(window, Linear) and len(values)
+    ]
     black, white = np.mean(shares, axis=0) if shares else (0.0, 0.0)
     if black + white <= MUCH:
         return []

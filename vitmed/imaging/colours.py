@@ -9,7 +9,6 @@ from itertools import product
 from PIL import Image, ImageCms, ImageOps
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-STRIP = 2**22  # pixels that are composited at a time
 LEVELS = 2  # a profile that changes no colour by more than this counts as sRGB
 
 
@@ -24,25 +23,14 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
             image = change.apply(image)
         else:
             change.apply_in_place(image)
-    alpha = image.has_transparency_data
     if channels in (2, 4):
         return image.convert("RGBA").convert(MODES[channels])
-    if alpha:
-        image = _on_black(image.convert("RGBA"))
+    if image.has_transparency_data:
+        transparent, image = image.convert("RGBA"), Image.new("RGB", image.size)  # black
+        image.paste(transparent, mask=transparent)
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode in ("1", "LA", "La") else "RGB")
     return image if image.mode == MODES[channels] else image.convert(MODES[channels])
-
-
-def _on_black(image: Image.Image) -> Image.Image:
-    """RGBA -> RGB, in strips, since the whole would need three copies of the image."""
-    out = Image.new("RGB", image.size)
-    rows = max(1, STRIP // image.width)
-    for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(image.height, top + rows)))
-        black = Image.new("RGBA", strip.size, (0, 0, 0, 255))
-        out.paste(Image.alpha_composite(black, strip).convert("RGB"), (0, top))
-    return out
 
 
 @lru_cache(maxsize=16)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -16,16 +17,14 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.imaging import arrays, dicom, npz, rasters
 from vitmed.imaging.colours import to_mode
 from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage
-from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index, is_file_window, to_grey
+from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
 
-Reader = Callable[[Path, int | None, MinSize | None], RawImage | Image.Image]
-
-
-class Format(NamedTuple):
-    """A kind of file: a test of its first 132 bytes, and the module whose `read` and `read_header` read it."""
-
-    begins: Callable[[bytes], bool]
-    module: ModuleType
+# Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
+DECODERS = (
+    "pillow", "numpy",
+    "opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python",
+    "pydicom", "python-gdcm", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle", "pyjpegls",
+)  # fmt: skip
 
 
 def read_image(
@@ -65,8 +64,8 @@ def decode(path: str | Path, frame: int | None = None, min_size: MinSize | None 
     """The stored pixels: a `RawImage` where a window is needed, else a Pillow image. Raises as `read_image`."""
     path = Path(path)
     with _as_data_error(path):
-        found = _reader(path)[0](path, frame, min_size)
-        if isinstance(found, RawImage) and found.values.dtype.kind == "f" and not _finite(found.values):
+        found: RawImage | Image.Image = _reader(path).read(path, frame, min_size)
+        if isinstance(found, RawImage) and not np.isfinite([found.values.min(), found.values.max()]).all():
             raise DataError(f"{path}: holds values that are not finite (NaN or infinite)", "repair or remove it")
         return found
 
@@ -75,7 +74,8 @@ def read_header(path: str | Path) -> ImageHeader:
     """Format, size and depth, read without decoding a pixel. Raises DataError if the file is not an image."""
     path = Path(path)
     with _as_data_error(path):
-        return _reader(path)[1](path)
+        header: ImageHeader = _reader(path).read_header(path)
+        return header
 
 
 def read_size(path: str | Path) -> tuple[int, int]:
@@ -102,10 +102,24 @@ def is_image(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _reader(path: Path) -> tuple[Reader, Callable[[Path], ImageHeader]]:
-    """The functions that read the pixels and the header, chosen by the content of the file, not by its suffix."""
+def decoding_version() -> str:
+    """16 hexadecimal digits from vitmed's sources in `imaging/` and the versions of `DECODERS`.
+
+    Everything kept from decoded pixels carries this string, so an upgrade makes it again.
+    """
+    digest = hashlib.sha256()
+    for name in DECODERS:
+        with suppress(metadata.PackageNotFoundError):
+            digest.update(f"{name} {metadata.version(name)}\n".encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _reader(path: Path) -> ModuleType:
+    """The module that reads a file, chosen by its content, not by its suffix."""
     if npz.inside(path):
-        return arrays.read_member, arrays.read_member_header
+        return arrays
     named = READERS.get(path.suffix.lower())
     if named is None and not (path.is_file() and is_image(path)):
         raise DataError(f"{path}: not an image type that vitmed reads", f"use {', '.join(READERS)}")
@@ -113,10 +127,13 @@ def _reader(path: Path) -> tuple[Reader, Callable[[Path], ImageHeader]]:
         head = stream.read(132)
     if not head:
         raise DataError(f"{path}: the file is empty (0 bytes)", "copy it again, or remove it")
-    found = next(kind for kind in dict.fromkeys(READERS.values()) if kind.begins(head))
-    if found is RASTER and named is DICOM:
+    if dicom.has_magic(head):
+        return dicom
+    if head.startswith(arrays.MAGIC):
+        return arrays
+    if named is dicom:
         raise DataError(f"{path}: not a DICOM file: no DICM at byte 128", "export it again, or remove it")
-    return found.module.read, found.module.read_header
+    return rasters  # Pillow recognises the rest
 
 
 @contextmanager
@@ -127,11 +144,10 @@ def _as_data_error(path: Path) -> Iterator[None]:
     except VitmedError:
         raise
     except FileNotFoundError:
-        link = path.is_symlink()
-        raise DataError(
-            f"{path}: {'a broken link' if link else 'no such file'}",
-            "restore or remove it" if link else "check its name",
-        ) from None
+        what, fix = (
+            ("a broken link", "restore or remove it") if path.is_symlink() else ("no such file", "check its name")
+        )
+        raise DataError(f"{path}: {what}", fix) from None
     except PermissionError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
     except Image.DecompressionBombError:
@@ -151,8 +167,14 @@ def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
             f"{path}: {found.bits} bits per channel need a window, and this run was trained on 8-bit images only",
             "convert it to 8 bits as the training images were; or train with --window auto on images like it",
         )
-    chosen = _file_window(path, found, window) if is_file_window(window) else Linear(*window)  # type: ignore[misc]
-    grey = to_grey(found.values, chosen)
+    index = file_window_index(window)
+    if index is not None and index >= len(found.windows):
+        has = f"{len(found.windows)} windows of its own" if found.windows else "no window of its own"
+        raise DataError(
+            f"{path}: has {has}, and the run's window is {window!r}",
+            "train with --window percentiles, or with two numbers such as --window 40,400",
+        )
+    grey = to_grey(found.values, found.windows[index] if index is not None else Linear(*window))  # type: ignore[misc]
     if found.inverted:
         np.subtract(255, grey, out=grey)
     image = Image.fromarray(np.ascontiguousarray(grey))
@@ -162,29 +184,5 @@ def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
     return image
 
 
-def _file_window(path: Path, found: RawImage, window: str) -> FileWindow:
-    index = file_window_index(window)
-    if index >= len(found.windows):
-        has = f"{len(found.windows)} windows of its own" if found.windows else "no window of its own"
-        raise DataError(
-            f"{path}: has {has}, and the run's window is {window!r}",
-            "train with --window percentiles, or with two numbers such as --window 40,400",
-        )
-    return found.windows[index]
-
-
-def _finite(values: np.ndarray) -> bool:
-    """In blocks, since a mask of the whole image would cost its memory again."""
-    return all(np.isfinite(row).all() for row in np.array_split(values, max(1, values.size // 2**22)))
-
-
-DICOM = Format(dicom.has_magic, dicom)
-NPY = Format(lambda head: head.startswith(arrays.MAGIC), arrays)
-RASTER = Format(lambda head: True, rasters)  # comes last: Pillow recognises the rest
-READERS: dict[str, Format] = {
-    **dict.fromkeys((".dcm", ".dicom"), DICOM),
-    ".npy": NPY,
-    **dict.fromkeys(
-        (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".j2k", ".jpx"), RASTER
-    ),
-}
+_RASTERS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".j2k", ".jpx")
+READERS: dict[str, ModuleType] = {".dcm": dicom, ".dicom": dicom, ".npy": arrays, **dict.fromkeys(_RASTERS, rasters)}

@@ -123,10 +123,9 @@ def _plain(path: Path) -> BinaryIO:
     """Open the file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
     from pydicom.filereader import read_file_meta_info
 
-    try:
+    syntax = ""
+    with contextlib.suppress(Exception):  # the reader reports it later
         syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
-    except Exception:  # the reader reports it later
-        syntax = ""
     stream = path.open("rb")
     if syntax == DEFLATED:
         with stream:
@@ -267,9 +266,7 @@ def _windows(head: Any, index: int) -> Iterator[FileWindow]:
 
 
 def _numbers(value: Any) -> list[float]:
-    if value is None or value == "":
-        return []
-    return [float(v) for v in value] if hasattr(value, "__iter__") and not isinstance(value, str) else [float(value)]
+    return [] if value is None or value == "" else [float(number) for number in np.atleast_1d(value)]
 
 
 def _valid(array: np.ndarray, head: Any) -> np.ndarray | None:

@@ -30,7 +30,7 @@ class FileRecord:
     Attributes:
         size: bytes; -1 if there is no such file.
         sha256: of its content, hexadecimal; "" if it cannot be read.
-        facts: from its head; None without a readable head.
+        header: None if it cannot be read.
         numbers: (8,) float32, named by NUMBERS: mean colour and colour of the border, 0..255, and the lowest and
             highest value of any channel; None if it cannot be decoded.
         thumbnail: (32, 32) uint8 grey, squashed; None if it cannot be decoded.
@@ -96,13 +96,9 @@ def _head(path: Path, sha256: str) -> FileRecord:
 
 
 def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, again: bool) -> FileRecord:
-    """The record, with the numbers and the thumbnail from the pixels.
-
-    Args:
-        again: `found` is used again later, so it must not change.
-    """
-    facts = begun.header if begun.header is not None else read_header(path)
-    reduced = isinstance(found, Image.Image) and max(found.size) < max(facts.width, facts.height)
+    """The record with what the pixels show; `again`: `found` is used again later, so it must not change."""
+    header = begun.header or read_header(path)
+    reduced = isinstance(found, Image.Image) and max(found.size) < max(header.width, header.height)
     image = _stretched(path, found) if isinstance(found, RawImage) else to_8_bit(path, found.copy() if again else found)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)
     edge = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
@@ -111,7 +107,7 @@ def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, agai
     if (extrema[:, 0] == extrema[:, 1]).all():  # one colour, though its channels differ
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
-    return replace(begun, header=facts, numbers=numbers, thumbnail=grey, reduced=reduced)
+    return replace(begun, header=header, numbers=numbers, thumbnail=grey, reduced=reduced)
 
 
 def _stretched(path: Path, found: RawImage) -> Image.Image:

@@ -148,16 +148,13 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
         stream = file.open("rb")
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}", "check its permissions") from None
-    with stream:
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                yield archive
-        except OSError as error:
-            if error.errno is not None:  # of the disk; bz2 has none
-                raise
-            raise DataError(f"{file}: not a whole .npz file ({error})", "copy or fetch it again") from None
-        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError) as error:
-            raise DataError(f"{file}: not a whole .npz file ({error})", "copy or fetch it again") from None
+    try:
+        with stream, zipfile.ZipFile(stream) as archive:
+            yield archive
+    except (OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2 has none
+            raise
+        raise DataError(f"{file}: not a whole .npz file ({error})", "copy or fetch it again") from None
 
 
 def _members(file: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:

@@ -13,14 +13,8 @@ from vitmed.imaging.dicom import QUIET
 
 # A file without any of these bytes has no metadata to search; most files have none.
 MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
-EXIF_FIELDS = {
-    0x013B: "Artist",
-    0x9C9D: "XPAuthor",
-    0xA430: "CameraOwnerName",
-    0x8298: "Copyright",
-    0x013C: "HostComputer",
-}
-TEXT_FIELDS = {0x010E: "ImageDescription", 0x9286: "UserComment", 0x9C9C: "XPComment", 0x9C9B: "XPTitle"}
+EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComputer")
+TEXT_FIELDS = ("ImageDescription", "UserComment", "XPComment", "XPTitle")
 KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|full.?name|e-?mail|address|phone", re.I)
 NO_PERSON = re.compile(r"anonym|de-?ident|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case", re.I)
 DICOM_FIELDS = ("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames")
@@ -96,10 +90,11 @@ def _exif(image: Image.Image) -> set[str]:
     found = set()
     exif = image.getexif()
     inner = exif.get_ifd(ExifTags.IFD.Exif)
-    for tag, name in (EXIF_FIELDS | TEXT_FIELDS).items():
+    for name in (*EXIF_FIELDS, *TEXT_FIELDS):
+        tag = ExifTags.Base[name]
         value = exif.get(tag, inner.get(tag))
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
-        if text.strip(" \x00") if tag in EXIF_FIELDS else looks_like_a_person(text[:2000]):
+        if text.strip(" \x00") if name in EXIF_FIELDS else looks_like_a_person(text[:2000]):
             found.add(f"EXIF {name}")
     position = exif.get_ifd(ExifTags.IFD.GPSInfo)
     if 2 in position or 4 in position:  # latitude, longitude

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageError
@@ -32,8 +31,8 @@ def read_header(path: Path) -> ImageHeader:
     with path.open("rb") as stream:
         head = stream.read(26)
         if head.startswith(TIFF):
-            frames, tags = _tiff_pages(path, stream)
-            first = next(tags)
+            frames, page = _tiff_pages(path, stream)
+            first = page(0)
             bits, kind = _tiff_depth(first)
             try:
                 with Image.open(stream, formats=FORMATS) as image:
@@ -41,15 +40,12 @@ def read_header(path: Path) -> ImageHeader:
             except UnidentifiedImageError:
                 mode, profile = f"{first.get(277, 1)} x {bits} bits", ""
             size = int(first.get(256, 0)), int(first.get(257, 0))
-            turned = _orientation(first.get(ORIENTATION, 1))
+            turned = _orientation(first)
             return ImageHeader("TIFF", mode, bits, *size, frames, turned, bits > 8 or kind > 1, profile=profile)
         with Image.open(stream, formats=FORMATS) as image:
             bits = _bits(image, stream, head)
-            turned = _orientation(image.getexif().get(ORIENTATION, 1))
-            return ImageHeader(
-                str(image.format), image.mode, bits, *image.size, _frames(image), turned, bits > 8,
-                profile=_profile(image),
-            )  # fmt: skip
+            turned, profile, name = _orientation(image.getexif()), _profile(image), str(image.format)
+            return ImageHeader(name, image.mode, bits, *image.size, _frames(image), turned, bits > 8, profile=profile)
 
 
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
@@ -81,7 +77,8 @@ def _frames(image: Image.Image) -> int:
     return 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
 
 
-def _orientation(tag: object) -> int:
+def _orientation(tags: Mapping[int, Any]) -> int:
+    tag = tags.get(ORIENTATION)
     return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
 
 
@@ -131,7 +128,7 @@ def _refuse_many_scans(path: Path, stream: IO[bytes]) -> None:
 
 def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> RawImage:
     """PNG of 16 bits, JPEG 2000 of more than 8."""
-    turned = _orientation(image.getexif().get(ORIENTATION, 1))
+    turned = _orientation(image.getexif())
     if image.format == "PNG":
         if head[25] == 0:  # grey without alpha
             if index:
@@ -195,9 +192,9 @@ def _opencv(
 
 
 def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | Image.Image:
-    frames, pages = _tiff_pages(path, stream)
+    frames, page = _tiff_pages(path, stream)
     index = pick_frame(path, frames, frame)
-    tags = next(page for at, page in enumerate(pages) if at == index)
+    tags = page(index)
     (bits, kind), samples = _tiff_depth(tags), int(tags.get(277, 1))
     size = int(tags.get(256, 0)), int(tags.get(257, 0))
     deep = bits > 8 or kind > 1
@@ -225,7 +222,7 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
         )
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
     values, alpha = _opencv(path, stream, index, dtype, size)
-    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags.get(ORIENTATION, 1)))
+    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags))
 
 
 def _deep_tiff(image: Image.Image, tags: Tags, bits: int, kind: int) -> RawImage:
@@ -234,8 +231,7 @@ def _deep_tiff(image: Image.Image, tags: Tags, bits: int, kind: int) -> RawImage
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if kind == 1 and bits == 32 and values.dtype == np.int32:
         values = values.view(np.uint32)
-    turned = _orientation(image.getexif().get(ORIENTATION, 1))  # 1, as it is turned already
-    return RawImage(values, bits, None, int(tags.get(262, 1)) == 0, orientation=turned)
+    return RawImage(values, bits, None, int(tags.get(262, 1)) == 0)
 
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:
@@ -248,35 +244,35 @@ def _tiff_depth(tags: Tags) -> tuple[int, int]:
     return most(258), most(339)
 
 
-def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Iterator[Tags]]:
-    """The number of pages, and the tags of each (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
+def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tags]]:
+    """The number of pages, and a function for the tags of one (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
     stream.seek(0)
     head = stream.read(8)
     big = head[2:4] == b"+\x00"
     head += stream.read(8) if big else b""
-    order = "<" if head[:2] == b"II" else ">"
-    count, offset = (f"{order}Q", f"{order}Q") if big else (f"{order}H", f"{order}I")
-    entry, offsets = (20 if big else 12), list[int]()
-    at = struct.unpack_from(offset, head, 8 if big else 4)[0]
-    seen = set[int]()
-    while at and at not in seen and len(offsets) < FRAMES:
+    order: Literal["little", "big"] = "little" if head[:2] == b"II" else "big"
+    count, entry, offset = (8, 20, 8) if big else (2, 12, 4)  # bytes of: number of entries, an entry, an offset
+
+    def number(data: bytes, size: int) -> int:
+        return int.from_bytes(data, order) if len(data) == size else 0
+
+    pages = dict[int, None]()  # in order
+    at = number(head[-offset:], offset)
+    while at and at not in pages and len(pages) < FRAMES:
         stream.seek(at)
-        data = stream.read(struct.calcsize(count))
-        if len(data) < struct.calcsize(count):
+        data = stream.read(count)
+        if len(data) < count:
             break
-        seen.add(at)
-        offsets.append(at)
-        stream.seek(entry * struct.unpack(count, data)[0], 1)
-        data = stream.read(struct.calcsize(offset))
-        at = struct.unpack(offset, data)[0] if len(data) == struct.calcsize(offset) else 0
-    if not offsets:
+        pages[at] = None
+        stream.seek(entry * number(data, count), 1)
+        at = number(stream.read(offset), offset)
+    if not pages:
         raise DataError(f"{path}: cannot be decoded (a TIFF without a page)", "copy it again, or remove it")
 
-    def tags() -> Iterator[Any]:
-        for place in offsets:
-            page = Tags(head)
-            stream.seek(place)
-            page.load(stream)
-            yield page
+    def tags(index: int) -> Tags:
+        page = Tags(head)
+        stream.seek(list(pages)[index])
+        page.load(stream)  # type: ignore[no-untyped-call]
+        return page
 
-    return len(offsets), tags()
+    return len(pages), tags

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,11 +80,7 @@ def to_grey(values: np.ndarray, window: FileWindow) -> np.ndarray:
     return out.reshape(values.shape)
 
 
-def is_file_window(window: Window) -> TypeGuard[str]:
-    """Whether the run uses the window that each DICOM file stores."""
-    return isinstance(window, str) and (window == "dicom" or window.startswith("dicom:"))
-
-
-def file_window_index(window: str) -> int:
-    """The index into a file's windows: 0 for "dicom", 1 for "dicom:1"."""
-    return int(window.partition(":")[2] or 0)
+def file_window_index(window: object) -> int | None:
+    """Which of the windows that a file stores: 0 for "dicom", 1 for "dicom:1"; None for any other `Window`."""
+    name, _, index = str(window).partition(":")
+    return int(index or 0) if name == "dicom" else None
