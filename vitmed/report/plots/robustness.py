@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from vitmed.explanation.results import CorruptionCost, Robustness
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, band, bare, gridded, numbers, show
+from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, band, gridded, numbers, sheet
 from vitmed.report.results import Results
 
 COLUMNS = 4
 STYLES = {"balanced_accuracy": ("balanced accuracy", BLUE, "-", "o"), "auroc": ("AUROC", ORANGE, "--", "s")}
 
 
-def robustness(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+def robustness(predictions: Predictions, metrics: Results) -> Figure | None:
     """`stress_curves` of a report; None without a stress test."""
-    return None if metrics is None or metrics.robustness is None else stress_curves(metrics.robustness)
+    return None if metrics.robustness is None else stress_curves(metrics.robustness)
 
 
 def stress_curves(found: Robustness) -> Figure | None:
@@ -56,8 +56,7 @@ def _curves(axes: Axes, clean: Mapping[str, Estimate], part: CorruptionCost) -> 
         shown: list[Estimate] = [clean[name], *(row[name] for row in part.strengths)]
         if shown[0].value is None:
             continue
-        strength = range(len(shown))
-        values = numbers(one.value for one in shown)
+        strength, values = range(len(shown)), numbers(one.value for one in shown)
         axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
         band(axes, strength, shown, colour)
 
@@ -69,13 +68,7 @@ def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
         pictures: title -> six uint8 arrays (H, W) or (H, W, C), of the same size.
     """
     columns = max(map(len, pictures.values()))
-    figure = Figure(figsize=(1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), layout="constrained")
-    panels = figure.subplots(len(pictures), columns, squeeze=False)
-    for line, (title, images) in zip(panels, pictures.items(), strict=True):
-        for axes, image in zip(line, images, strict=True):
-            show(axes, image)
-        bare(line)
-        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=10)
+    figure, panels = sheet((1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), list(pictures.items()))
     for i, axes in enumerate(panels[0]):
         axes.set_title("original" if i == 0 else f"strength {i}", fontsize=10)
     return figure
