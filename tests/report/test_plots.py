@@ -14,7 +14,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.report.plots.drawing import place, text_alternative
+from vitmed.report.plots.drawing import path_label, text_alternative
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.plots.training import training_curves
@@ -179,12 +179,12 @@ def test_pyplot_is_never_loaded() -> None:
 
 
 def test_a_path_keeps_its_end_over_two_lines() -> None:
-    assert place("row 7", 24) == "row 7"
-    assert place("melanoma/PATANNA009_lesion6_img06.png", 24) == "melanoma/PATANNA009_\nlesion6_img06.png"
-    assert place("melanoma/PA0009_img0003.png", 24) == "melanoma/\nPA0009_img0003.png"
-    long = place("a_very_long_folder/of_a_very_long_name/" + "x" * 30 + "_img03.png", 24)
+    assert path_label("row 7", 24) == "row 7"
+    assert path_label("melanoma/PATANNA009_lesion6_img06.png", 24) == "melanoma/PATANNA009_\nlesion6_img06.png"
+    assert path_label("melanoma/PA0009_img0003.png", 24) == "melanoma/\nPA0009_img0003.png"
+    long = path_label("a_very_long_folder/of_a_very_long_name/" + "x" * 30 + "_img03.png", 24)
     assert long.startswith("…") and long.endswith("_img03.png") and max(map(len, long.split("\n"))) <= 24
-    assert place("a$b", 24) == r"a\$b"
+    assert path_label("a$b", 24) == r"a\$b"
 
 
 @pytest.mark.parametrize("draw", [roc, precision_recall])

@@ -192,7 +192,7 @@ def own_columns(predictions: Predictions) -> tuple[str, ...]:
     return tuple(name for name in predictions.columns if name not in {OOD_SCORE, *_policy_columns(predictions)})
 
 
-def asked_of(config: EvaluateConfig) -> dict[str, Any]:
+def policy_settings(config: EvaluateConfig) -> dict[str, Any]:
     """The fields of the configuration that change what is chosen."""
     asked = config.model_dump(include=CHOOSING)
     return asked if config.cost is not None else asked | {"prevalence": None}  # without costs it changes no choice
@@ -216,7 +216,7 @@ def choose_policy(
     plain = plain if positive is None else replace(plain, positive=plain.classes[positive])
     operating = choose_points(plain, config)
     return DecisionPolicy(
-        asked=asked_of(config),
+        asked=policy_settings(config),
         n=len(validation),
         weights_hash=weights_hash,
         calibration=calibration,

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, RED, gridded, level, short
+from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, RED, add_grid, draw_estimate, short
 from vitmed.report.results import Results
 
 DIFFERENCES = ("auroc", "balanced_accuracy", "accuracy")
@@ -47,7 +47,7 @@ def differences(content: ComparisonResults) -> Figure:
             write(row - 0.32, text, bbox=box)
         axes.set_title(METRICS[name].title, fontsize=10)
         axes.set_ylim(count - 0.4, -0.7)
-        gridded(axes, "x")
+        add_grid(axes, "x")
         axes.margins(x=0.12)
         axes.tick_params(axis="x", labelsize=8)
         axes.tick_params(axis="y", length=0)
@@ -75,13 +75,13 @@ def beside_own_test(predictions: Predictions, metrics: Results) -> Figure | None
         ("external", "these images", metrics, ORANGE, "o", 0.13),
     ):
         for y, name in enumerate(rows):
-            level(axes, y + shift, found.numbers[name][kind], colour, marker, f"{title}: ")
+            draw_estimate(axes, y + shift, found.numbers[name][kind], colour, marker, f"{title}: ")
         patients = "" if counts.n_groups is None else f", {counts.n_groups:,} patients"
         axes.plot([], [], marker, linestyle="-", color=colour, label=f"{title} (n={counts.n:,}{patients})")
     axes.set_yticks(range(len(rows)), [OWN_TEST[name] for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("value, with 95 % interval")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    gridded(axes, "x")
+    add_grid(axes, "x")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False, fontsize=9)
     return figure

@@ -14,7 +14,7 @@ from vitmed.decisions.reliability import Reliability
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.positive_class import positive_index
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, band, gridded, numbers, plot, short, value_text
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, numbers, plot, short, value_text
 from vitmed.report.results import Results
 
 
@@ -28,7 +28,7 @@ def prevalence(predictions: Predictions, metrics: Results) -> Figure | None:
     x, at = ([row.prevalence for row in part] for part in (found.curve, found.rows))
     kinds = (("ppv", "PPV (of positive results)", BLUE, "o"), ("npv", "NPV (of negative results)", RED, "s"))
     for key, name, colour, marker in kinds:
-        band(axes, x, [row[key] for row in found.curve], colour)
+        draw_band(axes, x, [row[key] for row in found.curve], colour)
         axes.plot(x, numbers(row[key].value for row in found.curve), color=colour)
         points = numbers(row[key].value for row in found.rows)
         axes.plot(at, points, color=colour, marker=marker, markersize=5, linestyle="", label=name)
@@ -50,7 +50,7 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         return None
     figure, axes = plot("threshold probability (act from it upwards)", "net benefit (true positives per image)")
     x, top = found.thresholds, found.prevalence
-    band(axes, x, found.model, BLUE)
+    draw_band(axes, x, found.model, BLUE)
     axes.plot(x, numbers(net.value for net in found.model), color=BLUE, linewidth=2, label="model")
     axes.plot(x, found.all, color=RED, linestyle="--", label="act on all")
     axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
@@ -80,7 +80,7 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin")
     below.set(xlabel=short(found.about, 60), ylabel="images")
     for part in (axes, below):
-        gridded(part)
+        add_grid(part)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
         _bins(axes, before, GREY, "s", 4, "before calibration")

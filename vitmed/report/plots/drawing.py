@@ -133,7 +133,7 @@ def show(axes: Axes, image: np.ndarray) -> None:
     axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255, interpolation="nearest")
 
 
-def bare(panels: Iterable[Axes]) -> None:
+def hide_ticks(panels: Iterable[Axes]) -> None:
     """No ticks; and no frame around a panel without a picture."""
     for axes in panels:
         axes.set(xticks=[], yticks=[])
@@ -153,7 +153,7 @@ def sheet(size: tuple[float, float], rows: Sequence[tuple[str, Sequence[np.ndarr
         for axes, picture in zip(line, row, strict=False):
             show(axes, picture)
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=10)
-    bare(panels.flat)
+    hide_ticks(panels.flat)
     return figure, panels
 
 
@@ -161,11 +161,11 @@ def plot(x: str, y: str, size: tuple[float, float] = (7.6, 5.2)) -> tuple[Figure
     """A figure of one plot, with light lines behind it."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot(xlabel=x, ylabel=y)
-    gridded(axes)
+    add_grid(axes)
     return figure, axes
 
 
-def gridded(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
+def add_grid(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
     """Light lines behind the data."""
     axes.grid(axis=axis, color="0.9")
     axes.set_axisbelow(True)
@@ -176,13 +176,13 @@ def numbers(found: Iterable[float | None]) -> np.ndarray:
     return np.array(list(found), dtype=float)
 
 
-def band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str) -> None:
+def draw_band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str) -> None:
     """The intervals of numbers along x."""
     low, high = numbers(one.low for one in found), numbers(one.high for one in found)
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def level(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o", name: str = "") -> None:
+def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o", name: str = "") -> None:
     """A number at the height y with its interval as a line; "undefined" in words, after its name."""
     if found.value is None:
         right = axes.get_yaxis_transform()
@@ -213,7 +213,7 @@ def plain(text: str) -> str:
     return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
 
 
-def place(name: str, most: int) -> str:
+def path_label(name: str, most: int) -> str:
     """A path to write below a picture, in one or two lines; of a longer path the end, which identifies the image.
 
     The line breaks after a folder, else at the last mark where both halves fit, else where the line is full.

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from vitmed.metrics.per_patient import outside, shares
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum
-from vitmed.report.plots.drawing import BLUE, GREY, RED, gridded, level, short
+from vitmed.report.plots.drawing import BLUE, GREY, RED, add_grid, draw_estimate, short
 from vitmed.report.results import Results
 
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
@@ -51,7 +51,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     n, share = images[known], right[known] / images[known]
     axes.set_title(f"{name}, {len(known):,} patients", fontsize=11)
     axes.set_xlabel(f"images of the patient{KINDS[name]}")
-    gridded(axes)
+    add_grid(axes)
     if not len(known):
         axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
         return
@@ -106,9 +106,9 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
             axes.axvline(value, color=GREY, linestyle="--", linewidth=1)
         for y, row in enumerate(rows):
             if isinstance(row, Stratum) and kind in row.overall:
-                level(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
+                draw_estimate(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
         axes.set_xlabel("AUROC" if kind == "auroc" else kind.replace("_", " "))
-        gridded(axes, "x")
+        add_grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     panels[0].set_yticks(range(len(rows)), [row if isinstance(row, str) else _name(row) for row in rows], fontsize=9)
     for label, row in zip(panels[0].get_yticklabels(), rows, strict=True):

@@ -18,7 +18,7 @@ from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.resampling import group_index
 from vitmed.metrics.scoring import known_labels
-from vitmed.report.plots.drawing import GREEN, GREY, RED, bare, percent, place, sheet, short, show
+from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
 
 PICTURES = 24  # images in a gallery
 LINES, WIDE = 4, 6  # lines of a gallery by pair or patient, pictures in a line
@@ -130,8 +130,8 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
     panels = figure.subplots(lines, columns, squeeze=False)
     for axes, i in zip(panels.flat, rows, strict=False):
         show_row(axes, predictions, read, i)
-        outcome(axes, predictions, i, 16)
-    bare(panels.flat)
+        label_outcome(axes, predictions, i, 16)
+    hide_ticks(panels.flat)
     return figure
 
 
@@ -152,11 +152,11 @@ def _in_lines(
             show_row(axes, predictions, read, int(i))
             axes.set_title(title, fontsize=8)
             axes.spines[:].set(color=RED, linewidth=2)
-        bare(panels)
+        hide_ticks(panels)
     return figure
 
 
-def outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
+def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
     """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
     predicted, sure = short(predictions.classes[predictions.predicted[row]], most), percent(predictions.confidence[row])
     title, colour = f"{predicted}\n{sure}", GREY
@@ -176,4 +176,4 @@ def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None
         show(axes, np.full((8, 8), 200, np.uint8))
         axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
     axes.set_anchor("N")  # the titles of a line are level
-    axes.set_xlabel(place(predictions.name(int(row)), 24), fontsize=8)
+    axes.set_xlabel(path_label(predictions.name(int(row)), 24), fontsize=8)

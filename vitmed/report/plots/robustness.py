@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from vitmed.explanation.results import CorruptionCost, Robustness
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, band, gridded, numbers, sheet
+from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, draw_band, numbers, sheet
 from vitmed.report.results import Results
 
 COLUMNS = 4
@@ -39,7 +39,7 @@ def stress_curves(found: Robustness) -> Figure | None:
         axes.axhline(1 / len(found.classes), color=GREY, linestyle=":", linewidth=1.2, label="guessing (balanced)")
         lost = part.lost.value
         axes.set_title(part.title + ("" if lost is None else f": {0 - round(lost, 3):+.3f}"), fontsize=10)
-        gridded(axes)
+        add_grid(axes)
     panels[0, 0].set(xticks=range(6), ylim=(None, 1.02))
     for i, axes in enumerate(panels.flat[: len(parts)]):
         if i + columns >= len(parts):  # the lowest of its column
@@ -58,7 +58,7 @@ def _curves(axes: Axes, clean: Mapping[str, Estimate], part: CorruptionCost) -> 
             continue
         strength, values = range(len(shown)), numbers(one.value for one in shown)
         axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
-        band(axes, strength, shown, colour)
+        draw_band(axes, strength, shown, colour)
 
 
 def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:

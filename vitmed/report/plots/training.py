@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.metric_table import METRICS
-from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, gridded, plot, sheet
+from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, add_grid, plot, sheet
 from vitmed.training.lr_range import RangeTest
 
 
@@ -79,7 +79,7 @@ def loss_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
 def _by_epoch(axes: Axes) -> None:
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    gridded(axes)
+    add_grid(axes)
 
 
 def lr_range(found: RangeTest) -> Figure:
