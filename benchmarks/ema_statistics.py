@@ -26,7 +26,7 @@ from vitmed.core.load_config import load_config
 from vitmed.core.ui import Ui
 from vitmed.metrics.scoring import metric_values
 from vitmed.training import loop
-from vitmed.training.prepare import get_ready
+from vitmed.training.prepare import prepare_run
 from vitmed.training.training_run import TrainingRun
 
 WAYS = ("raw", "averaged", "recomputed")
@@ -70,7 +70,7 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict:
         "train.batch_size": 16, "train.workers": 0, "train.device": "cpu",
         "train.precision": "fp32", "train.ema": True, "train.choose": "last",
     }  # fmt: skip
-    ready = get_ready(load_config(None, overrides), True, True, Ui())
+    ready = prepare_run(load_config(None, overrides), True, True, Ui())
     run = TrainingRun(ready.config, ready.splits, ready.device, Ui())
     run.check_images()
     for images in run.images.values():

@@ -45,14 +45,14 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.core.load_config import load_config
     from vitmed.core.ui import Ui
     from vitmed.training.loop import fit, validate
-    from vitmed.training.prepare import get_ready
+    from vitmed.training.prepare import prepare_run
     from vitmed.training.training_run import TrainingRun
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})
     config = config.model_copy(update={"train": halved})
     ui = Ui()
-    ready = get_ready(config, False, True, ui)
+    ready = prepare_run(config, False, True, ui)
     session = TrainingRun(ready.config, ready.splits, ready.device, ui)
     layers: list[nn.Module] = []
     width = config.model.channels

@@ -259,12 +259,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time."""
-    from vitmed.report.plots import drawing, galleries, pictures
+    from vitmed.report.plots import drawing, pictures
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "DPI", 30)
         patch.setattr(pictures, "PICTURES", 4)
-        patch.setattr(galleries, "WIDE", 2)
+        patch.setattr(pictures, "WIDE", 2)
         patch.setattr(os, "fsync", lambda handle: None)
         yield
 

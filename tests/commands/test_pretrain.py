@@ -36,7 +36,7 @@ from vitmed.data.splits import make_splits
 from vitmed.models.pretrained import read_weights
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.pretraining import reconstruction_figure
+from vitmed.report.plots.training import reconstruction_figure
 from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")

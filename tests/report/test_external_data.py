@@ -14,8 +14,8 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.report.external_data import Beside, beside_internal
+from vitmed.report.plots.comparisons import beside_own_test
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.external_data import beside_own_test
 
 
 def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray | None = None) -> Predictions:
@@ -87,6 +87,6 @@ def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shutil.copytree(found.folder, tmp_path / "elsewhere")
     far = evaluate(tmp_path / "elsewhere" / "predictions.csv", output=tmp_path / "far", ui=Recorder())
     assert far.metrics["external"] == found.metrics["external"]
-    figure = beside_own_test(None, found.metrics)
+    figure = beside_own_test(found.predictions, found.metrics)
     assert figure is not None and png(figure).startswith(b"\x89PNG")
     assert "external" not in trained.result.test.metrics

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.report.plots import drawing
-from vitmed.report.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
+from vitmed.report.plots.pictures import errors_by_pair, errors_by_patient, suspected_labels
 
 GALLERIES = [errors_by_pair, errors_by_patient, suspected_labels]
 

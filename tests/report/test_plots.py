@@ -14,7 +14,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.report.plots.drawing import place, told
+from vitmed.report.plots.drawing import path_label, text_alternative
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.plots.training import training_curves
@@ -53,8 +53,8 @@ def test_draws(name: str, classes: int) -> None:
     material = Material(p, metrics, config=EvaluateConfig(resamples=5))
     found = {key: analyse(material) for key, analyse in ANALYSES.items()}
     figure = PLOTS[name].draw(p, Results.of(metrics, **found))
-    bare = PLOTS[name].draw(p, None)
     assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else set()))
+    bare = PLOTS[name].draw(p, Results.of(metrics))  # without the analyses
     assert all(drawn is None or is_png(drawn) for drawn in (figure, bare))
 
 
@@ -103,12 +103,12 @@ def test_confusion_matrix_holds_counts_and_row_shares() -> None:
     labels = np.array([0] * 40 + [1] * 300)
     predicted = np.array([0] * 30 + [1] * 10 + [0] * 1 + [1] * 299)
     p = Predictions(NAMES[2], ("x",) * 340, None, labels, np.eye(2, dtype=np.float32)[predicted])
-    shown = texts(confusion_matrix(p))
+    shown = texts(confusion_matrix(p, evaluate_predictions(p, resamples=2)))
     assert {"30\n75%", "10\n25%", "1\n<1%", "299\n>99%"} <= set(shown)
     assert "infected (n=40)" in shown and "uninfected (n=300)" in shown
 
 
-def test_roc_tells_area_and_interval_of_the_positive_class() -> None:
+def test_roc_shows_area_and_interval_of_the_positive_class() -> None:
     p = draw(2)
     metrics = evaluate_predictions(p, resamples=50)
     entry = metrics["overall"]["auroc"]
@@ -120,8 +120,9 @@ def test_roc_tells_area_and_interval_of_the_positive_class() -> None:
 
 def test_of_many_classes_the_legend_names_the_worst() -> None:
     p = draw(10)
-    areas = {c: entry["auroc"]["value"] for c, entry in evaluate_predictions(p, resamples=2)["per_class"].items()}
-    legend = roc(p).legends[0].get_texts()
+    metrics = evaluate_predictions(p, resamples=2)
+    areas = {c: entry["auroc"]["value"] for c, entry in metrics["per_class"].items()}
+    legend = roc(p, metrics).legends[0].get_texts()
     named = [text.get_text().split(":")[0] for text in legend if "n=" in text.get_text()]
     assert named == sorted(areas, key=lambda c: areas[c])[:4]
 
@@ -178,15 +179,15 @@ def test_pyplot_is_never_loaded() -> None:
 
 
 def test_a_path_keeps_its_end_over_two_lines() -> None:
-    assert place("row 7", 24) == "row 7"
-    assert place("melanoma/PATANNA009_lesion6_img06.png", 24) == "melanoma/PATANNA009_\nlesion6_img06.png"
-    assert place("melanoma/PA0009_img0003.png", 24) == "melanoma/\nPA0009_img0003.png"
-    long = place("a_very_long_folder/of_a_very_long_name/" + "x" * 30 + "_img03.png", 24)
+    assert path_label("row 7", 24) == "row 7"
+    assert path_label("melanoma/PATANNA009_lesion6_img06.png", 24) == "melanoma/PATANNA009_\nlesion6_img06.png"
+    assert path_label("melanoma/PA0009_img0003.png", 24) == "melanoma/\nPA0009_img0003.png"
+    long = path_label("a_very_long_folder/of_a_very_long_name/" + "x" * 30 + "_img03.png", 24)
     assert long.startswith("…") and long.endswith("_img03.png") and max(map(len, long.split("\n"))) <= 24
-    assert place("a$b", 24) == r"a\$b"
+    assert path_label("a$b", 24) == r"a\$b"
 
 
 @pytest.mark.parametrize("draw", [roc, precision_recall])
 def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
     p = Predictions(("a", "b"), ("x",) * 4, None, np.zeros(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
-    assert "all images are of the class a" in told(draw(p, None))
+    assert "all images are of the class a" in text_alternative(draw(p, evaluate_predictions(p, resamples=2)))

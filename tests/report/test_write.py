@@ -19,7 +19,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import pdf
-from vitmed.report.plots.drawing import Drawn, told
+from vitmed.report.plots.drawing import Drawn, text_alternative
 from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.write import write_report
 
@@ -168,7 +168,7 @@ def test_pictures_are_called_by_name_only_where_asked_for(tmp_path: Path, monkey
 
     def look(figure, pictures=False):  # type: ignore[no-untyped-def]
         seen.extend(item.get_text() for item in figure.findobj(Text))
-        return Drawn(b"a figure", b"a figure", b"a figure", "image/png", told(figure))
+        return Drawn(b"a figure", b"a figure", b"a figure", "image/png", text_alternative(figure))
 
     monkeypatch.setattr("vitmed.report.write.drawn", look)
     for named in (False, True):

@@ -97,7 +97,7 @@ def compare(
     )  # fmt: skip
     folder = None if output is None else Path(output)
     if folder is not None:
-        from vitmed.report.plots.differences import differences
+        from vitmed.report.plots.comparisons import differences
         from vitmed.report.plots.drawing import png
 
         picture = png(differences(content))

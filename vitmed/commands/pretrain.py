@@ -28,7 +28,7 @@ from vitmed.models.summary import describe_model
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.pretraining import loss_curves, reconstruction_figure
+from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
 from vitmed.training.loop import LossOf, Record, finished
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings

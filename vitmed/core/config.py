@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -36,6 +36,13 @@ class Flag:
     metavar: str = ""
     panel: str = ""
     first: bool = False
+
+
+def setting(default: Any, description: str, flag: Flag | None = None, **limits: Any) -> Any:
+    """A field of a section, with the limits of `pydantic.Field`. One without a flag is set in YAML or with --set."""
+    field = Field(default, description=description, **limits)
+    field.metadata += [flag] if flag else []
+    return field
 
 
 def read_window(value: Any) -> str | list[float] | None:
@@ -93,91 +100,88 @@ class DataConfig(Section):
 
     panel = "Data"
 
-    root: str | None = Field(
-        None, description="Folder of images, or a MedMNIST .npz file. In a YAML file, relative to that file."
+    root: str | None = setting(
+        None, "Folder of images, or a MedMNIST .npz file. In a YAML file, relative to that file."
     )
-    resize: Annotated[Literal["pad", "squash", "crop"], Flag()] = Field(
-        "pad",
-        description="How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.",
+    resize: Literal["pad", "squash", "crop"] = setting(
+        "pad", "How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.", Flag()
     )
-    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] = Field(
-        "bilinear", description="How pixels are resampled; all but nearest antialias."
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] = setting(
+        "bilinear", "How pixels are resampled; all but nearest antialias."
     )
-    normalize: Annotated[Literal["imagenet", "half", "image", "given"], Flag()] = Field(
+    normalize: Literal["imagenet", "half", "image", "given"] = setting(
         "imagenet",
-        description="How pixel values are normalised; image removes differences of stain and light. imagenet: the "
-        "usual mean and std; half: to -1..1; image: each channel of each image to mean 0 and std 1; given: data.mean "
-        "and data.std.",
+        "How pixel values are normalised; image removes differences of stain and light. imagenet: the usual mean and "
+        "std; half: to -1..1; image: each channel of each image to mean 0 and std 1; given: data.mean and data.std.",
+        Flag(),
     )
-    mean: list[float] | None = Field(
-        None, description="Mean of each channel for normalize: given; pixel values are 0..1."
+    mean: list[float] | None = setting(None, "Mean of each channel for normalize: given; pixel values are 0..1.")
+    std: list[float] | None = setting(
+        None, "Standard deviation of each channel for normalize: given; pixel values are 0..1."
     )
-    std: list[float] | None = Field(
-        None, description="Standard deviation of each channel for normalize: given; pixel values are 0..1."
-    )
-    window: Annotated[str | list[float] | None, Flag(metavar="auto|percentiles|dicom|LOW,HIGH")] = Field(
+    window: str | list[float] | None = setting(
         "auto",
-        description="Which values of a 16-bit, float or grey DICOM image become black and white. percentiles: 0.5 and "
-        "99.5 of the training images; dicom: each file's own window (dicom:1: its second); [low, high]: these values; "
-        "null: 8-bit images only. Chosen once and stored with the model. See docs/formats.md.",
+        "Which values of a 16-bit, float or grey DICOM image become black and white. percentiles: 0.5 and 99.5 of the "
+        "training images; dicom: each file's own window (dicom:1: its second); [low, high]: these values; null: 8-bit "
+        "images only. Chosen once and stored with the model. See docs/formats.md.",
+        Flag(metavar="auto|percentiles|dicom|LOW,HIGH"),
     )
-    frame: Annotated[int | None, Flag()] = Field(
-        None, ge=0, description="Which frame or page of a file that has several, from 0. null refuses such files."
+    frame: int | None = setting(
+        None, "Which frame or page of a file that has several, from 0. null refuses such files.", Flag(), ge=0
     )
-    val_fraction: float = Field(
-        0.15, gt=0, lt=1, description="Share split off for validation where there is no val folder."
+    val_fraction: float = setting(0.15, "Share split off for validation where there is no val folder.", gt=0, lt=1)
+    test_fraction: float = setting(0.15, "Share split off for the test where there is no test folder.", gt=0, lt=1)
+    split_seed: int = setting(
+        0, "Seed of the split. Apart from train.seed, so that seeds of training can be compared.", ge=0
     )
-    test_fraction: float = Field(
-        0.15, gt=0, lt=1, description="Share split off for the test where there is no test folder."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split. Apart from train.seed, so that seeds of training can be compared."
-    )
-    max_train: Annotated[int | None, Flag()] = Field(
-        None, ge=2, description="Train on a stratified sample of this many images."
-    )
-    group_regex: Annotated[str | None, Flag(panel="Patients", metavar="REGEX", first=True)] = Field(
+    max_train: int | None = setting(None, "Train on a stratified sample of this many images.", Flag(), ge=2)
+    group_regex: str | None = setting(
         None,
-        description="Regular expression that finds the patient in a file's path; a patient is never split. The path is "
-        "relative to the data root; the patient is the first bracket, or the whole match.",
+        "Regular expression that finds the patient in a file's path; a patient is never split. The path is relative "
+        "to the data root; the patient is the first bracket, or the whole match.",
+        Flag(panel="Patients", metavar="REGEX", first=True),
     )
-    groups: Annotated[str | None, Flag(panel="Patients", metavar="names|dicom|TABLE")] = Field(
+    groups: str | None = setting(
         None,
-        description="Where the patient stands instead: in file names, DICOM's PatientID, or a CSV table. The table has "
-        "columns path and patient; in a YAML file, its path is relative to that file.",
+        "Where the patient stands instead: in file names, DICOM's PatientID, or a CSV table. The table has columns "
+        "path and patient; in a YAML file, its path is relative to that file.",
+        Flag(panel="Patients", metavar="names|dicom|TABLE"),
     )
-    labels: Annotated[str | None, Flag(metavar="TABLE")] = Field(
+    labels: str | None = setting(
         None,
-        description="CSV table with columns path and label, instead of a folder for each class. More columns: "
-        "docs/patients.md. In a YAML file, relative to that file.",
+        "CSV table with columns path and label, instead of a folder for each class. More columns: docs/patients.md. "
+        "In a YAML file, relative to that file.",
+        Flag(metavar="TABLE"),
     )
-    folds: Annotated[int | None, Flag(panel="Patients")] = Field(
-        None, ge=2, description="Divide all images into this many folds, one of which is the test."
+    folds: int | None = setting(
+        None, "Divide all images into this many folds, one of which is the test.", Flag(panel="Patients"), ge=2
     )
-    fold: Annotated[int | None, Flag(panel="Patients")] = Field(
-        None, ge=1, description="Which fold is the test, from 1; by default train does each in turn."
+    fold: int | None = setting(
+        None, "Which fold is the test, from 1; by default train does each in turn.", Flag(panel="Patients"), ge=1
     )
-    allow_leakage: Annotated[bool, Flag(panel="Patients")] = Field(
-        False, description="Go on where a patient is in two of the folder's own splits; the report says so."
+    allow_leakage: bool = setting(
+        False, "Go on where a patient is in two of the folder's own splits; the report says so.", Flag(panel="Patients")
     )
-    positive: Annotated[str | None, Flag(metavar="CLASS")] = Field(
+    positive: str | None = setting(
         None,
-        description="Two classes: the positive one, whose sensitivity is reported. Default: the class whose name does "
-        "not mean normal.",
+        "Two classes: the positive one, whose sensitivity is reported. Default: the class whose name does not mean "
+        "normal.",
+        Flag(metavar="CLASS"),
     )
-    cache: Annotated[bool, Flag()] = Field(
+    cache: bool = setting(
         True,
-        description="Keep decoded, resized images for the next run. Small sets that decode fast stay in memory, others "
-        "in a file in the cache folder; false decodes every time and writes nothing.",
+        "Keep decoded, resized images for the next run. Small sets that decode fast stay in memory, others in a file "
+        "in the cache folder; false decodes every time and writes nothing.",
+        Flag(),
     )
-    cache_gb: Annotated[float, Flag("cache_size", metavar="GB")] = Field(
-        20.0, ge=0, description="Most that the files of decoded images may take together, in GB. The oldest go first."
+    cache_gb: float = setting(
+        20.0,
+        "Most that the files of decoded images may take together, in GB. The oldest go first.",
+        Flag("cache_size", metavar="GB"),
+        ge=0,
     )
 
-    @field_validator("window", mode="plain")
-    @classmethod
-    def _a_window(cls, value: Any) -> str | list[float] | None:
-        return read_window(value)
+    _window = field_validator("window", mode="plain")(read_window)
 
 
 class ModelConfig(Section):
@@ -185,51 +189,43 @@ class ModelConfig(Section):
 
     panel = "Model"
 
-    name: Annotated[str, Flag("model", metavar="SIZE", first=True)] = Field(
-        "vit_tiny", description="vit_tiny, vit_small, vit_base or vit_large."
+    name: str = setting(
+        "vit_tiny", "vit_tiny, vit_small, vit_base or vit_large.", Flag("model", metavar="SIZE", first=True)
     )
-    image_size: Annotated[int, Flag(first=True)] = Field(
-        224, ge=4, le=2048, description="Side of the square input, px."
-    )
-    patch_size: Annotated[int, Flag()] = Field(
-        16, ge=1, le=256, description="Side of a patch, px; must divide the image size."
-    )
-    channels: Annotated[int, Flag()] = Field(
-        3, ge=1, le=4, description="Input channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha."
-    )
-    width: int | None = Field(None, ge=4, description="Embedding width; default from the name.")
-    depth: int | None = Field(None, ge=1, le=128, description="Number of blocks; default from the name.")
-    heads: int | None = Field(None, ge=1, description="Attention heads; must divide width; default from the name.")
-    mlp_ratio: float = Field(4.0, gt=0, description="Hidden width of the MLP / width.")
-    stem: Annotated[Literal["auto", "patch", "conv"], Flag()] = Field(
+    image_size: int = setting(224, "Side of the square input, px.", Flag(first=True), ge=4, le=2048)
+    patch_size: int = setting(16, "Side of a patch, px; must divide the image size.", Flag(), ge=1, le=256)
+    channels: int = setting(3, "Input channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.", Flag(), ge=1, le=4)
+    width: int | None = setting(None, "Embedding width; default from the name.", ge=4)
+    depth: int | None = setting(None, "Number of blocks; default from the name.", ge=1, le=128)
+    heads: int | None = setting(None, "Attention heads; must divide width; default from the name.", ge=1)
+    mlp_ratio: float = setting(4.0, "Hidden width of the MLP / width.", gt=0)
+    stem: Literal["auto", "patch", "conv"] = setting(
         "auto",
-        description="How patches are embedded: one convolution (patch) or a stack of them (conv). conv, 3x3 "
-        "convolutions of stride 2, learns faster from few images; auto: conv when training from scratch, patch with "
+        "How patches are embedded: one convolution (patch) or a stack of them (conv). conv, 3x3 convolutions of "
+        "stride 2, learns faster from few images; auto: conv when training from scratch, patch with weights.",
+        Flag(),
+    )
+    positions: Literal["learned", "sincos_1d", "sincos_2d"] = setting("learned", "Position embedding.", Flag())
+    pool: Literal["auto", "cls", "mean"] = setting(
+        "auto",
+        "What the head sees: the class token (cls) or the mean of the patches. auto: mean from scratch, cls with "
         "weights.",
+        Flag(),
     )
-    positions: Annotated[Literal["learned", "sincos_1d", "sincos_2d"], Flag()] = Field(
-        "learned", description="Position embedding."
-    )
-    pool: Annotated[Literal["auto", "cls", "mean"], Flag()] = Field(
-        "auto",
-        description="What the head sees: the class token (cls) or the mean of the patches. auto: mean from scratch, "
-        "cls with weights.",
-    )
-    registers: int = Field(0, ge=0, le=64, description="Learned tokens without a place; some DINOv2 weights have 4.")
-    layer_scale: bool = Field(False, description="Scale each branch by learned numbers, as DINOv2 and UNI do.")
-    norm_eps: float = Field(1e-6, gt=0, lt=1, description="Epsilon of the layer norms; 1e-12 in Hugging Face's ViT.")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout after positions, attention projection and MLP layers.")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention probabilities.")
-    drop_path: Annotated[float, Flag()] = Field(
-        0.0, ge=0, lt=1, description="Stochastic depth of the last block; grows linearly from 0."
-    )
-    weights: Annotated[str | None, Flag(metavar="FILE|NAME", first=True)] = Field(
+    registers: int = setting(0, "Learned tokens without a place; some DINOv2 weights have 4.", ge=0, le=64)
+    layer_scale: bool = setting(False, "Scale each branch by learned numbers, as DINOv2 and UNI do.")
+    norm_eps: float = setting(1e-6, "Epsilon of the layer norms; 1e-12 in Hugging Face's ViT.", gt=0, lt=1)
+    dropout: float = setting(0.0, "Dropout after positions, attention projection and MLP layers.", ge=0, lt=1)
+    attention_dropout: float = setting(0.0, "Dropout of attention probabilities.", ge=0, lt=1)
+    drop_path: float = setting(0.0, "Stochastic depth of the last block; grows linearly from 0.", Flag(), ge=0, lt=1)
+    weights: str | None = setting(
         None,
-        description="Weights to start from: a file, or a name of `vitmed weights list`; they decide the network. The "
-        "file is of vitmed, timm, torchvision, Hugging Face or Google; in a YAML file, relative to that file.",
+        "Weights to start from: a file, or a name of `vitmed weights list`; they decide the network. The file is of "
+        "vitmed, timm, torchvision, Hugging Face or Google; in a YAML file, relative to that file.",
+        Flag(metavar="FILE|NAME", first=True),
     )
-    licence: str | None = Field(
-        None, description="Licence of the weights, where it is known; the checkpoint and the report keep it."
+    licence: str | None = setting(
+        None, "Licence of the weights, where it is known; the checkpoint and the report keep it."
     )
 
 
@@ -238,16 +234,14 @@ class AugmentConfig(Section):
 
     panel = "Training"
 
-    policy: Annotated[str, Flag(also="--augment", metavar="NAME", first=True)] = Field(
-        "medical", description="Augmentation policy for the modality, such as blood_smear; see docs/training.md."
+    policy: str = setting(
+        "medical",
+        "Augmentation policy for the modality, such as blood_smear; see docs/training.md.",
+        Flag(also="--augment", metavar="NAME", first=True),
     )
-    flips: bool = Field(
-        True, description="Allow the policy's mirror flips; refused if classes differ by left and right."
-    )
-    mixup: Annotated[float, Flag()] = Field(0.0, ge=0, description="Alpha of mixup; 0 is off. It changes calibration.")
-    cutmix: Annotated[float, Flag()] = Field(
-        0.0, ge=0, description="Alpha of cutmix; 0 is off. It changes calibration."
-    )
+    flips: bool = setting(True, "Allow the policy's mirror flips; refused if classes differ by left and right.")
+    mixup: float = setting(0.0, "Alpha of mixup; 0 is off. It changes calibration.", Flag(), ge=0)
+    cutmix: float = setting(0.0, "Alpha of cutmix; 0 is off. It changes calibration.", Flag(), ge=0)
 
 
 class LoopConfig(Section):
@@ -255,85 +249,74 @@ class LoopConfig(Section):
 
     panel = "Training"
 
-    epochs: Annotated[int, Flag(first=True)] = Field(30, ge=1, description="Passes over the training images.")
-    batch_size: Annotated[int, Flag(also="-b", first=True)] = Field(32, ge=1, description="Images per forward pass.")
-    accumulate: Annotated[int, Flag()] = Field(
-        1, ge=1, description="Batches per optimiser step; effective batch = batch_size x accumulate."
+    epochs: int = setting(30, "Passes over the training images.", Flag(first=True), ge=1)
+    batch_size: int = setting(32, "Images per forward pass.", Flag(also="-b", first=True), ge=1)
+    accumulate: int = setting(1, "Batches per optimiser step; effective batch = batch_size x accumulate.", Flag(), ge=1)
+    lr: float = setting(5e-4, "Peak learning rate of AdamW.", Flag(first=True), gt=0)
+    min_lr: float = setting(1e-6, "Learning rate at the end of the cosine.", ge=0)
+    warmup_epochs: float = setting(3.0, "Linear warm-up, in epochs; at most a third of the run.", Flag(), ge=0)
+    weight_decay: float = setting(
+        0.05, "Weight decay of AdamW. Not applied to biases, norms, tokens and positions.", Flag(), ge=0
     )
-    lr: Annotated[float, Flag(first=True)] = Field(5e-4, gt=0, description="Peak learning rate of AdamW.")
-    min_lr: float = Field(1e-6, ge=0, description="Learning rate at the end of the cosine.")
-    warmup_epochs: Annotated[float, Flag()] = Field(
-        3.0, ge=0, description="Linear warm-up, in epochs; at most a third of the run."
+    clip_norm: float | None = setting(1.0, "Clip the gradient to this norm; null is off.", gt=0)
+    seed: int = setting(0, "Seed of weights, order, augmentation and dropout or masks.", Flag(), ge=0)
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "Where to compute.", Flag())
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+        "auto", "Arithmetic of training; auto takes what the device does fast. Reports are always fp32.", Flag()
     )
-    weight_decay: Annotated[float, Flag()] = Field(
-        0.05, ge=0, description="Weight decay of AdamW. Not applied to biases, norms, tokens and positions."
-    )
-    clip_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this norm; null is off.")
-    seed: Annotated[int, Flag()] = Field(
-        0, ge=0, description="Seed of weights, order, augmentation and dropout or masks."
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], Flag()] = Field("auto", description="Where to compute.")
-    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Flag()] = Field(
-        "auto", description="Arithmetic of training; auto takes what the device does fast. Reports are always fp32."
-    )
-    workers: Annotated[int | None, Flag(also="-j")] = Field(
-        None, ge=0, description="Processes that load images; default from the number of cores."
+    workers: int | None = setting(
+        None, "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
     )
 
 
 class TrainConfig(LoopConfig):
     """The optimisation and its bookkeeping."""
 
-    layer_decay: Annotated[float, Flag()] = Field(
-        1.0, gt=0, le=1, description="Learning rate factor per block, from the head down; 1 is off."
+    layer_decay: float = setting(
+        1.0, "Learning rate factor per block, from the head down; 1 is off.", Flag(), gt=0, le=1
     )
-    freeze: Annotated[bool, Flag()] = Field(
-        False,
-        description="Keep the pretrained network and fit a logistic regression on its features (linear probe).",
+    freeze: bool = setting(
+        False, "Keep the pretrained network and fit a logistic regression on its features (linear probe).", Flag()
     )
-    probe_first: Annotated[bool, Flag()] = Field(
-        False, description="Start the head from the logistic regression of freeze, then train everything."
+    probe_first: bool = setting(
+        False, "Start the head from the logistic regression of freeze, then train everything.", Flag()
     )
-    freeze_blocks: Annotated[int | None, Flag(metavar="N")] = Field(
-        None, ge=0, description="Keep the embedding and the first N blocks as they are. null trains everything."
+    freeze_blocks: int | None = setting(
+        None, "Keep the embedding and the first N blocks as they are. null trains everything.", Flag(metavar="N"), ge=0
     )
-    lora: Annotated[int | None, Flag(metavar="RANK")] = Field(
-        None, ge=1, description="Train low-rank additions to the blocks' matrices, and the head (LoRA)."
+    lora: int | None = setting(
+        None, "Train low-rank additions to the blocks' matrices, and the head (LoRA).", Flag(metavar="RANK"), ge=1
     )
-    baseline: Annotated[bool, Flag()] = Field(
-        True, description="Also fit baselines that need no training, and compare them at the end."
-    )
-    smoothing: Annotated[float, Flag()] = Field(0.05, ge=0, lt=1, description="Label smoothing.")
-    balance: Annotated[Literal["none", "loss", "sampler"], Flag()] = Field(
+    baseline: bool = setting(True, "Also fit baselines that need no training, and compare them at the end.", Flag())
+    smoothing: float = setting(0.05, "Label smoothing.", Flag(), ge=0, lt=1)
+    balance: Literal["none", "loss", "sampler"] = setting(
         "none",
-        description="Counter class imbalance by class weights (loss) or a balanced sampler; ruins calibration. AUROC "
-        "stays.",
+        "Counter class imbalance by class weights (loss) or a balanced sampler; ruins calibration. AUROC stays.",
+        Flag(),
     )
-    ema: Annotated[bool, Flag()] = Field(
-        True, description="Evaluate and keep an exponential moving average of the weights."
+    ema: bool = setting(True, "Evaluate and keep an exponential moving average of the weights.", Flag())
+    ema_decay: float | None = setting(None, "Default min(0.999, 1 - 10 / steps), with a warm-up.", gt=0, lt=1)
+    monitor: str = setting(
+        "auroc", "Validation metric that picks the best checkpoint and stops early.", Flag(metavar="METRIC")
     )
-    ema_decay: float | None = Field(None, gt=0, lt=1, description="Default min(0.999, 1 - 10 / steps), with a warm-up.")
-    monitor: Annotated[str, Flag(metavar="METRIC")] = Field(
-        "auroc", description="Validation metric that picks the best checkpoint and stops early."
-    )
-    choose: Literal["best", "last"] = Field(
+    choose: Literal["best", "last"] = setting(
         "best",
-        description="Which epoch best.pt holds: the best by monitor, or the last, without early stopping. Use last "
-        "where validation is too small, or too like the training images, to choose by.",
+        "Which epoch best.pt holds: the best by monitor, or the last, without early stopping. Use last where "
+        "validation is too small, or too like the training images, to choose by.",
     )
-    patience: Annotated[int | None, Flag()] = Field(
-        10, ge=1, description="Stop after this many epochs without a better monitor. null never stops early."
+    patience: int | None = setting(
+        10, "Stop after this many epochs without a better monitor. null never stops early.", Flag(), ge=1
     )
-    save_every: Annotated[int | None, Flag(metavar="N", panel="Output")] = Field(
-        None, ge=1, description="Also keep a checkpoint every N epochs."
+    save_every: int | None = setting(
+        None, "Also keep a checkpoint every N epochs.", Flag(metavar="N", panel="Output"), ge=1
     )
 
 
 class RunConfig(Section):
     """What the configurations of training and of pretraining share."""
 
-    data: DataConfig = DataConfig()  # type: ignore[call-arg]
-    model: ModelConfig = ModelConfig()  # type: ignore[call-arg]
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
 
     @field_validator("data")
     @classmethod
@@ -382,62 +365,65 @@ class EvaluateConfig(Section):
 
     panel = "Evaluation"
 
-    resamples: Annotated[int, Flag()] = Field(
-        default=2000, ge=0, description="Bootstrap resamples behind the intervals; 0: none."
+    resamples: int = setting(2000, "Bootstrap resamples behind the intervals; 0: none.", Flag(), ge=0)
+    subgroups: list[str] = setting(
+        [],
+        "Column of the table of labels whose values are evaluated one by one, such as site.",
+        Flag("subgroup", metavar="COLUMN"),
     )
-    subgroups: Annotated[list[str], Flag("subgroup", metavar="COLUMN")] = Field(
-        default=[], description="Column of the table of labels whose values are evaluated one by one, such as site."
+    raters: list[str] = setting(
+        [], "Column of the table of labels that holds the class which a reader saw.", Flag("rater", metavar="COLUMN")
     )
-    raters: Annotated[list[str], Flag("rater", metavar="COLUMN")] = Field(
-        default=[], description="Column of the table of labels that holds the class which a reader saw."
+    ordinal: list[str] = setting(
+        [], "The classes from the lowest grade to the highest, where they are grades.", Flag(metavar="CLASS,CLASS,...")
     )
-    ordinal: Annotated[list[str], Flag(metavar="CLASS,CLASS,...")] = Field(
-        default=[], description="The classes from the lowest grade to the highest, where they are grades."
+    calibration: Literal["none", "temperature", "vector"] = setting(
+        "temperature", "How the probabilities are calibrated; fitted on validation.", Flag()
     )
-    calibration: Annotated[Literal["none", "temperature", "vector"], Flag()] = Field(
-        default="temperature", description="How the probabilities are calibrated; fitted on validation."
+    youden: bool = setting(False, "Two classes: decide at the threshold of the highest Youden index.", Flag())
+    target_sensitivity: float | None = setting(
+        None, "Two classes: decide at the highest threshold with this sensitivity.", Flag(metavar="SHARE"), gt=0, lt=1
     )
-    youden: Annotated[bool, Flag()] = Field(
-        default=False, description="Two classes: decide at the threshold of the highest Youden index."
+    target_specificity: float | None = setting(
+        None, "Two classes: decide at the lowest threshold with this specificity.", Flag(metavar="SHARE"), gt=0, lt=1
     )
-    target_sensitivity: Annotated[float | None, Flag(metavar="SHARE")] = Field(
-        default=None, gt=0, lt=1, description="Two classes: decide at the highest threshold with this sensitivity."
+    cost: str | list[list[float]] | None = setting(
+        None,
+        "Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two classes '10:1' "
+        "means that a missed positive costs 10 times a false alarm; of more, give a matrix whose columns are the "
+        "predictions.",
+        Flag(metavar="MISSED:ALARM|MATRIX"),
     )
-    target_specificity: Annotated[float | None, Flag(metavar="SHARE")] = Field(
-        default=None, gt=0, lt=1, description="Two classes: decide at the lowest threshold with this specificity."
-    )
-    cost: Annotated[str | list[list[float]] | None, Flag(metavar="MISSED:ALARM|MATRIX")] = Field(
-        default=None,
-        description="Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two "
-        "classes '10:1' means that a missed positive costs 10 times a false alarm; of more, give a matrix whose "
-        "columns are the predictions.",
-    )
-    prevalence: Annotated[float | None, Flag(metavar="SHARE")] = Field(
-        default=None,
+    prevalence: float | None = setting(
+        None,
+        "Two classes: how common the positive class is where the model is to be used.",
+        Flag(metavar="SHARE"),
         gt=0,
         lt=1,
-        description="Two classes: how common the positive class is where the model is to be used.",
     )
-    coverage: Annotated[float, Flag(metavar="SHARE")] = Field(
-        default=0.9, gt=0, lt=1, description="How often the prediction set of an image holds its true class."
+    coverage: float = setting(
+        0.9, "How often the prediction set of an image holds its true class.", Flag(metavar="SHARE"), gt=0, lt=1
     )
-    max_risk: Annotated[float | None, Flag(metavar="SHARE")] = Field(
-        default=None, gt=0, lt=1, description="Abstain where the share of errors may lie above this."
+    max_risk: float | None = setting(
+        None, "Abstain where the share of errors may lie above this.", Flag(metavar="SHARE"), gt=0, lt=1
     )
-    map_images: Annotated[int | None, Flag(metavar="N")] = Field(
-        default=None,
+    map_images: int | None = setting(
+        None,
+        "Images on which attention maps are evaluated; 0: no maps. null: as many as take some seconds, and none of "
+        "train and val.",
+        Flag(metavar="N"),
         ge=0,
-        description="Images on which attention maps are evaluated; 0: no maps. null: as many as take some seconds, and "
-        "none of train and val.",
     )
-    format: Annotated[str, Flag(panel="Output", metavar="FORMAT,...")] = Field(
-        default="html",
-        description="Formats of the report: html, md, json, pdf. html and json are always written; pdf needs Chromium, "
-        "Chrome or Edge on this machine.",
+    format: str = setting(
+        "html",
+        "Formats of the report: html, md, json, pdf. html and json are always written; pdf needs Chromium, Chrome or "
+        "Edge on this machine.",
+        Flag(panel="Output", metavar="FORMAT,..."),
     )
-    show_names: Annotated[bool, Flag(panel="Output")] = Field(
-        default=False,
-        description="Name images by their paths in the report. false: by their rows in predictions.csv.",
+    show_names: bool = setting(
+        False,
+        "Name images by their paths in the report. false: by their rows in predictions.csv.",
+        Flag(panel="Output"),
     )
 
     @field_validator("subgroups", "raters", "ordinal", mode="before")
@@ -450,10 +436,7 @@ class EvaluateConfig(Section):
     def _with_commas(cls, value: list[str]) -> list[str]:
         return [part.strip() for name in value for part in name.split(",")] if len(value) == 1 else value
 
-    @field_validator("cost", mode="before")
-    @classmethod
-    def _cost(cls, value: Any) -> Any:
-        return read_cost(value)
+    _cost = field_validator("cost", mode="before")(read_cost)
 
     @field_validator("format")
     @classmethod
@@ -467,8 +450,8 @@ class EvaluateConfig(Section):
 class Config(RunConfig):
     """One training run, completely."""
 
-    augment: AugmentConfig = AugmentConfig()  # type: ignore[call-arg]
-    train: TrainConfig = TrainConfig()  # type: ignore[call-arg]
+    augment: AugmentConfig = AugmentConfig()
+    train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 
     @field_validator("train")

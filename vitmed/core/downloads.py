@@ -1,8 +1,10 @@
 """Download public files (weights and data): resumed after an interruption, checked, and complete or absent.
 
-An incomplete file is called `<file>.part`; it gets its name once its hash is correct. Offline, nothing here opens a
-connection, and the error for a missing file says where to get it and where to put it. No library that we found
-resumes a download and proves that the file is still the same: docs/libraries.md.
+An incomplete file is called `<file>.part`; it gets its name once its hash is correct. `<file>.part.from` holds its
+address, and the ETag or date by which the server identifies the version. `<file>.sha256` holds the hash in the format
+of `sha256sum`, so a copy of both can be checked anywhere. Offline, nothing here opens a connection, and the error for a
+missing file says where to get it and where to put it. No library that we found resumes a download and proves that the
+file is still the same: docs/libraries.md.
 """
 
 from __future__ import annotations
@@ -118,26 +120,24 @@ def fetch_file(source: Source, path: Path, ui: Ui | None = None, offline: bool =
                     return path
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror or error})", ROOM) from None
-    note = _digest_file(path)
+    note = _beside(path, ".sha256")
     noted = note.read_text(encoding="utf-8", errors="replace").split()[:1] if note.is_file() else []
     source.check(path, str(path), f"remove it, then: {source.again}", *(f"sha256:{digest}" for digest in noted))
     return path
 
 
-def _digest_file(path: Path) -> Path:
-    """The file's hash in the format of `sha256sum`, in the same folder, so a copy of both can be checked anywhere."""
-    return path.with_name(path.name + ".sha256")
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
 def _lock(path: Path, name: str, ui: Ui) -> FileLock:
     """Lets one process at a time fetch a file. The system releases the lock of a dead process."""
-    lock = FileLock(path.with_name(path.name + ".lock"))
+    lock = FileLock(_beside(path, ".lock"))
     try:
         lock.acquire(timeout=0)
+        lock.release()
     except Timeout:
         ui.say(f"another process is fetching {name}: waiting for it")
-        return lock
-    lock.release()
     return lock
 
 
@@ -153,9 +153,9 @@ def _download(source: Source, path: Path, ui: Ui) -> None:
         raise
     with part.open("rb") as stream:
         os.fsync(stream.fileno())
-    write_text(_digest_file(path), f"{digest_of(part)}  {path.name}\n")
+    write_text(_beside(path, ".sha256"), f"{digest_of(part)}  {path.name}\n")
     part.replace(path)
-    _notes_of(part).unlink(missing_ok=True)
+    _beside(part, ".from").unlink(missing_ok=True)
     shutil.rmtree(path.parent / "hub", ignore_errors=True)
 
 
@@ -168,7 +168,7 @@ class _Cut(Exception):
 
 def _from_address(source: Source, path: Path, ui: Ui) -> Path:
     """The complete `.part` file from a plain address, after as many tries as necessary."""
-    part = path.with_name(path.name + ".part")
+    part = _beside(path, ".part")
     with ui.bar(f"fetching {source.name}", unit="bytes") as advance:
         best, failures = 0, 0
         while True:
@@ -190,11 +190,6 @@ def _from_address(source: Source, path: Path, ui: Ui) -> Path:
                 time.sleep(pause)
 
 
-def _notes_of(part: Path) -> Path:
-    """A file next to `part` with its address, and the ETag or date by which the server identifies the version."""
-    return part.with_name(part.name + ".from")
-
-
 def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) -> None:
     """Fetch the rest of the file that `part` begins; all of it if the server has another version now.
 
@@ -203,7 +198,7 @@ def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) ->
         source.error: the server refuses, or offers another file.
         UsageError: no disk space.
     """
-    notes = _notes_of(part)
+    notes = _beside(part, ".from")
     known = notes.read_text(errors="replace").splitlines() if notes.is_file() and part.is_file() else []
     validator = known[1] if len(known) == 2 and known[0] == source.url else ""
     have = part.stat().st_size if validator else 0

@@ -24,21 +24,25 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
         UsageError: the folder cannot be written, or the disk is full.
     """
     path = Path(path)
-    temporary: Path | None = None
+    # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
     try:
-        handle, temporary = _open_temporary(path)
-        with os.fdopen(handle, "wb") as stream:
+        with temporary.open("xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-        temporary = None
-        _sync_folder(path.parent)
+        if hasattr(os, "O_DIRECTORY"):
+            handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place") from None
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -55,27 +59,6 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, value: Any) -> None:
     """Write indented JSON; see `whole_file`. NaN is an error."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _open_temporary(path: Path) -> tuple[int, Path]:
-    """A new file next to `path`, opened for writing, with the permissions of `open`.
-
-    `mkstemp` makes private files, and the umask that would correct this cannot be read without changing it.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
-    while True:
-        temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
-        with contextlib.suppress(FileExistsError):
-            return os.open(temporary, flags, 0o666), temporary
-
-
-def _sync_folder(folder: Path) -> None:
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def make_folder(path: str | Path) -> None:

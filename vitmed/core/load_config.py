@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.flags import fields_of
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import find_path, store_path
 
@@ -34,10 +35,7 @@ def load_config(
     Raises:
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
-    tree: dict[str, Any] = {}
-    if file is not None:
-        path = find_config(file)
-        tree = find_paths(_number(_read_yaml(path)), path.parent)
+    tree: dict[str, Any] = {} if file is None else _read_yaml(find_config(file))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
@@ -93,7 +91,7 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
             raise unknown_key("config section", str(section), kind.model_fields)
         if not isinstance(fields, dict):
             raise UsageError(f"config section '{section}' holds {fields!r}, expected fields", f"write {section}.field")
-        known = kind.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+        known = fields_of(kind, section)
         for key in fields:
             if key not in known:
                 raise unknown_key(f"config key in '{section}'", str(key), known)
@@ -101,12 +99,11 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
         return kind.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "value_error":  # our own: fields that contradict each other
             raise UsageError(str(first["ctx"]["error"]), "change or omit one of them") from None
-        raise UsageError(
-            f"config {key} = {first['input']!r}: {expected(first)}", f"see {key} in docs/configuration.md"
-        ) from None
+        key = ".".join(str(part) for part in first["loc"])
+        problem = f"config {key} = {first['input']!r}: {expected(first)}"
+        raise UsageError(problem, f"see {key} in docs/configuration.md") from None
 
 
 def find_config(name: str | Path) -> Path:
@@ -141,17 +138,16 @@ def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> Non
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    """The sections of a file, with its relative paths found from its folder."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: not a readable YAML file ({error})", "correct the file") from None
-    if tree is None:
-        return {}
+    tree = {} if tree is None else _number(tree)
     if not isinstance(tree, dict):
-        raise UsageError(
-            f"{path}: holds {type(tree).__name__}, expected sections", "write data:, model:, augment:, train:"
-        )
-    return tree
+        sections = "write data:, model:, augment:, train:"
+        raise UsageError(f"{path}: holds {type(tree).__name__}, expected sections", sections)
+    return find_paths(tree, path.parent)
 
 
 def _put(tree: dict[str, Any], key: str, value: Any, kind: type[RunConfig]) -> None:

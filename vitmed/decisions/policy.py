@@ -163,7 +163,7 @@ def own_columns(predictions: Predictions) -> tuple[str, ...]:
     return tuple(name for name in predictions.columns if name not in {OOD_SCORE, *_policy_columns(predictions)})
 
 
-def asked_of(config: EvaluateConfig) -> dict[str, Any]:
+def policy_settings(config: EvaluateConfig) -> dict[str, Any]:
     """The fields of the configuration that change what is chosen."""
     asked = config.model_dump(include=CHOOSING)
     return asked if config.cost is not None else asked | {"prevalence": None}  # without costs it changes no choice
@@ -186,7 +186,7 @@ def choose_policy(
     plain = calibration.calibrate(validation)
     operating = choose_points(plain, config)
     return DecisionPolicy(
-        asked=asked_of(config), n=len(validation), weights_hash=weights_hash,
+        asked=policy_settings(config), n=len(validation), weights_hash=weights_hash,
         calibration=calibration, operating=operating, prediction_sets=fit_sets(plain, config.coverage),
         abstention=choose_abstention(apply_point(plain, operating), config.max_risk), ood_score=ood_score,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_results import Folds
-from vitmed.decisions.policy import asked_of, choose_policy, notes_of, own_columns
+from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
@@ -62,7 +62,7 @@ def rebuild(
     config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), own.notes)
     note_prevalence(config, predictions.classes, own.notes)
     weights_hash = evaluated.metrics.get("weights_hash") if of_model else None
-    same = asked_of(config) == asked_of(asked)
+    same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, own, flags)
         validation = validation_of(run.best, weights_hash, policy, predictions.positive)

@@ -17,7 +17,7 @@ from vitmed.data.samples import labelled
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
-from vitmed.decisions.policy import DecisionPolicy, asked_of, choose_policy
+from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.inference import check_finite, predict_all, predict_logits
 from vitmed.models.vit import ViT
@@ -67,7 +67,7 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
     Raises UsageError if the predictions of this checkpoint for validation are missing.
     """
     asked_point(config, len(saved.classes))
-    if asked_of(config) == asked_of(saved.config.evaluate):
+    if policy_settings(config) == policy_settings(saved.config.evaluate):
         return saved.policy
     validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
     ood_score = saved.policy.ood_score if saved.policy else None

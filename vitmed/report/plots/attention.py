@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from vitmed.explanation.results import TITLES, Maps
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import percent, place, short, show
-from vitmed.report.plots.pictures import outcome
+from vitmed.report.plots.drawing import path_label, percent, short, show
+from vitmed.report.plots.pictures import label_outcome
 
 COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
 
@@ -71,8 +71,8 @@ def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray) -> None:
 
 def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
     """The prediction, the truth, and the class of the maps where it is another one."""
-    outcome(axes, predictions, row, most)
-    text = place(predictions.name(row), 24)
+    label_outcome(axes, predictions, row, most)
+    text = path_label(predictions.name(row), 24)
     if target != predictions.predicted[row]:
         sure = percent(predictions.probabilities[row, target])
         text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
-from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.ranking import threshold_counts
-from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, interval, percent, plot, short, with_value
+from vitmed.metrics.scoring import known_labels
+from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, percent, plot, short, value_text
 
 WRITTEN = 40  # classes: with more, cells have a colour but no number
 
 
-def confusion_matrix(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
-    """Counts and their shares of the row (of the truth); with `metrics`, balanced accuracy in the title."""
+def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
+    """Counts and their shares of the row (of the truth)."""
     k = len(predictions.classes)
     counts = np.zeros((k, k), dtype=np.int64)
     np.add.at(counts, (known_labels(predictions), predictions.predicted), 1)
@@ -50,43 +53,41 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers | None = None) -
         axes.set_yticks(np.arange(k + 1) - 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
-    value = with_value(metrics, "balanced_accuracy", "\n")
+    value = _overall(metrics, "balanced_accuracy", "\n")
     figure.suptitle(f"n = {counted(len(predictions), 'image')}{value}", fontsize=font + 1)
     return figure
 
 
-def roc(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
+def roc(predictions: Predictions, metrics: Numbers) -> Figure:
     """Sensitivity against 1 - specificity over all thresholds."""
     curves = {c: (fp / fp[-1], tp / tp[-1]) for c, tp, fp in _counts(predictions)}
     figure, axes = _square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
     _nothing(axes, predictions, not curves)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
-    areas = {c: float(np.trapezoid(y, x)) for c, (x, y) in curves.items()}
-    _lines(axes, predictions, metrics, curves, areas, "auroc", steps=False)
+    _lines(axes, metrics, curves, "auroc")
     if len(predictions.classes) > 2 and curves:
         x = np.linspace(0, 1, 1001)
         y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
         line = np.append(0, x), np.append(0, y)
         axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
-    _finish(figure, axes, predictions, metrics, "auroc")
+    _finish(figure, axes, metrics, "auroc", "AUROC")
     return figure
 
 
-def precision_recall(predictions: Predictions, metrics: Numbers | None = None) -> Figure:
+def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
     """Precision (PPV) against recall (sensitivity)."""
-    curves, areas = {}, {}
+    curves = {}
     for c, tp, fp in _counts(predictions):
-        recall, precision = tp / tp[-1], tp[1:] / (tp[1:] + fp[1:])
-        curves[c] = recall, np.append(precision[:1], precision)
-        areas[c] = float(np.sum(np.diff(recall) * precision))
+        precision = tp[1:] / (tp[1:] + fp[1:])
+        curves[c] = tp / tp[-1], np.append(precision[:1], precision)
     figure, axes = _square("recall (sensitivity)", "precision (PPV)")
     found = positive_index(predictions)
     _nothing(axes, predictions, not curves if found is None else found not in curves)
     if found is not None and len(predictions):
         share = float(np.mean(known_labels(predictions) == found))
         axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.2f}")
-    _lines(axes, predictions, metrics, curves, areas, "average_precision", steps=True)
-    _finish(figure, axes, predictions, metrics, "average_precision")
+    _lines(axes, metrics, curves, "average_precision", drawstyle="steps-pre")
+    _finish(figure, axes, metrics, "average_precision", "average precision")
     return figure
 
 
@@ -113,44 +114,39 @@ def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
 
 
 def _lines(
-    axes: Axes,
-    predictions: Predictions,
-    metrics: Numbers | None,
-    curves: dict[int, tuple[np.ndarray, np.ndarray]],
-    areas: dict[int, float],
-    name: str,
-    steps: bool,
+    axes: Axes, metrics: Numbers, curves: dict[int, tuple[np.ndarray, np.ndarray]], area: str, **style: Any
 ) -> None:
     """Draw the curves: of two classes the positive one; of many, only the worst four in colour."""
-    if len(predictions.classes) == 2:
-        curves = {c: curve for c, curve in curves.items() if c == positive_index(predictions)}
-    worst = sorted(curves, key=lambda c: areas[c])[:4]
-    named = list(curves) if len(curves) <= LEGEND else worst
-    style = "steps-pre" if steps else "default"
+    classes = metrics.classes
+    if metrics.positive_class is not None:
+        curves = {c: curve for c, curve in curves.items() if classes[c] == metrics.positive_class}
+    areas = {c: metrics.per_class[classes[c]][area] for c in curves}
+    named = list(curves)
     if len(curves) > LEGEND:
+        named = sorted(curves, key=lambda c: areas[c].value or 0.0)[:4]
         axes.plot([], [], color=GREY, linewidth=0.7, label=f"{len(curves) - 4} other classes")
-    for c in curves:
-        if c not in named:
-            axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, drawstyle=style)
+        for c in (c for c in curves if c not in named):
+            axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, **style)
     for colour, c in zip(COLOURS, named, strict=False):
-        n = int(np.sum(known_labels(predictions) == c))
-        area = Estimate(value=areas[c], low=None, high=None)
-        area = metrics.per_class[predictions.classes[c]][name] if metrics else area
-        text = f"{short(predictions.classes[c], 26)}: {area.value:.3f}{interval(area)}, n={n:,}"
-        width = 2.2 if len(curves) == 1 else 1.3
-        axes.plot(*curves[c], color=colour, linewidth=width, drawstyle=style, label=text)
+        text = f"{short(classes[c], 26)}: {value_text(areas[c])}, n={metrics.per_class[classes[c]].n:,}"
+        axes.plot(*curves[c], color=colour, linewidth=2.2 if len(curves) == 1 else 1.3, label=text, **style)
 
 
-def _finish(figure: Figure, axes: Axes, predictions: Predictions, metrics: Numbers | None, name: str) -> None:
+def _finish(figure: Figure, axes: Axes, metrics: Numbers, area: str, name: str) -> None:
     """Title, and a legend below, where it hides no curve."""
-    many = len(predictions.classes) > 2
-    title = f"n = {counted(len(predictions), 'image')}"
+    many = len(metrics.classes) > 2
+    title = f"n = {counted(metrics.n, 'image')}"
     if many:
-        title += ", each class against the rest" + with_value(metrics, name, "\nmean of classes: ")
+        title += ", each class against the rest" + _overall(metrics, area, "\nmean of classes: ")
     axes.set_title(title, fontsize=11)
     handles, texts = axes.get_legend_handles_labels()
     figure.set_figheight((6.0 if many else 5.4) + 0.2 * len(handles))
     if handles:
-        lowest = "lowest " if len(predictions.classes) > LEGEND else ""
-        title = lowest + {"auroc": "AUROC", "average_precision": "average precision"}[name]
+        title = f"lowest {name}" if len(metrics.classes) > LEGEND else name
         figure.legend(handles, texts, loc="outside lower center", fontsize=9, title=title, title_fontsize=9)
+
+
+def _overall(metrics: Numbers, name: str, before: str) -> str:
+    """`before`, then `Balanced accuracy 0.912 (0.881 to 0.934)`; "" if it is undefined."""
+    found = metrics.overall[name]
+    return "" if found.value is None else f"{before}{METRICS[name].title} {value_text(found)}"

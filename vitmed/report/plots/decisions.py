@@ -1,40 +1,40 @@
-"""Figures about decisions: PPV and NPV by prevalence, decision curve, abstention, OOD score."""
+"""Figures about decisions: PPV and NPV by prevalence, decision curve, calibration, abstention, OOD score."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
+from vitmed.decisions.reliability import Reliability
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, RED, band, interval, numbers, plot, short
+from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, numbers, plot, short, value_text
 from vitmed.report.results import Results
 
-BLACK = "#000000"
 
-
-def prevalence(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+def prevalence(predictions: Predictions, metrics: Results) -> Figure | None:
     """PPV and NPV against the prevalence of the positive class."""
-    found = None if metrics is None else metrics.prevalence
-    if found is None or not found.rows or found.observed is None:
+    found = metrics.prevalence
+    if found is None or found.observed is None:
         return None
     figure, axes = plot("prevalence of the positive class (log scale)", "share of the results that is true")
     axes.set_xscale("log")
     x, at = ([row.prevalence for row in part] for part in (found.curve, found.rows))
     kinds = (("ppv", "PPV (of positive results)", BLUE, "o"), ("npv", "NPV (of negative results)", RED, "s"))
     for key, name, colour, marker in kinds:
-        band(axes, x, [row[key] for row in found.curve], colour)
+        draw_band(axes, x, [row[key] for row in found.curve], colour)
         axes.plot(x, numbers(row[key].value for row in found.curve), color=colour)
         points = numbers(row[key].value for row in found.rows)
         axes.plot(at, points, color=colour, marker=marker, markersize=5, linestyle="", label=name)
     axes.axvline(found.observed, color=GREY, linestyle=":", label=f"in these images: {_percent(found.observed)}")
     if found.intended is not None:
         axes.axvline(found.intended, color=BLACK, linestyle="--", label=f"intended: {_percent(found.intended)}")
-    usual = [value for value in (0.001, 0.01, 0.05, 0.1, 0.2, 0.5) if min(x) <= value <= max(x)]
-    axes.set_xticks(usual, [_percent(value) for value in usual])
-    axes.minorticks_off()
+    _ticks(axes, (0.001, 0.01, 0.05, 0.1, 0.2, 0.5), min(x), max(x), _percent)
     axes.set_ylim(-0.02, 1.02)
     title = f"{short(found.positive, 30)}, n = {counted(len(predictions), 'image')}, band: 95 % interval"
     axes.set_title(title, fontsize=11)
@@ -42,23 +42,22 @@ def prevalence(predictions: Predictions, metrics: Results | None = None) -> Figu
     return figure
 
 
-def decision_curve(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
     """Net benefit of the model, of acting on all and on none, over threshold probabilities."""
-    found = None if metrics is None else metrics.decision_curve
-    if found is None or not found.thresholds or found.prevalence is None:
+    found = metrics.decision_curve
+    if found is None or found.prevalence is None:
         return None
     figure, axes = plot("threshold probability (act from it upwards)", "net benefit (true positives per image)")
-    x = found.thresholds
-    band(axes, x, found.model, BLUE)
+    x, top = found.thresholds, found.prevalence
+    draw_band(axes, x, found.model, BLUE)
     axes.plot(x, numbers(net.value for net in found.model), color=BLUE, linewidth=2, label="model")
     axes.plot(x, found.all, color=RED, linestyle="--", label="act on all")
     axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
-    top = found.prevalence
     highest = max((net.high for net in found.model if net.high is not None), default=top)
     axes.set(xlim=(0, 1), ylim=(-0.15 * max(top, 0.05), max(1.15 * top, 1.05 * highest)))
+    for low, high in found.useful or ():
+        axes.plot([low, high], [-0.1 * max(top, 0.05)] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
     if found.useful:
-        for low, high in found.useful:
-            axes.plot([low, high], [-0.1 * max(top, 0.05)] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
         axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
     images = counted(len(predictions), "image")
     title = f"{short(found.positive, 30)}: {_percent(top)} of n = {images}, band: 95 % interval"
@@ -67,20 +66,65 @@ def decision_curve(predictions: Predictions, metrics: Results | None = None) -> 
     return figure
 
 
-def risk_coverage(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
+    """Predicted against observed frequency in bins of about equally many images; below, the images per probability."""
+    found = metrics.calibration
+    if found is None or not found.after.curve:
+        return None
+    after, before = found.after, found.before
+    figure = Figure(figsize=(6.4, 8.2), layout="constrained")
+    axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
+    axes.set_box_aspect(1)
+    below.set_box_aspect(0.22)  # the same width
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin")
+    below.set(xlabel=short(found.about, 60), ylabel="images")
+    for part in (axes, below):
+        add_grid(part)
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
+    if before is not None:
+        _bins(axes, before, GREY, "s", 4, "before calibration")
+    fitted = {found.method, *(fold.method for fold in found.folds or ())} != {"none"}
+    _bins(axes, after, BLUE, "o", 6, "after calibration" if fitted else "not calibrated")
+    positive, chances = positive_index(predictions), predictions.probabilities
+    scores = chances.max(axis=1) if positive is None else chances[:, positive]
+    below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
+    if len(scores) > 200:
+        below.set_yscale("log")
+        below.set_ylabel("images (log)")
+    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
+    slopes = [own.slope for own in after.per_class.values()]
+    if len(slopes) == 1 and slopes[0].value is not None:
+        meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme"
+        title += f"\nslope {value_text(slopes[0], 2)}{meaning}"
+    figure.suptitle(title, fontsize=11)
+    axes.legend(loc="upper left", fontsize=9)
+    return figure
+
+
+def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, name: str) -> None:
+    """A point for each bin with the interval of the observed frequency."""
+    seen = [bin.seen for bin in part.curve]
+    y, low, high = (numbers(ends) for ends in zip(*((one.value, one.low, one.high) for one in seen), strict=True))
+    ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
+    label = f"{name}: ECE {value_text(part.ece)}"
+    x = [bin.said for bin in part.curve]
+    bars = axes.errorbar(x, y, yerr=ends, label=label, color=colour, linewidth=1, elinewidth=1.2, capsize=2.5)
+    bars.lines[0].set(marker=marker, markersize=size)
+
+
+def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     """The share of errors among the answered images, the most certain first."""
-    found = None if metrics is None else metrics.abstention
+    found = metrics.abstention
     if found is None or not found.curve.coverage:
         return None
     figure, axes = plot("share of the images that are answered, the most certain first", "share of errors among them")
-    curve = found.curve
-    x, low, high = curve.coverage, numbers(curve.low), numbers(curve.high)
-    if not np.isnan([*low, *high]).any():
-        axes.fill_between(x, low, high, color=BLUE, alpha=0.2, linewidth=0)
-    axes.plot(x, numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
+    curve, chosen, reached = found.curve, found.chosen, found.reached
+    low, high = numbers(curve.low), numbers(curve.high)
+    if np.isfinite([low, high]).all():  # a band with holes would mislead
+        axes.fill_between(curve.coverage, low, high, color=BLUE, alpha=0.2, linewidth=0)
+    axes.plot(curve.coverage, numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
     (rate,) = numbers([found.error_rate.value])
     axes.axhline(rate, color=GREY, linestyle=":", label=f"all answered: {_percent(rate)}")
-    chosen, reached = found.chosen, found.reached
     if chosen is not None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {_percent(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
@@ -88,45 +132,44 @@ def risk_coverage(predictions: Predictions, metrics: Results | None = None) -> F
         axes.plot(numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
-    area = f"{found.area.value:.4f}"
-    if found.area.low is not None:
-        area += f" ({found.area.low:.4f} to {found.area.high:.4f})"
-    axes.set_title(f"n = {counted(len(predictions), 'image')}, area {area}, band: 95 % interval", fontsize=11)
+    title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area, 4)}, band: 95 % interval"
+    axes.set_title(title, fontsize=11)
     axes.legend(fontsize=9, loc="upper left")
     return figure
 
 
-def out_of_distribution(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | None:
     """How unlike the training images the evaluated images are, and other images if any are given."""
-    found, scores = None if metrics is None else metrics.out_of_distribution, scores_of(predictions)
-    if found is None or scores is None or not len(scores):
+    found, scores = metrics.out_of_distribution, scores_of(predictions)
+    if found is None or scores is None:
         return None
     figure, axes = plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
-    parts = [(scores, BLUE, "/", f"evaluated, n = {len(scores):,}: {_share(found.flagged)} above 1")]
+    parts = [("evaluated", scores, found.flagged, BLUE, "//")]
+    title = f"features of {found.n:,} training images"
     if found.unlike is not None:
-        others = np.array(found.unlike.scores)
-        text = f"other images, n = {len(others):,}: {_share(found.unlike.flagged)} above 1"
-        parts.append((others, RED, "\\", text))
-    every = np.maximum(np.concatenate([part[0] for part in parts]), 1e-3)
-    bins = np.geomspace(min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001, 41)
-    for values, colour, hatch, label in parts:
-        weights = np.full(len(values), 1 / len(values))
+        parts.append(("other images", np.array(found.unlike.scores), found.unlike.flagged, RED, "\\\\"))
+        title += f"; detected with AUROC {value_text(found.unlike.auroc)}"
+    every = np.maximum(np.concatenate([part[1] for part in parts]), 1e-3)
+    low, high = min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001
+    for name, values, flagged, colour, hatch in parts:
         axes.hist(
-            np.maximum(values, 1e-3), bins=bins.tolist(), weights=weights, color=colour, alpha=0.55, hatch=hatch * 2,
-            edgecolor=colour, label=label,
+            np.maximum(values, 1e-3), bins=np.geomspace(low, high, 41).tolist(),
+            weights=np.full(len(values), 1 / len(values)), color=colour, alpha=0.55, hatch=hatch, edgecolor=colour,
+            label=f"{name}, n = {len(values):,}: {_share(flagged)} above 1",
         )  # fmt: skip
     axes.axvline(1, color=BLACK, linestyle="--", label="99 % of the validation images are below")
     axes.set_xscale("log")
-    low, high = bins[0], bins[-1]
-    ticks = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
-    axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
-    axes.minorticks_off()
-    title = f"features of {found.n:,} training images"
-    if found.unlike is not None:
-        title += f"; detected with AUROC {found.unlike.auroc.value:.3f}{interval(found.unlike.auroc)}"
+    _ticks(axes, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100), low, high, "{:g}".format)
     axes.set_title(title, fontsize=11)
     axes.legend(fontsize=9, loc="upper right")
     return figure
+
+
+def _ticks(axes: Axes, values: Sequence[float], low: float, high: float, text: Callable[[float], str]) -> None:
+    """Ticks of a log scale at those of the values that lie between its ends."""
+    shown = [value for value in values if low <= value <= high]
+    axes.set_xticks(shown, [text(value) for value in shown])
+    axes.minorticks_off()
 
 
 def _share(found: Estimate) -> str:

@@ -10,7 +10,7 @@ import io
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
@@ -20,15 +20,14 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.estimates import Estimate
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
-GREY = "#8A8A8A"
+GREY, BLACK = "#8A8A8A", "#000000"
 LEGEND = 8  # classes that a legend names; of more, only the worst four
 DPI = 120
-TOLD = 900  # characters of a text alternative
+LONGEST = 900  # characters of a text alternative
 LARGE = 300_000  # bytes that a gallery may take on the page; a dozen of them fit into 5 MB
 QUALITIES = (88, 75, 60, 45, 30)
 
@@ -55,59 +54,44 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
     Args:
         pictures: the figure shows images, which a palette of 256 colours would spoil: on the page it is a JPEG.
     """
-    image = _raster(figure)
-    data, stream, small = _png(image), io.BytesIO(), io.BytesIO()
+    image, stream = _raster(figure), io.BytesIO()
     figure.set_layout_engine("none")  # all parts are in place: to place them again takes as long as drawing
     with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
         FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
+    png, svg = _encoded(image, dpi=(DPI, DPI)), stream.getvalue()
+    ways = [(png, "image/png")]
     if pictures:
-        small, kind = _jpeg(image), "image/jpeg"
+        ways.append((_jpeg(image), "image/jpeg"))
     else:
-        image.quantize(256, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
-        kind = "image/png"
-    shown = [(small.getvalue(), kind), (data, "image/png")]
-    if not pictures:
-        shown.append((stream.getvalue(), "image/svg+xml"))
-    least, kind = min(shown, key=lambda way: len(way[0]))
-    return Drawn(data, stream.getvalue(), least, kind, told(figure))
+        ways.append((_encoded(image.quantize(256, dither=Image.Dither.NONE), optimize=True), "image/png"))
+        ways.append((svg, "image/svg+xml"))
+    small, kind = min(ways, key=lambda way: len(way[0]))
+    return Drawn(png, svg, small, kind, text_alternative(figure))
 
 
-def told(figure: Figure) -> str:
-    """What is written in a figure, from its title down, in one line; cut after `TOLD` characters."""
-    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in _written(figure) if part.strip()))
+def text_alternative(figure: Figure) -> str:
+    """The texts of a figure, from its title down, in one line; cut after `LONGEST` characters."""
+    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in _texts(figure) if part.strip()))
     text = text.replace(r"\$", "$")
-    return text if len(text) <= TOLD else text[:TOLD].rsplit(" ", 1)[0] + " …"
+    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 
-def _written(figure: Figure) -> Iterator[str]:
+def _texts(figure: Figure) -> Iterator[str]:
     yield figure.get_suptitle()
     for axes in figure.axes:
         yield axes.get_title()
         if axes.axison:
-            yield axes.get_xlabel()
-            yield axes.get_ylabel()
-        for legend in filter(None, [axes.get_legend()]):
-            yield from (entry.get_text() for entry in legend.get_texts())
-        yield from (text.get_text() for text in axes.texts)
+            yield from (axes.get_xlabel(), axes.get_ylabel())
+        legend = axes.get_legend()
+        yield from (text.get_text() for text in [*(legend.get_texts() if legend else ()), *axes.texts])
     for legend in figure.legends:
-        yield legend.get_title().get_text()
-        yield from (entry.get_text() for entry in legend.get_texts())
+        yield from (text.get_text() for text in (legend.get_title(), *legend.get_texts()))
     yield from (text.get_text() for text in figure.texts)
-
-
-def _jpeg(image: Image.Image) -> io.BytesIO:
-    """At the best quality that takes no more than `LARGE` bytes, otherwise at the lowest."""
-    for quality in QUALITIES:
-        stream = io.BytesIO()
-        image.save(stream, format="JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
-        if stream.tell() <= LARGE:
-            break
-    return stream
 
 
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file at 120 dots per inch."""
-    return _png(_raster(figure))
+    return _encoded(_raster(figure), dpi=(DPI, DPI))
 
 
 def _raster(figure: Figure) -> Image.Image:
@@ -119,10 +103,19 @@ def _raster(figure: Figure) -> Image.Image:
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def _png(image: Image.Image) -> bytes:
+def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
-    image.save(stream, format="PNG", dpi=(DPI, DPI))
+    image.save(stream, format=kind, **options)
     return stream.getvalue()
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    """At the best quality that takes no more than `LARGE` bytes, otherwise at the lowest."""
+    for quality in QUALITIES:
+        data = _encoded(image, "JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
+        if len(data) <= LARGE:
+            break
+    return data
 
 
 @contextlib.contextmanager
@@ -134,44 +127,62 @@ def _any_glyph() -> Iterator[None]:
 
 
 def show(axes: Axes, image: np.ndarray) -> None:
+    """A picture (H, W) or (H, W, C), values 0 to 255."""
     if image.ndim == 3:  # without alpha, which matplotlib would draw on white
         image = image[..., :3] if image.shape[2] >= 3 else image[..., 0]
     axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255, interpolation="nearest")
 
 
-def bare(panels: Iterable[Axes]) -> None:
+def hide_ticks(panels: Iterable[Axes]) -> None:
     """No ticks; and no frame around a panel without a picture."""
     for axes in panels:
         axes.set(xticks=[], yticks=[])
         axes.set_frame_on(bool(axes.images))
 
 
+def sheet(size: tuple[float, float], rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> tuple[Figure, np.ndarray]:
+    """Rows of pictures, each with its name on the left; and the panels, at least one.
+
+    Args:
+        size: width and height, inches.
+        rows: name, uint8 arrays as in `show`; a row may have fewer than another.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(max(1, len(rows)), max([1, *(len(row) for _, row in rows)]), squeeze=False)
+    for line, (name, row) in zip(panels, rows, strict=False):
+        for axes, picture in zip(line, row, strict=False):
+            show(axes, picture)
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=10)
+    hide_ticks(panels.flat)
+    return figure, panels
+
+
 def plot(x: str, y: str, size: tuple[float, float] = (7.6, 5.2)) -> tuple[Figure, Axes]:
     """A figure of one plot, with light lines behind it."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot(xlabel=x, ylabel=y)
-    gridded(axes)
+    add_grid(axes)
     return figure, axes
 
 
-def gridded(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
+def add_grid(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
     """Light lines behind the data."""
     axes.grid(axis=axis, color="0.9")
     axes.set_axisbelow(True)
 
 
-def numbers(found: Iterable[float | None]) -> list[float]:
+def numbers(found: Iterable[float | None]) -> np.ndarray:
     """NaN for None: matplotlib leaves it out."""
-    return [float("nan") if one is None else one for one in found]
+    return np.array(list(found), dtype=float)
 
 
-def band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str) -> None:
+def draw_band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str) -> None:
     """The intervals of numbers along x."""
     low, high = numbers(one.low for one in found), numbers(one.high for one in found)
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def level(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o", name: str = "") -> None:
+def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o", name: str = "") -> None:
     """A number at the height y with its interval as a line; "undefined" in words, after its name."""
     if found.value is None:
         right = axes.get_yaxis_transform()
@@ -182,16 +193,12 @@ def level(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o",
     axes.plot(found.value, y, marker, color=colour, markersize=5.5)
 
 
-def with_value(metrics: Numbers | None, name: str, before: str) -> str:
-    """`before`, then `Balanced accuracy 0.91 (0.88 to 0.93)`; "" if it is unknown."""
-    if metrics is None or metrics.overall[name].value is None:
-        return ""
-    found = metrics.overall[name]
-    return f"{before}{METRICS[name].title} {found.value:.3f}{interval(found)}"
-
-
-def interval(found: Estimate) -> str:
-    return "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
+def value_text(found: Estimate, digits: int = 3) -> str:
+    """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`."""
+    if found.value is None:
+        return "undefined"
+    interval = "" if found.low is None else f" ({found.low:.{digits}f} to {found.high:.{digits}f})"
+    return f"{found.value:.{digits}f}{interval}"
 
 
 def percent(share: float) -> str:
@@ -206,7 +213,7 @@ def plain(text: str) -> str:
     return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
 
 
-def place(name: str, most: int) -> str:
+def path_label(name: str, most: int) -> str:
     """A path to write below a picture, in one or two lines; of a longer path the end, which identifies the image.
 
     The line breaks after a folder, else at the last mark where both halves fit, else where the line is full.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from vitmed.core.text import counted
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, short
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, short
 from vitmed.report.results import Count, EvaluatedImages, Flow, Results, SplitFlow
 
 LISTED = 6  # classes that a box lists
@@ -21,56 +20,56 @@ WIDTH = 8.0  # inches
 LETTER = 0.088  # inches that a letter takes
 
 
-def flow(predictions: Predictions, metrics: Results | None) -> Figure | None:
+def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     """Files found, left out, used, and assigned to the splits, with images and patients; None without a flow."""
-    if metrics is None or metrics.flow is None:
+    if metrics.flow is None:
         return None
-    told = metrics.flow
-    evaluated = told.evaluated
-    other = [("others", evaluated)] if evaluated is not None and not evaluated.split else []
-    count = len(told.splits) + len(other)
-    width = (WIDTH - 0.4 - 0.2 * (count - 1)) / count
-    if evaluated is not None and evaluated.folds is not None:  # any number of them: a line each, in one box
-        width = WIDTH - 0.4
-        every = [(FOLDS, _fold_lines(told.splits, int((width - 0.2) / LETTER)))]
+    counts, evaluated = metrics.flow, metrics.flow.evaluated
+    parts: dict[str, SplitFlow | EvaluatedImages] = dict(counts.splits)
+    if evaluated is not None and not evaluated.split:
+        parts["others"] = evaluated
+    folds = evaluated is not None and evaluated.folds is not None  # any number of them: a line each, in one box
+    beside = 1 if folds else len(parts)
+    width = (WIDTH - 0.4 - 0.2 * (beside - 1)) / beside
+    most = int((width - 0.2) / LETTER)  # letters in a line
+    if folds:
+        boxes = {
+            FOLDS: [short(f"{k}: {', '.join(_lines(part, 24, False))}", most) for k, part in counts.splits.items()]
+        }
     else:
-        parts: dict[str, SplitFlow | EvaluatedImages] = dict([*told.splits.items(), *other])
-        most = int((width - 0.2) / LETTER)
         classes = [line for part in parts.values() for line in _classes(part).items()]
-        wrap = any(len(name + _numbers(count)) > most for name, count in classes)
-        every = [(name, _lines(part, most, wrap)) for name, part in parts.items()]
-    top, side, middle = _found(told), _left_out(told), _used(told)
-    low = max(len(lines) for _, lines in every) + 1
-    heights = [_height(len(top)) if top else 0.0, _height(max(len(middle), len(side) if top else 0)), _height(low)]
-    gap = 0.42
-    total = sum(heights) + gap * (2 if top else 1) + 0.2
+        wrap = any(len(f"{name}: {_numbers(count)}") > most for name, count in classes)
+        boxes = {name: _lines(part, most, wrap) for name, part in parts.items()}
+    found, left_out, used = _upper_boxes(counts)
+    first, second = _height(len(found)), _height(max(len(used), len(left_out)))
+    lowest, gap = _height(max(map(len, boxes.values())) + 1), 0.42
+    total = (first + gap if found else 0) + second + gap + lowest + 0.2
     figure = Figure(figsize=(WIDTH, total))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, total))
     axes.set_axis_off()
     y = total - 0.1
-    if top:
-        _box(axes, 0.2, y - heights[0], 3.6, heights[0], top)
-        _box(axes, 4.4, y - heights[0] - gap / 2 - _height(len(side)) / 2, 3.4, _height(len(side)), side, GREY)
-        _arrow(axes, (2.0, y - heights[0]), (2.0, y - heights[0] - gap))
-        _arrow(axes, (2.0, y - heights[0] - gap / 2), (4.4, y - heights[0] - gap / 2))
-        y -= heights[0] + gap
-    own = _height(len(middle))
-    _box(axes, 0.2, y - own, 3.6, own, middle)
-    y -= own
-    bottom = 0.1 + heights[2]
+    if found:
+        y -= first
+        side = _height(len(left_out))
+        _box(axes, 0.2, y, 3.6, first, found)
+        _box(axes, 4.4, y - gap / 2 - side / 2, 3.4, side, left_out, GREY)
+        _arrow(axes, (2.0, y), (2.0, y - gap))
+        _arrow(axes, (2.0, y - gap / 2), (4.4, y - gap / 2))
+        y -= gap
+    y -= _height(len(used))
+    _box(axes, 0.2, y, 3.6, _height(len(used)), used)
+    bottom = 0.1 + lowest
     rail = bottom + 0.24
-    axes.plot([2.0, 2.0], [y, rail], color="black", linewidth=1)
-    for i, (name, lines) in enumerate(every):
-        x = 0.2 + i * (width + 0.2)
-        apart = name not in told.splits and name != FOLDS
-        here = evaluated is not None and (apart or name in (evaluated.split, FOLDS))
+    axes.plot([2.0, 2.0], [y, rail], color=BLACK, linewidth=1)
+    for i, (name, lines) in enumerate(boxes.items()):
+        x, own = 0.2 + i * (width + 0.2), counts.splits.get(name)
+        here = evaluated is not None and (folds or name == (evaluated.split or "others"))
         title = f"{name} (evaluated)" if here else name
-        part = told.splits.get(name)
-        if here and evaluated and part and evaluated.images != part.images:  # rows were removed from the table
+        if here and evaluated and own and evaluated.images != own.images:  # rows were removed from the table
             title, lines = f"{name} ({evaluated.images:,} evaluated)", [f"of {lines[0]}", *lines[1:]]
-        _box(axes, x, 0.1, width, heights[2], [title, *lines], BLUE if here else "black", here)
-        if not apart:
-            axes.plot([2.0, x + width / 2], [rail, rail], color="black", linewidth=1)
+        _box(axes, x, 0.1, width, lowest, [title, *lines], BLUE if here else BLACK, here)
+        if own or folds:
+            axes.plot([2.0, x + width / 2], [rail, rail], color=BLACK, linewidth=1)
             _arrow(axes, (x + width / 2, rail), (x + width / 2, bottom))
     return figure
 
@@ -81,7 +80,7 @@ def _height(lines: int) -> float:
 
 def _box(
     axes: Axes, x: float, y: float, width: float, height: float, lines: list[str],
-    edge: str = "black", bold: bool = False,
+    edge: str = BLACK, bold: bool = False,
 ) -> None:  # fmt: skip
     """A box with its heading in the first line; (x, y) is its lower left corner, all in inches."""
     fill, thick = ("#EAF3FA", 2) if bold else ("white", 1)
@@ -92,54 +91,42 @@ def _box(
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "black", "linewidth": 1})
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": BLACK, "linewidth": 1})
 
 
 def _people(patients: int | None) -> str:
     return "patients unknown" if patients is None else counted(patients, "patient")
 
 
-def _found(told: Flow) -> list[str]:
-    return [] if told.found is None else ["Found", counted(told.found, "image file")]
-
-
-def _left_out(told: Flow) -> list[str]:
-    if told.left_out is None:
-        return []
-    unreadable = "unreadable: not counted" if told.unreadable is None else f"{told.unreadable:,} unreadable"
-    lines = ["Left out", unreadable, f"{told.left_out:,} in no split"]
-    why = told.why_left_out if told.left_out else ""
-    return [*lines, *textwrap.wrap(f"({why})" if why else "", 44)]
-
-
-def _used(told: Flow) -> list[str]:
-    lines = ["Used", f"{counted(told.used, 'image')}, {_people(told.patients)}"]
-    if told.exact_duplicates is not None:
-        lines.append(f"kept: identical copies {told.exact_duplicates:,}, alike {told.near_duplicates:,}")
-    return lines
+def _upper_boxes(counts: Flow) -> tuple[list[str], list[str], list[str]]:
+    """Lines of the files found and left out, none where they were not counted; and of the images used."""
+    found, left_out = [], []
+    if counts.found is not None:
+        unreadable = "unreadable: not counted" if counts.unreadable is None else f"{counts.unreadable:,} unreadable"
+        why = f"({counts.why_left_out})" if counts.left_out and counts.why_left_out else ""
+        found = ["Found", counted(counts.found, "image file")]
+        left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, 44)]
+    used = ["Used", f"{counted(counts.used, 'image')}, {_people(counts.patients)}"]
+    if counts.exact_duplicates is not None:
+        used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
+    return found, left_out, used
 
 
 def _lines(part: SplitFlow | EvaluatedImages, most: int, wrap: bool) -> list[str]:
     """Lines of at most `most` letters; with `wrap`, the numbers of a class are below its name."""
     lines = [counted(part.images, "image"), _people(part.patients)]
     if len(part.classes) > LISTED:
-        return [*lines, f"{len(part.classes):,} classes"]
+        lines.append(f"{len(part.classes):,} classes")
     for name, count in _classes(part).items():
-        numbers = _numbers(count)
-        lines += [f"{short(name, most - 1)}:", f"  {numbers[2:]}"] if wrap else [short(name, most) + numbers]
+        text = _numbers(count)
+        lines += [f"{short(name, most - 1)}:", f"  {text}"] if wrap else [f"{short(name, most)}: {text}"]
     return lines
 
 
-def _classes(part: SplitFlow | EvaluatedImages) -> Mapping[str, Count]:
+def _classes(part: SplitFlow | EvaluatedImages) -> dict[str, Count]:
     """The classes that a box lists; none if there are many."""
     return part.classes if len(part.classes) <= LISTED else {}
 
 
 def _numbers(count: Count) -> str:
-    people = "" if count.patients is None else f" / {count.patients:,}"
-    return f": {count.images:,}{people}"
-
-
-def _fold_lines(parts: Mapping[str, SplitFlow], most: int) -> list[str]:
-    """A line for the test set of each fold."""
-    return [short(f"{name}: {', '.join(_lines(part, 24, False))}", most) for name, part in parts.items()]
+    return f"{count.images:,}" if count.patients is None else f"{count.images:,} / {count.patients:,}"

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.per_patient import outside, shares
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum
-from vitmed.report.plots.drawing import BLUE, GREY, RED, gridded, level, short
+from vitmed.report.plots.drawing import BLUE, GREY, RED, add_grid, draw_estimate, short
 from vitmed.report.results import Results
 
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
 NAMED = 4  # patients whose number is written beside their dot
-FOREST = (("auroc", "AUROC"), ("sensitivity", "sensitivity"), ("specificity", "specificity"))
-FOREST_MANY = (("auroc", "AUROC"), ("balanced_accuracy", "balanced accuracy"), ("accuracy", "accuracy"))
+FOREST = ("auroc", "sensitivity", "specificity")
+FOREST_MANY = ("auroc", "balanced_accuracy", "accuracy")
 
 
 def patient_spread(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
@@ -31,16 +28,18 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
     if predictions.groups is None or not len(predictions):
         return None
     kinds = shares(predictions)
-    if kinds["accuracy"][0].max() == 1 or len(kinds["accuracy"][0]) == 1:
+    images = kinds["accuracy"][0]
+    if images.max() == 1 or len(images) == 1:
         return None
-    names = list(kinds)[1:] or ["accuracy"]  # of two classes sensitivity and specificity
-    figure = Figure(figsize=(9.2, 5.0) if len(names) == 2 else (6.4, 5.0), layout="constrained")
-    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
-    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in (kinds[name] for name in names))
+    if len(kinds) > 1:  # of two classes
+        del kinds["accuracy"]
+    figure = Figure(figsize=(9.2 if len(kinds) == 2 else 6.4, 5.0), layout="constrained")
+    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
     height = 1.03 - lowest + 0.05
     panels[0].set_ylim(1.03 - 1.12 * height, 1.03)
-    for axes, name in zip(panels, names, strict=True):
-        _funnel(axes, name, *kinds[name], height)
+    for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
+        _funnel(axes, name, n, right, height)
     panels[0].set_ylabel("share of the patient's images that is right")
     return figure
 
@@ -52,7 +51,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     n, share = images[known], right[known] / images[known]
     axes.set_title(f"{name}, {len(known):,} patients", fontsize=11)
     axes.set_xlabel(f"images of the patient{KINDS[name]}")
-    gridded(axes)
+    add_grid(axes)
     if not len(known):
         axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
         return
@@ -86,45 +85,42 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 
-def forest(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+def forest(predictions: Predictions, metrics: Results) -> Figure | None:
     """Each group of each column with its interval, and all images; None where no subgroups were requested."""
-    if metrics is None:
-        return None
     columns = {name: own for name, own in (metrics.subgroups or {}).items() if any(s.overall for s in own.strata)}
     if not columns:
         return None
     positive, whole = metrics.positive_class, dict(metrics.overall)
     if positive is not None:
-        whole |= {kind: metrics.per_class[positive][kind] for kind, _ in FOREST}
-    strata = [stratum for found in columns.values() for stratum in found.strata]
-    kinds = [k for k in (FOREST_MANY if positive is None else FOREST) if any(k[0] in s.overall for s in strata)]
-    everyone = Stratum(name="all", n=metrics.n, n_groups=metrics.n_groups)
-    rows: list[tuple[str, Mapping[str, Estimate] | None]] = [(_stratum(everyone), whole)]
+        whole |= {kind: metrics.per_class[positive][kind] for kind in FOREST}
+    everyone = Stratum(name="all", n=metrics.n, n_groups=metrics.n_groups, overall=whole)
+    rows: list[str | Stratum] = [everyone]  # a text is the heading of a column
     for name, found in columns.items():
-        rows.append((short(name, 30), None))
-        rows += [(_stratum(stratum), stratum.overall) for stratum in found.strata]
+        rows += [short(name, 30), *found.strata]
+    present = {kind for found in columns.values() for stratum in found.strata for kind in stratum.overall}
+    kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present]
     figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for axes, (kind, title) in zip(panels, kinds, strict=True):
+    for axes, kind in zip(panels, kinds, strict=True):
         if (value := whole[kind].value) is not None:
             axes.axvline(value, color=GREY, linestyle="--", linewidth=1)
-        for y, (_, overall) in enumerate(rows):
-            if overall and kind in overall:
-                level(axes, y, overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
-        axes.set_xlabel(title)
-        gridded(axes, "x")
+        for y, row in enumerate(rows):
+            if isinstance(row, Stratum) and kind in row.overall:
+                draw_estimate(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
+        axes.set_xlabel("AUROC" if kind == "auroc" else kind.replace("_", " "))
+        add_grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-    panels[0].set_yticks(range(len(rows)), [text for text, _ in rows], fontsize=9)
-    for label, (_, overall) in zip(panels[0].get_yticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if overall is None else "normal")
-        label.set_color("0.45" if overall == {} else "black")
+    panels[0].set_yticks(range(len(rows)), [row if isinstance(row, str) else _name(row) for row in rows], fontsize=9)
+    for label, row in zip(panels[0].get_yticklabels(), rows, strict=True):
+        if isinstance(row, str):
+            label.set_fontweight("bold")
+        elif not row.overall:
+            label.set_color("0.45")
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     return figure
 
 
-def _stratum(stratum: Stratum) -> str:
-    name = short(stratum.name, 26)
-    if isinstance(stratum.n, str):
-        return f"{name} (n{stratum.n})"
+def _name(stratum: Stratum) -> str:
+    n = stratum.n if isinstance(stratum.n, str) else f"={stratum.n:,}"
     patients = "" if stratum.n_groups is None else f", {stratum.n_groups:,} patients"
-    return f"{name} (n={stratum.n:,}{patients})"
+    return f"{short(stratum.name, 26)} (n{n}{patients})"

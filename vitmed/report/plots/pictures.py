@@ -1,4 +1,7 @@
-"""Figures that show the images: galleries and contact sheets. A picture is labelled by its row."""
+"""Figures that show the images: galleries of errors and doubtful labels, a sample, the contact sheet.
+
+A picture is labelled by its row, unless the predictions allow its name.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,81 @@ from matplotlib.figure import Figure
 
 from vitmed.core.errors import VitmedError
 from vitmed.core.text import counted
+from vitmed.metrics.confusions import error_pairs
+from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
-from vitmed.report.plots.drawing import GREEN, GREY, RED, bare, percent, place, short, show
+from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
 
 PICTURES = 24  # images in a gallery
+LINES, WIDE = 4, 6  # lines of a gallery by pair or patient, pictures in a line
+SUSPECTS = 18
 Read = Callable[[str], np.ndarray]  # path of an image -> uint8 (H, W) or (H, W, 3)
 
 
 def errors(predictions: Predictions, read: Read) -> Figure:
     """The wrong predictions with the highest confidence, the most confident first."""
-    wrong = np.flatnonzero(predictions.predicted != known_labels(predictions))
-    shown = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:PICTURES]
-    if not len(shown):
+    wrong = _wrong(predictions)
+    if not len(wrong):
         figure = Figure(figsize=(8, 1.5))
         text = f"no errors among {counted(len(predictions), 'image')}"
         figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=14)
         return figure
-    figure = _gallery(predictions, read, shown)
-    order = ", the most confident first" if len(shown) > 1 else ""
-    figure.suptitle(f"{len(shown)} of {len(wrong):,} error{'s' * (len(wrong) > 1)}{order}", fontsize=12)
+    figure = _gallery(predictions, read, wrong[:PICTURES])
+    several = "errors, the most confident first" if len(wrong) > 1 else "error"
+    figure.suptitle(f"{min(len(wrong), PICTURES)} of {len(wrong):,} {several}", fontsize=12)
+    return figure
+
+
+def errors_by_pair(predictions: Predictions, read: Read) -> Figure | None:
+    """The most frequent confusions, a line each, with the most confident of their errors; None without errors."""
+    support = np.bincount(known_labels(predictions), minlength=len(predictions.classes))
+    lines = []
+    for truth, predicted, rows in error_pairs(predictions)[:LINES]:
+        first, other = (short(predictions.classes[k], 26) for k in (truth, predicted))
+        share = percent(len(rows) / support[truth])
+        text = f"{first} predicted as {other}: {len(rows):,} of {support[truth]:,} ({share})"
+        lines.append((text, rows[:WIDE], [percent(predictions.confidence[i]) for i in rows[:WIDE]]))
+    return _in_lines(predictions, read, lines)
+
+
+def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
+    """The patients with the most errors, a line each; None without errors, or where patients are unknown."""
+    wrong = _wrong(predictions)
+    if predictions.groups is None or not len(wrong):
+        return None
+    units = predictions.units
+    images, errors = np.bincount(units), np.bincount(units[wrong], minlength=int(units.max()) + 1)
+    if images.max() == 1:
+        return None
+    lines = []
+    for patient in [k for k in np.lexsort([images, -errors])[:LINES] if errors[k]]:
+        rows = wrong[units[wrong] == patient][:WIDE]
+        titles = [
+            f"{short(predictions.classes[known_labels(predictions)[i]], 14)} →\n"
+            f"{short(predictions.classes[predictions.predicted[i]], 14)} {percent(predictions.confidence[i])}"
+            for i in rows
+        ]
+        lines.append((f"patient {patient + 1}: {errors[patient]:,} of {images[patient]:,} wrong", rows, titles))
+    return _in_lines(predictions, read, lines)
+
+
+def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
+    """The images with the most doubtful labels, and the suggestions; None without any.
+
+    Args:
+        predictions: with labels, of images that the model was not trained on.
+    """
+    found = find_suspects(predictions)
+    rows, labels, names = found.rows[:SUSPECTS], known_labels(predictions), predictions.classes
+    titles = [
+        f"label: {short(names[labels[i]], 14)}\nsuggested: {short(names[other], 12)}"
+        for i, other in zip(rows, found.suggested, strict=False)
+    ]
+    parts = range(0, len(rows), WIDE)
+    figure = _in_lines(predictions, read, [("", rows[k : k + WIDE], titles[k : k + WIDE]) for k in parts])
+    if figure is not None:
+        figure.suptitle(f"{len(rows)} of {len(found.rows):,}, the most doubtful first", fontsize=10)
     return figure
 
 
@@ -52,31 +110,52 @@ def contact_sheet(images: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     Args:
         images: class name -> uint8 arrays (H, W) or (H, W, 3).
     """
-    columns = max([1, *(len(row) for row in images.values())])
-    figure = Figure(figsize=(1.2 * columns + 1.6, max(1.0, 1.2 * len(images))), layout="constrained")
-    panels = figure.subplots(max(1, len(images)), columns, squeeze=False)
-    for row, (name, pictures) in zip(panels, images.items(), strict=False):
-        for axes, picture in zip(row, pictures, strict=False):
-            show(axes, picture)
-        row[0].set_ylabel(short(name, 20), rotation=0, ha="right", va="center", fontsize=10)
-    bare(panels.flat)
-    return figure
+    columns = max([1, *map(len, images.values())])
+    size = 1.2 * columns + 1.6, max(1.0, 1.2 * len(images))
+    return sheet(size, [(short(name, 20), pictures) for name, pictures in images.items()])[0]
+
+
+def _wrong(predictions: Predictions) -> np.ndarray:
+    """The rows of the errors, the most confident first."""
+    wrong = np.flatnonzero(predictions.predicted != known_labels(predictions))
+    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
 
 
 def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
-    """Images of the given rows with what was predicted and what is true."""
-    columns = int(np.clip(len(rows), 1, 6))
+    """Images of the given rows, one or more, with what was predicted and what is true."""
+    columns = min(len(rows), 6)
     lines = -(-len(rows) // columns)
     figure = Figure(figsize=(max(4.5, 1.75 * columns + 0.4), 2.35 * lines + 0.5), layout="constrained")
-    panels = figure.subplots(max(1, lines), columns, squeeze=False)
+    panels = figure.subplots(lines, columns, squeeze=False)
     for axes, i in zip(panels.flat, rows, strict=False):
         show_row(axes, predictions, read, i)
-        outcome(axes, predictions, i, 16)
-    bare(panels.flat)
+        label_outcome(axes, predictions, i, 16)
+    hide_ticks(panels.flat)
     return figure
 
 
-def outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
+def _in_lines(
+    predictions: Predictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
+) -> Figure | None:
+    """Lines of pictures, each with a heading and a title over each picture."""
+    if not lines:
+        return None
+    deep = max(title.count("\n") for _, _, titles in lines for title in titles)
+    height = 1.72 + 0.16 * deep + 0.24 * any(text for text, _, _ in lines)
+    figure = Figure(figsize=(9.2, height * len(lines) + 0.2), layout="constrained")
+    for part, (text, rows, titles) in zip(figure.subfigures(len(lines), 1, squeeze=False)[:, 0], lines, strict=True):
+        if text:
+            part.suptitle(text, fontsize=10, x=0.01, ha="left")
+        panels = part.subplots(1, WIDE)
+        for axes, i, title in zip(panels, rows, titles, strict=False):
+            show_row(axes, predictions, read, int(i))
+            axes.set_title(title, fontsize=8)
+            axes.spines[:].set(color=RED, linewidth=2)
+        hide_ticks(panels)
+    return figure
+
+
+def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
     """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
     predicted, sure = short(predictions.classes[predictions.predicted[row]], most), percent(predictions.confidence[row])
     title, colour = f"{predicted}\n{sure}", GREY
@@ -96,4 +175,4 @@ def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None
         show(axes, np.full((8, 8), 200, np.uint8))
         axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
     axes.set_anchor("N")  # the titles of a line are level
-    axes.set_xlabel(place(predictions.name(int(row)), 24), fontsize=8)
+    axes.set_xlabel(path_label(predictions.name(int(row)), 24), fontsize=8)

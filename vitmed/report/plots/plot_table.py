@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from vitmed.report.plots.attention import attention_maps
-from vitmed.report.plots.calibration import reliability
-from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.report.plots.decisions import decision_curve, out_of_distribution, prevalence, risk_coverage
-from vitmed.report.plots.external_data import beside_own_test
-from vitmed.report.plots.galleries import errors_by_pair, errors_by_patient, suspected_labels
-from vitmed.report.plots.participant_flow import flow
-from vitmed.report.plots.patients import forest, patient_spread
-from vitmed.report.plots.pictures import errors, grid
-from vitmed.report.plots.robustness import robustness
-from vitmed.report.plots.training import training_curves
+from vitmed.report.plots import (
+    attention,
+    classification,
+    comparisons,
+    decisions,
+    participant_flow,
+    patients,
+    pictures,
+    robustness,
+    training,
+)
 
 
 @dataclass(frozen=True)
@@ -50,116 +50,116 @@ PLOTS: dict[str, Plot] = {
         "Flow of images and patients",
         "From the files in the data folder to the images evaluated here. The box of a split gives its images and "
         "patients, then images / patients of each class.",
-        flow,
+        participant_flow.flow,
         section="flow",
     ),
     "confusion_matrix": Plot(
         "Confusion matrix",
         "Rows are the true classes, columns the predicted ones. A cell gives the number of images and their share of "
         "the row. The diagonal is right. With many classes, an empty cell is 0.",
-        confusion_matrix,
+        classification.confusion_matrix,
         section="summary",
     ),
     "roc": Plot(
         "ROC curve",
         "Sensitivity against the false positive rate at every threshold. The dotted diagonal is guessing. The area "
         "does not depend on how common a class is.",
-        roc,
+        classification.roc,
         section="summary",
     ),
     "precision_recall": Plot(
         "Precision and recall",
         "Precision: how many of the images called positive are positive. Recall: how many of the positive images are "
         "found. The curve depends on how common the class is in these images.",
-        precision_recall,
+        classification.precision_recall,
     ),
     "per_patient": Plot(
         "Patient by patient",
         "Each dot is a patient; a larger dot is several. If patients differed by chance alone, 95 % would lie in the "
         "grey band. A triangle outside it is a patient for whom the model is better or worse.",
-        patient_spread,
+        patients.patient_spread,
         section="patients",
     ),
     "subgroups": Plot(
         "Subgroups side by side",
         "Each group with its 95 % interval. The dashed line and the diamond are all images together. Groups with fewer "
         "than 10 images or patients are listed but not evaluated.",
-        forest,
+        patients.forest,
         section="subgroups",
     ),
     "beside_own_test": Plot(
         "Own test and these images",
         "Results on the held-out test set of the model's own run, and on the images evaluated here.",
-        beside_own_test,
+        comparisons.beside_own_test,
         section="external",
     ),
     "prevalence": Plot(
         "PPV and NPV by prevalence",
         "How many positive and negative results are true where the positive class is rarer or more common than in "
         "these images, at the same sensitivity and specificity.",
-        prevalence,
+        decisions.prevalence,
         section="operating",
     ),
     "decision_curve": Plot(
         "Decision curve",
         "Net benefit of acting on the model, compared with acting on every image or on none. To act from a probability "
         "of 10 % means that a missed positive is nine times as bad as a needless action.",
-        decision_curve,
+        decisions.decision_curve,
         section="operating",
     ),
     "reliability": Plot(
         "Reliability diagram",
         "Predicted probability against how often the class was true. On the diagonal, probabilities mean what they "
         "say; below it, the model is too confident. Bars: 95 % intervals. Lower panel: images with each probability.",
-        reliability,
+        decisions.reliability,
         section="calibration",
     ),
     "risk_coverage": Plot(
         "Risk and coverage",
         "Share of errors among the answered images when the model abstains on the least certain ones. If the curve "
         "falls towards the left, the model knows when it is unsure.",
-        risk_coverage,
+        decisions.risk_coverage,
         section="uncertainty",
     ),
     "out_of_distribution": Plot(
         "Unlike the training images",
         "Out-of-distribution (OOD) score: distance of an image's features from those of the training images. Of images "
         "like those of training, 99 of 100 lie below 1.",
-        out_of_distribution,
+        decisions.out_of_distribution,
         section="uncertainty",
     ),
     "errors": Plot(
         "Most confident errors",
         "The wrong predictions with the highest confidence. Look for wrong labels and unusual images.",
-        errors,
+        pictures.errors,
         pictures=True,
         section="errors",
     ),
     "errors_by_pair": Plot(
         "Errors by pair of classes",
         "The most frequent confusions, one per line, with their most confident errors.",
-        errors_by_pair,
+        pictures.errors_by_pair,
         pictures=True,
         section="errors",
     ),
     "errors_by_patient": Plot(
         "Errors by patient",
         "The patients with the most errors, one per line: true class, predicted class and its probability.",
-        errors_by_patient,
+        pictures.errors_by_patient,
         pictures=True,
         section="errors",
     ),
     "suspected_labels": Plot(
         "Suspected label errors",
         "Images to look at again, the most doubtful label first. No label was changed. The model may be wrong instead.",
-        suspected_labels,
+        pictures.suspected_labels,
         pictures=True,
         section="errors",
     ),
     "grid": Plot(
         "Predictions and truth",
         "A random sample. A green border and ✓ mark a right prediction, a red border and ✗ a wrong one.",
-        grid,
+        pictures.grid,
         pictures=True,
         section="errors",
     ),
@@ -167,7 +167,7 @@ PLOTS: dict[str, Plot] = {
         "Attention maps",
         "The most confident errors and some right predictions, as the network sees them. Each map is for the predicted "
         "class, and yellow is its strongest patch. Read the verdict above first.",
-        attention_maps,
+        attention.attention_maps,
         section="attention",
         maps=True,
     ),
@@ -175,10 +175,10 @@ PLOTS: dict[str, Plot] = {
         "Corrupted images",
         "Balanced accuracy and AUROC as the image quality falls, by strength; 0 is the original image. Bands are 95 % "
         "intervals.",
-        robustness,
+        robustness.robustness,
         section="robustness",
     ),
 }
 TRAINING_CURVES = Plot(  # drawn from the records of training, not from predictions
-    "Training", "Loss, validation metrics and learning rate by epoch.", training_curves, section="training"
+    "Training", "Loss, validation metrics and learning rate by epoch.", training.training_curves, section="training"
 )

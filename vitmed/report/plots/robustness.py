@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from vitmed.explanation.results import CorruptionCost, Robustness
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, band, bare, gridded, numbers, show
+from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, draw_band, numbers, sheet
 from vitmed.report.results import Results
 
 COLUMNS = 4
 STYLES = {"balanced_accuracy": ("balanced accuracy", BLUE, "-", "o"), "auroc": ("AUROC", ORANGE, "--", "s")}
 
 
-def robustness(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+def robustness(predictions: Predictions, metrics: Results) -> Figure | None:
     """`stress_curves` of a report; None without a stress test."""
-    return None if metrics is None or metrics.robustness is None else stress_curves(metrics.robustness)
+    return None if metrics.robustness is None else stress_curves(metrics.robustness)
 
 
 def stress_curves(found: Robustness) -> Figure | None:
@@ -39,7 +39,7 @@ def stress_curves(found: Robustness) -> Figure | None:
         axes.axhline(1 / len(found.classes), color=GREY, linestyle=":", linewidth=1.2, label="guessing (balanced)")
         lost = part.lost.value
         axes.set_title(part.title + ("" if lost is None else f": {0 - round(lost, 3):+.3f}"), fontsize=10)
-        gridded(axes)
+        add_grid(axes)
     panels[0, 0].set(xticks=range(6), ylim=(None, 1.02))
     for i, axes in enumerate(panels.flat[: len(parts)]):
         if i + columns >= len(parts):  # the lowest of its column
@@ -56,10 +56,9 @@ def _curves(axes: Axes, clean: Mapping[str, Estimate], part: CorruptionCost) -> 
         shown: list[Estimate] = [clean[name], *(row[name] for row in part.strengths)]
         if shown[0].value is None:
             continue
-        strength = range(len(shown))
-        values = numbers(one.value for one in shown)
+        strength, values = range(len(shown)), numbers(one.value for one in shown)
         axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
-        band(axes, strength, shown, colour)
+        draw_band(axes, strength, shown, colour)
 
 
 def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
@@ -69,13 +68,7 @@ def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
         pictures: title -> six uint8 arrays (H, W) or (H, W, C), of the same size.
     """
     columns = max(map(len, pictures.values()))
-    figure = Figure(figsize=(1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), layout="constrained")
-    panels = figure.subplots(len(pictures), columns, squeeze=False)
-    for line, (title, images) in zip(panels, pictures.items(), strict=True):
-        for axes, image in zip(line, images, strict=True):
-            show(axes, image)
-        bare(line)
-        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=10)
+    figure, panels = sheet((1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), list(pictures.items()))
     for i, axes in enumerate(panels[0]):
         axes.set_title("original" if i == 0 else f"strength {i}", fontsize=10)
     return figure

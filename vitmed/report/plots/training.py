@@ -1,4 +1,4 @@
-"""Figures about training: its curves, and the learning rate range test."""
+"""Figures about training and pretraining: curves by epoch, the learning rate range test, filled-in patches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.metric_table import METRICS
-from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, gridded, plot
+from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, add_grid, plot, sheet
 from vitmed.training.lr_range import RangeTest
 
 
@@ -42,16 +43,13 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         panels[0].plot(epochs, values(key), color=COLOURS[i], marker=".", linestyle=("-", "--", ":")[i], label=name)
     panels[0].set_ylabel("loss (nats)")
     for i, name in enumerate(bounded):
-        shown = values(f"val_{name}")
-        panels[1].plot(epochs, shown, color=COLOURS[i], marker=".", linestyle="-" if name == monitor else "--")
-        panels[1].lines[-1].set_label(METRICS[name].title)
+        line, label = "-" if name == monitor else "--", METRICS[name].title
+        panels[1].plot(epochs, values(f"val_{name}"), color=COLOURS[i], marker=".", linestyle=line, label=label)
     panels[1].set_ylabel("validation metric")
     panels[2].plot(epochs, values("lr"), color=BLUE, marker=".")
     panels[2].set_ylabel("learning rate")
     for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=True):
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        gridded(axes)
+        _by_epoch(axes)
         if best is not None:
             axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
         if axes.get_legend_handles_labels()[0]:
@@ -60,6 +58,28 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         value = f"validation {METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
         figure.suptitle(f"best.pt: epoch {epochs[best]}, {value}", fontsize=12)
     return figure
+
+
+def loss_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Training and validation loss and the learning rate by epoch, of the records of pretraining."""
+    epochs = [record["epoch"] for record in records]
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    loss, rate = figure.subplots(1, 2)
+    loss.plot(epochs, [r["train_loss"] for r in records], color=BLUE, label="training")
+    loss.plot(epochs, [r["val_loss"] for r in records], color=ORANGE, linestyle="--", label="validation")
+    loss.set_ylabel("mean squared error of hidden patches")
+    loss.legend(fontsize=9)
+    rate.plot(epochs, [r["lr"] for r in records], color=BLUE)
+    rate.set_ylabel("learning rate")
+    for axes in (loss, rate):
+        _by_epoch(axes)
+    return figure
+
+
+def _by_epoch(axes: Axes) -> None:
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    add_grid(axes)
 
 
 def lr_range(found: RangeTest) -> Figure:
@@ -75,4 +95,14 @@ def lr_range(found: RangeTest) -> Figure:
     axes.set_title("Learning rate range test")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)
+    return figure
+
+
+def reconstruction_figure(pictures: np.ndarray) -> Figure:
+    """`reconstructions` as a sheet: a column per image; rows: the image, its visible patches, the predicted ones."""
+    names = ("image", "visible", "predicted")
+    rows = [(name, [triple[i] for triple in pictures]) for i, name in enumerate(names)]
+    figure, panels = sheet((1.3 * len(pictures) + 1.2, 4.1), rows)
+    for axes in panels.flat:
+        axes.set_frame_on(False)
     return figure
