@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cache
 from typing import Any
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from vitmed.core.text import counted
+from vitmed.core.text import listed
 from vitmed.metrics.estimates import Estimate
 from vitmed.report.limitations import limitations
-from vitmed.report.markdown import escape
-from vitmed.report.page import FOLDER, headline_of, interval, sampling_of, value
+from vitmed.report.page import environment, headline_of
 from vitmed.report.results import Results
 
 CLASSES = 50  # that the tables list
@@ -31,10 +28,9 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
         folder: of the report, relative to the card.
     """
     classes = metrics.classes
-    more = f" and {len(classes) - CLASSES:,} more" if len(classes) > CLASSES else ""
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
     text = (
-        _environment()
+        environment(autoescape=False)
         .get_template("model_card.md.j2")
         .render(
             header=header,
@@ -44,31 +40,14 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
             flow=metrics.flow,
             facts=metrics.report.facts,
             classes=classes,
-            listed=", ".join(classes[:CLASSES]) + more,
+            listed=listed(classes, CLASSES),
             most=CLASSES,
-            headline=[(title, entry) for _, title, entry in headline_of(metrics)],
-            sampling=sampling_of(metrics),
+            headline=headline_of(metrics),
             threshold=None if metrics.operating_points is None else metrics.operating_points.threshold,
-            value=value,
-            interval=interval,
-            counted=counted,
             limitations=_limitations(metrics),
         )
     )
     return f"{text}\n{_stamp(text)}\n"
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
-    environment.filters["md"] = lambda text: escape(" ".join(str(text).split()))
-    return environment
 
 
 def _limitations(metrics: Results) -> list[str]:
