@@ -26,7 +26,7 @@ from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.reader_agreement import agreement
 from vitmed.metrics.subgroups import Subgroups, subgroups
-from vitmed.report.external_data import beside_internal
+from vitmed.report.external_data import compare_with_own_test
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _calibration(m: Material) -> CalibrationReport:
 
 
 ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None where there is nothing to say
-    "external": lambda m: beside_internal(m.predictions, m.metrics, m.internal, m.config.resamples),
+    "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),

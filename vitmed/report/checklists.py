@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vitmed.metrics.subgroups import compared
-from vitmed.report.checklist_items import DEMOGRAPHY, GUIDELINES, Item
+from vitmed.report.checklist_items import DEMOGRAPHY, GUIDELINES, Guideline, Item
 from vitmed.report.results import Results
 
 TRAITS = {  # of patients that the guidelines ask for -> other words in the name of a column
@@ -28,51 +27,34 @@ class Topic(NamedTuple):
     there: Callable[[Results], Any]
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One item as the report answers it.
 
     Attributes:
         state: "answered", "in part" or "not supplied".
-        answers: (section, text) of each topic that is there.
+        answers: the topics that are there.
         missing: what is left to the author; "" for nothing.
     """
 
-    number: str
-    asks: str
+    item: Item
     state: str
-    answers: tuple[tuple[str, str], ...]
+    answers: tuple[Topic, ...]
     missing: str
 
 
-@dataclass(frozen=True)
-class Checklist:
-    """A guideline with its lines."""
-
-    name: str
-    source: str
-    lines: tuple[Line, ...]
-
-    def count(self, state: str) -> int:
-        """How many lines are in this state."""
-        return sum(line.state == state for line in self.lines)
-
-
-def checklists(metrics: Results, shown: Collection[str]) -> list[Checklist]:
+def checklists(metrics: Results, shown: Collection[str]) -> list[tuple[Guideline, list[Line]]]:
     """The guidelines, filled in as far as this report goes; `shown` are the keys of its chapters."""
-    return [Checklist(g.name, g.source, tuple(_line(item, metrics, shown) for item in g.items)) for g in GUIDELINES]
+    return [(guideline, [_line(item, metrics, shown) for item in guideline.items]) for guideline in GUIDELINES]
 
 
 def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
     known = TOPICS if metrics.folds is None else TOPICS | OF_FOLDS
     topics = [known[name] for name in item.topics]
-    there = [topic for topic in topics if topic.section in shown and topic.there(metrics)]
-    answers = tuple((topic.section, topic.text) for topic in there)
+    there = tuple(topic for topic in topics if topic.section in shown and topic.there(metrics))
     absent = [f"{topic.text}: not in this report" for topic in topics if topic not in there]
     left = missing_traits(metrics) if item.author == DEMOGRAPHY else item.author
     missing = "; ".join([*absent, *([left] if left else [])])
-    state = "not supplied" if not there else "in part" if missing else "answered"
-    return Line(item.number, item.asks, state, answers, missing)
+    return Line(item, "not supplied" if not there else "in part" if missing else "answered", there, missing)
 
 
 def missing_traits(metrics: Results) -> str:
