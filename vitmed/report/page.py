@@ -188,17 +188,21 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+def data_uri(content: bytes, kind: str = "image/png") -> str:
+    """A picture as it stands inside a page that loads nothing."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
 def _plot(name: str) -> Plot:
     return PLOTS.get(name, TRAINING_CURVES)
 
 
 def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, Any]:
     plot = _plot(name)
-    data = f"data:{figure.kind};base64," + base64.b64encode(figure.small).decode()
     return {
         "title": plot.title,
         "text": plot.text,
-        "source": f"{name}.png" if linked else data,
+        "source": f"{name}.png" if linked else data_uri(figure.small, figure.kind),
         "alt": f"{plot.title}. {figure.text}",
         "wide": int.from_bytes(figure.png[16:20]) > WIDE,  # bytes 16 to 19 of a PNG file: its width
     }
