@@ -17,8 +17,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
-from vitmed.report.checklist_items import CLAIM, GUIDELINES, STARD, TRIPOD
-from vitmed.report.checklists import TOPICS, checklists
+from vitmed.report.checklists import CLAIM, GUIDELINES, STARD, TOPICS, TRIPOD, checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.page import SECTIONS
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value

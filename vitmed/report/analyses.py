@@ -31,18 +31,7 @@ from vitmed.report.external_data import compare_with_own_test
 
 @dataclass(frozen=True)
 class Material:
-    """What an analysis is made from.
-
-    Attributes:
-        predictions: what is evaluated, with labels.
-        metrics: `evaluate_predictions` of them.
-        validation: what the same model predicts for the validation images: everything is chosen on them. None where
-            they are not known, or are the ones that are evaluated.
-        internal: what the same model predicts for its own test, where other images are evaluated; else None.
-        config: what was asked for.
-        policy: the decision policy of `predictions`; None where there is none.
-        folds: of pooled folds what each has; None of one model.
-    """
+    """What an analysis is made from, as in `write_report`; `metrics` are `evaluate_predictions` of the predictions."""
 
     predictions: Predictions
     metrics: Numbers

@@ -27,8 +27,9 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
         name: of the model.
         folder: of the report, relative to the card.
     """
-    classes = metrics.classes
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
+    unknown = "Patients are unknown."
+    noted = any(unknown in note for note in metrics.notes)  # they stand above the limitations
     text = (
         environment(autoescape=False)
         .get_template("model_card.md.j2")
@@ -37,24 +38,13 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
             name=name,
             folder=folder,
             metrics=metrics,
-            flow=metrics.flow,
-            facts=metrics.report.facts,
-            classes=classes,
-            listed=listed(classes, CLASSES),
-            most=CLASSES,
             headline=headline_of(metrics),
-            threshold=None if metrics.operating_points is None else metrics.operating_points.threshold,
-            limitations=_limitations(metrics),
+            listed=listed(metrics.classes, CLASSES),
+            most=CLASSES,
+            limitations=[text for text in limitations(metrics) if not (noted and text.startswith(unknown))],
         )
     )
     return f"{text}\n{_stamp(text)}\n"
-
-
-def _limitations(metrics: Results) -> list[str]:
-    """What the notes, which stand above them, do not say already."""
-    unknown = "Patients are unknown."
-    noted = any(unknown in note for note in metrics.notes)
-    return [text for text in limitations(metrics) if not (noted and text.startswith(unknown))]
 
 
 def edited(card: str) -> bool:
@@ -70,30 +60,25 @@ def _stamp(text: str) -> str:
 def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
     data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
+    slug = _slug(data.removeprefix("test of "))
     found = [
         {"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": _interval(number, metrics)}
         for key, title, number in headline_of(metrics)
         if number.value is not None
     ]
+    result = {
+        "task": {"type": "image-classification", "name": "Image classification"},
+        "dataset": {"type": slug, "name": data, "split": "test"},
+        "metrics": found,
+    }
     return {
         "license": "unknown",
         "library_name": "vitmed",
         "pipeline_tag": "image-classification",
         "tags": ["vitmed", "medical-imaging", "image-classification", "vision-transformer", "research-use-only"],
-        "datasets": [_slug(data.removeprefix("test of "))],
+        "datasets": [slug],
         "metrics": list(dict.fromkeys(number["type"] for number in found)),
-        "model-index": [
-            {
-                "name": name,
-                "results": [
-                    {
-                        "task": {"type": "image-classification", "name": "Image classification"},
-                        "dataset": {"type": _slug(data.removeprefix("test of ")), "name": data, "split": "test"},
-                        "metrics": found,
-                    }
-                ],
-            }
-        ],
+        "model-index": [{"name": name, "results": [result]}],
     }
 
 
