@@ -2,7 +2,7 @@
 
 The first chapter, the summary, is open and fits one screen; the others fold. A chapter named as a field of `Results`
 sees it as `found`, and is left out where it is None. Every template sees `metrics` (the `Results`), the functions and
-tables in `IN_TEMPLATES`, and the macro `table` of table.html.j2. It may contain neither style attributes nor scripts:
+tables in `IN_TEMPLATES`, and the macros of tables.html.j2. It may contain neither style attributes nor scripts:
 the page's Content-Security-Policy allows only its own.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,6 @@ HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # with two classes
 RATES = ("sensitivity", "specificity", "ppv", "npv")
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of `HEADLINE` where it shows `RATES`
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
-POINT_NUMBERS = (*RATES, "f1", "lr_plus", "lr_minus")
 TITLES = {name: metric.title for name, metric in METRICS.items()} | {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
@@ -52,13 +51,7 @@ TITLES = {name: metric.title for name, metric in METRICS.items()} | {
 
 
 class Section(NamedTuple):
-    """A chapter of the page.
-
-    Attributes:
-        title: heading, and entry of the contents list.
-        question: what it answers, in one line beside the heading.
-        part: heading of the contents list under which it stands.
-    """
+    """A chapter of the page; the question stands beside its heading, the part above it in the contents list."""
 
     title: str
     question: str
@@ -78,12 +71,13 @@ def render(
     """
     templates = environment(autoescape=True)
     context: dict[str, Any] = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider}
+    plots = {name: PLOTS.get(name, TRAINING_CURVES) for name in figures}
     sections: list[dict[str, Any]] = []
     for key, chapter in SECTIONS.items():
         context["found"] = metrics[key] if key in Results.model_fields else True
         context["checklists"] = checklists(metrics, [section["key"] for section in sections])
         text = templates.get_template(f"sections/{key}.html.j2").render(context).strip() if context["found"] else ""
-        shown = [_figure(name, figure, linked) for name, figure in figures.items() if _plot(name).section == key]
+        shown = [_figure(name, plots[name], figures[name], linked) for name in figures if plots[name].section == key]
         if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
             shown.sort(key=lambda figure: figure["wide"])
         if text or shown:
@@ -107,7 +101,8 @@ def environment(autoescape: bool) -> Environment:
     )
     found.globals |= IN_TEMPLATES
     found.filters |= {"each": each, "md": lambda text: escape(" ".join(str(text).split()))}
-    found.globals["table"] = vars(found.get_template("table.html.j2").module)["table"]
+    macros = vars(found.get_template("tables.html.j2").module)
+    found.globals |= {name: macros[name] for name in ("table", "cell", "cells")}
     return found
 
 
@@ -144,16 +139,6 @@ def signed(found: Estimate) -> str:
 def share(found: Estimate) -> str:
     """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
     return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
-
-
-def cell(found: Estimate, text: Callable[[Estimate], str] = value) -> Markup:
-    """The cell of a table with a value and its interval."""
-    return Markup("<td>{}<small>{}</small></td>").format(text(found), interval(found))
-
-
-def cells(found: Mapping[str, Estimate], names: Iterable[str]) -> Markup:
-    """A cell for each of these numbers."""
-    return Markup("").join(cell(found[name]) for name in names)
 
 
 def each(names: Iterable[object], *patterns: str) -> list[str]:
@@ -193,12 +178,7 @@ def data_uri(content: bytes, kind: str = "image/png") -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _plot(name: str) -> Plot:
-    return PLOTS.get(name, TRAINING_CURVES)
-
-
-def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, Any]:
-    plot = _plot(name)
+def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any]:
     return {
         "title": plot.title,
         "text": plot.text,
@@ -298,13 +278,13 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "titled": lambda names: [TITLES[name] for name in names],
     "definitions": METRICS,
     "class_numbers": PER_CLASS,
-    "point_numbers": POINT_NUMBERS,
+    "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
     "compared": HEADLINE[:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,
-    **{one.__name__: one for one in (number, value, interval, signed, share, percent, cell, cells, reasons)},
+    **{one.__name__: one for one in (number, value, interval, signed, share, percent, reasons)},
     **{one.__name__: one for one in (summary_of, sampling_of, worth, at, rows)},
 }

@@ -142,27 +142,21 @@ def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -
     """The baselines beside a table that are of the very same images; the others are left out with a note."""
     found = {}
     for key, other in read_baselines(file.parent).items():
-        name = f"{BASELINE}{key}.csv"
-        if name == file.name:
-            continue
-        other = in_order(other, predictions.paths)
-        if same_images(other, predictions):
-            found[key] = other
-        else:
+        name, matched = f"{BASELINE}{key}.csv", match_images(other, predictions)
+        if matched is not None and name != file.name:
+            found[key] = matched
+        elif name != file.name:
             notes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
     return found
 
 
-def in_order(predictions: Predictions, paths: tuple[str, ...]) -> Predictions:
-    """The predictions in the order of the paths, as far as they are of the same images, each once."""
-    place = {path: row for row, path in enumerate(predictions.paths)}
-    if len(place) != len(predictions) or place.keys() != set(paths) or len(paths) != len(place):
-        return predictions
-    return predictions.take(np.array([place[path] for path in paths], dtype=np.int64))
-
-
-def same_images(a: Predictions, b: Predictions) -> bool:
-    return (a.classes, a.paths) == (b.classes, b.paths) and np.array_equal(known_labels(a), known_labels(b))
+def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
+    """`other` in the order of `predictions`; None where they are not of the same images, classes and labels."""
+    place = {path: row for row, path in enumerate(other.paths)}
+    if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
+        other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
+    same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
+    return other if same and np.array_equal(known_labels(other), known_labels(predictions)) else None
 
 
 def new_folder(output: str | Path | None, default: Path) -> Path:
