@@ -231,10 +231,7 @@ CLAIM = Guideline(
         Item("16", "annotators", (), ANNOTATORS),
         Item("17", "annotation of the test set", (), "how the test images were labelled, with which tools"),
         Item(
-            "18",
-            "agreement between annotators",
-            ("agreement", "label_errors"),
-            "that of one reader; how disputes ended",
+            "18", "annotators' agreement", ("agreement", "label_errors"), "intra-reader agreement; how disputes ended"
         ),
         Item("19", "how data were assigned to splits", ("splits",)),
         Item("20", "level at which splits are disjoint", ("level",)),
