@@ -20,7 +20,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.decode import read_image
-from vitmed.report.page import data_uri, environment
+from vitmed.report.page import data_uri, fill
 from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
@@ -101,18 +101,15 @@ def write_data_report(
         copies: "exact" and "near".
     """
     write_json(folder / NUMBERS, content)
-    html = (
-        environment(autoescape=True)
-        .get_template("data_check.html.j2")
-        .render(
-            title=title,
-            content=content,
-            findings=findings,
-            meanings={code: meaning for code, (_, meaning, _) in FINDINGS.items()},
-            histogram=data_uri(png(size_histogram(images))),
-            examples=_examples(root, images),
-            pairs=_pairs(root, images, copies),
-        )
+    html = fill(
+        "data_check.html.j2",
+        title=title,
+        content=content,
+        findings=findings,
+        meanings={code: meaning for code, (_, meaning, _) in FINDINGS.items()},
+        histogram=data_uri(png(size_histogram(images))),
+        examples=_examples(root, images),
+        pairs=_pairs(root, images, copies),
     )
     write_text(folder / PAGE, html)
 

@@ -11,7 +11,7 @@ import yaml
 from vitmed.core.text import listed
 from vitmed.metrics.estimates import Estimate
 from vitmed.report.limitations import limitations
-from vitmed.report.page import environment, headline_of
+from vitmed.report.page import fill, headline_of
 from vitmed.report.results import Results
 
 CLASSES = 50  # that the tables list
@@ -30,19 +30,16 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
     unknown = "Patients are unknown."
     noted = any(unknown in note for note in metrics.notes)  # they stand above the limitations
-    text = (
-        environment(autoescape=False)
-        .get_template("model_card.md.j2")
-        .render(
-            header=header,
-            name=name,
-            folder=folder,
-            metrics=metrics,
-            headline=headline_of(metrics),
-            listed=listed(metrics.classes, CLASSES),
-            most=CLASSES,
-            limitations=[text for text in limitations(metrics) if not (noted and text.startswith(unknown))],
-        )
+    text = fill(
+        "model_card.md.j2",
+        header=header,
+        name=name,
+        folder=folder,
+        metrics=metrics,
+        headline=headline_of(metrics),
+        listed=listed(metrics.classes, CLASSES),
+        most=CLASSES,
+        limitations=[text for text in limitations(metrics) if not (noted and text.startswith(unknown))],
     )
     return f"{text}\n{_stamp(text)}\n"
 

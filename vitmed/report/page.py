@@ -69,14 +69,13 @@ def render(
         slider: from `slider.slider_data`.
         linked: link to the PNG files beside the page instead of embedding the figures; for Markdown.
     """
-    templates = environment(autoescape=True)
     context: dict[str, Any] = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider}
     plots = {name: PLOTS.get(name, TRAINING_CURVES) for name in figures}
     sections: list[dict[str, Any]] = []
     for key, chapter in SECTIONS.items():
         context["found"] = metrics[key] if key in Results.model_fields else True
         context["checklists"] = checklists(metrics, [section["key"] for section in sections])
-        text = templates.get_template(f"sections/{key}.html.j2").render(context).strip() if context["found"] else ""
+        text = fill(f"sections/{key}.html.j2", **context).strip() if context["found"] else ""
         shown = [_figure(name, plots[name], figures[name], linked) for name in figures if plots[name].section == key]
         if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
             shown.sort(key=lambda figure: figure["wide"])
@@ -84,16 +83,21 @@ def render(
             sections.append({"key": key, **chapter._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": _hash(style), "script": _hash(script)}
-    page = templates.get_template("report.html.j2")
-    return page.render(context, sections=sections, parts=(GOOD, FAILS, DONE), style=style, script=script, policy=policy)
+    parts = (GOOD, FAILS, DONE)
+    return fill("report.html.j2", **context, sections=sections, parts=parts, style=style, script=script, policy=policy)
+
+
+def fill(template: str, **context: Any) -> str:
+    """The text of a template of this room."""
+    return _environment().get_template(template).render(context)
 
 
 @cache
-def environment(autoescape: bool) -> Environment:
-    """The templates of the room, compiled once: that takes most of the time of a page."""
+def _environment() -> Environment:
+    """It keeps the compiled templates: compiling them takes most of the time of a page."""
     found = Environment(
         loader=FileSystemLoader(FOLDER),
-        autoescape=autoescape,
+        autoescape=lambda name: not (name or "").endswith(".md.j2"),
         undefined=StrictUndefined,
         finalize=lambda x: plain(x) if type(x) is str else x,
         trim_blocks=True,
