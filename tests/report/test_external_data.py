@@ -13,7 +13,7 @@ from vitmed import evaluate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.report.external_data import Beside, beside_internal
+from vitmed.report.external_data import Beside, compare_with_own_test
 from vitmed.report.plots.comparisons import beside_own_test
 from vitmed.report.plots.drawing import png
 
@@ -29,7 +29,7 @@ def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray
 
 
 def compared(own: Predictions, other: Predictions) -> dict:  # type: ignore[type-arg]
-    found = beside_internal(other, evaluate_predictions(other, 50), own, 50)
+    found = compare_with_own_test(other, evaluate_predictions(other, 50), own, 50)
     assert found is not None
     json.dumps(found.to_dict(), allow_nan=False)
     return found
@@ -60,7 +60,7 @@ def test_what_is_undefined_has_no_difference() -> None:
     assert found["sensitivity"]["difference"]["low"] is not None
     assert found["balanced_accuracy"]["difference"]["value"] is None  # of one class it is another number
     assert compared(of(48, 80, 30, 50), of(56, 70, 0, 0))["absent"] == ["healthy"]
-    assert beside_internal(of(1, 2, 1, 2), {}, None) is None
+    assert compare_with_own_test(of(1, 2, 1, 2), {}, None) is None
 
 
 def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

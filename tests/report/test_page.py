@@ -122,7 +122,7 @@ def say(page: Page, index: int | None = None, prevalence: float | None = None) -
                 f"""(() => {{ const e = document.getElementById("slider-{name}"); e.value = "{value}";
                 e.dispatchEvent(new Event("input", {{bubbles: true}})); }})()"""
             )
-    names = ["tp", "fn", "fp", "tn", "sensitivity", "specificity", "ppv", "npv", "told"]
+    names = ["tp", "fn", "fp", "tn", "sensitivity", "specificity", "ppv", "npv", "value"]
     text = '(n) => [n, document.getElementById("slider-" + n).textContent]'
     found: dict[str, str] = page.run(f"Object.fromEntries({json.dumps(names)}.map({text}))")
     return found
@@ -157,7 +157,7 @@ def test_the_slider_counts_as_scikit_learn_does(page: Page, two: tuple[Path, Pre
     thresholds, start = curve["thresholds"], curve["start"]
     scores, truth = p.probabilities[:, 0], p.labels == 0
     assert curve["name"] == "infected" and thresholds[start] == 0.5
-    assert say(page) == {**expected(scores, truth, 0.5, None), "told": "0.500"}
+    assert say(page) == {**expected(scores, truth, 0.5, None), "value": "0.500"}
     report = json.loads((file.parent / "metrics.json").read_text())
     assert say(page)["ppv"] == f"{report['per_class']['infected']['ppv']['value']:.3f}"
     assert [say(page)[key] for key in ("tp", "fn")] == [str(n) for n in report["confusion_matrix"][0]]
@@ -165,7 +165,7 @@ def test_the_slider_counts_as_scikit_learn_does(page: Page, two: tuple[Path, Pre
     for index in (0, 1, 17, start - 3, start, start + 40, last - 1, last):
         for prevalence in (50, 1, 0.1, 0, 100):
             shown = say(page, index, prevalence)
-            del shown["told"]
+            del shown["value"]
             assert shown == expected(scores, truth, thresholds[index], prevalence / 100), (index, prevalence)
     assert say(page, last, 50)["ppv"] == "undefined"  # nobody is called positive
     for wrong in ("", "101", "-1"):
@@ -185,7 +185,7 @@ def test_a_class_is_chosen(page: Page, many: tuple[Path, Predictions]) -> None:
             e.dispatchEvent(new Event("change")); }})()"""
         )
         shown, scores = say(page), p.probabilities[:, k]
-        assert {**expected(scores, p.labels == k, 0.5, None), "told": "0.500"} == shown
+        assert {**expected(scores, p.labels == k, 0.5, None), "value": "0.500"} == shown
         shown_name = page.run('document.querySelector(".slider-name").textContent')
         assert shown_name == name.replace("\u202e", "")  # it would turn round whatever follows
     assert page.complaints() == []
@@ -198,7 +198,7 @@ def test_keys_move_the_slider(page: Page, two: tuple[Path, Predictions]) -> None
     page.run('document.getElementById("slider-threshold").focus()')
     page.press("ArrowRight", 39)
     assert page.run('document.getElementById("slider-threshold").value') == str(curve["start"] + 1)
-    assert say(page)["told"] == page.run('document.getElementById("slider-threshold").getAttribute("aria-valuetext")')
+    assert say(page)["value"] == page.run('document.getElementById("slider-threshold").getAttribute("aria-valuetext")')
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -240,7 +240,7 @@ def test_without_scripts_the_numbers_are_there(page: Page, two: tuple[Path, Pred
     assert p.labels is not None
     page.open(file, scripts=False)
     shown = say(page)
-    del shown["told"]
+    del shown["value"]
     assert shown == expected(p.probabilities[:, 0], p.labels == 0, 0.5, None)
     assert page.run('document.getElementById("slider-controls").getClientRects().length') == 0
 

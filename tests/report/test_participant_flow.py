@@ -155,5 +155,5 @@ def test_characteristics_of_a_handful_leave_no_empty_table() -> None:
     flow = flow_of(few, {name: [] for name in women})
     flow = flow.model_copy(update={"characteristics": characteristics(few, ["sex"])})
     p = Predictions(("a", "b"), ("x", "y"), None, np.array([0, 1]), np.eye(2, dtype=np.float32))
-    html = render(Results.of(evaluate_predictions(p, 5), flow=flow), {}, title="t", facts={})
+    html = render(Results.of(evaluate_predictions(p, 5), flow=flow), {})
     assert "no value has 10 patients in any split" in html and "standardised difference" not in html

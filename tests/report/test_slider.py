@@ -53,31 +53,31 @@ def test_counts_are_those_of_scikit_learn_at_every_threshold() -> None:
         called = scores >= curve["thresholds"][i]
         tn, fp, fn, tp = confusion_matrix(truth, called, labels=[False, True]).ravel().tolist()
         got = at(curve, i)
-        assert (got["tp"], got["fp"], got["fn"], got["tn"]) == (tp, fp, fn, tn)
+        assert (got.tp, got.fp, got.fn, got.tn) == (tp, fp, fn, tn)
         if called.any():
-            assert got["ppv"] == pytest.approx(precision_score(truth, called))
+            assert got.ppv == pytest.approx(precision_score(truth, called))
 
 
 def test_ppv_at_another_prevalence_is_the_worked_example_of_the_docs() -> None:
     """Sensitivity 0.947 and specificity 0.972: PPV is 97 % at one half and 25 % at 1 %."""
     curve = Curve(name="ill", positives=1000, negatives=1000, thresholds=[0.5], tp=[947], fp=[28], start=0, marks=[])
-    assert at(curve, 0, 0.5)["ppv"] == pytest.approx(0.9713, abs=5e-5)
-    assert at(curve, 0, 0.01)["ppv"] == pytest.approx(0.2546, abs=5e-5)
-    assert at(curve, 0, 0.01)["npv"] == pytest.approx(0.972 * 0.99 / (0.972 * 0.99 + 0.053 * 0.01))
-    assert at(curve, 0)["ppv"] == pytest.approx(947 / 975)
+    assert at(curve, 0, 0.5).ppv == pytest.approx(0.9713, abs=5e-5)
+    assert at(curve, 0, 0.01).ppv == pytest.approx(0.2546, abs=5e-5)
+    assert at(curve, 0, 0.01).npv == pytest.approx(0.972 * 0.99 / (0.972 * 0.99 + 0.053 * 0.01))
+    assert at(curve, 0).ppv == pytest.approx(947 / 975)
 
 
 def test_the_start_is_what_the_model_does() -> None:
     p = drawn()
     curve = curve_of(p)
     start = at(curve, curve["start"])
-    assert start["threshold"] == 0.5
-    assert start["tp"] == int(((p.predicted == 0) & (p.labels == 0)).sum())
+    assert start.threshold == 0.5
+    assert start.tp == int(((p.predicted == 0) & (p.labels == 0)).sum())
     # level probabilities go to the first class; where that is not the finding, the start lies a hair above
     z = np.zeros((4, 2), np.float32)
     level = Predictions(("normal", "tumour"), ("x",) * 4, None, np.array([0, 1, 0, 1]), z)
     start = curve_of(level)
-    assert at(start, start["start"])["tp"] == 0 == int((level.predicted == 1).sum())
+    assert at(start, start["start"]).tp == 0 == int((level.predicted == 1).sum())
 
 
 def test_chosen_points_are_marked_at_their_own_threshold() -> None:
@@ -125,4 +125,4 @@ def test_one_class_alone_has_no_slider(labels: list[int]) -> None:
 def test_constant_scores_are_no_problem() -> None:
     curve = curve_of(predictions(np.array([0, 1, 0]), np.full(3, 0.25)))
     first, last = at(curve, 0), at(curve, len(curve["thresholds"]) - 1)
-    assert (first["tp"], first["fp"], last["tp"], last["fp"]) == (2, 1, 0, 0) and last["ppv"] is None
+    assert (first.tp, first.fp, last.tp, last.fp) == (2, 1, 0, 0) and last.ppv is None

@@ -33,7 +33,7 @@ from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.pdf import check_formats
-from vitmed.report.rebuild import found_with_model, new_folder, note_prevalence, rebuild, same_images, with_columns
+from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
 from vitmed.report.run_description import describe_images, facts, is_own_split
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
@@ -133,7 +133,7 @@ def evaluate(
             validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
             internal=internal, config=config, notes=notes, policy=policy, weights_hash=saved.weights_hash,
             baselines=baselines() if baselines is not None else _known_baselines(run.path / split, predictions),
-            found=found_with_model(attention, known_stress(run.path, saved.weights_hash)), maps=maps,
+            found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)}, maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
         )  # fmt: skip
     if own == "test" and output is None and saved.path.name == run.best.name:
@@ -175,7 +175,8 @@ def data_notes(run: RunFolder) -> list[str]:
 
 def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
     """The baselines that training evaluated on the very same images, if any."""
-    return {key: other for key, other in read_baselines(folder).items() if same_images(other, predictions)}
+    matched = {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
+    return {key: other for key, other in matched.items() if other is not None}
 
 
 def thumbnail(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:

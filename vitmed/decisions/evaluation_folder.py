@@ -26,6 +26,11 @@ class Evaluated:
     policy: DecisionPolicy | None
     metrics: Mapping[str, Any]  # what metrics.json holds; {} where there is no such file
 
+    @property
+    def weights_hash(self) -> str | None:
+        """Of the weights that were evaluated; None where it is not known."""
+        return self.metrics.get("weights_hash")
+
 
 def read_evaluation(file: Path) -> Evaluated:
     """A predictions.csv with the positive class and the decision policy of the metrics.json beside it.

@@ -8,8 +8,7 @@ markdown            report.md
 pdf                 report.pdf
 slider              the numbers behind the threshold slider
 headline            the result in the terminal, and quality gates
-checklists          CLAIM, TRIPOD+AI and STARD-AI
-checklist_items     their items
+checklists          CLAIM, TRIPOD+AI and STARD-AI, and what answers their items
 limitations         what a reader should hold against a report
 model_card          model_card.md
 run_description     data, model and training in words

@@ -26,23 +26,12 @@ from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.reader_agreement import agreement
 from vitmed.metrics.subgroups import Subgroups, subgroups
-from vitmed.report.external_data import beside_internal
+from vitmed.report.external_data import compare_with_own_test
 
 
 @dataclass(frozen=True)
 class Material:
-    """What an analysis is made from.
-
-    Attributes:
-        predictions: what is evaluated, with labels.
-        metrics: `evaluate_predictions` of them.
-        validation: what the same model predicts for the validation images: everything is chosen on them. None where
-            they are not known, or are the ones that are evaluated.
-        internal: what the same model predicts for its own test, where other images are evaluated; else None.
-        config: what was asked for.
-        policy: the decision policy of `predictions`; None where there is none.
-        folds: of pooled folds what each has; None of one model.
-    """
+    """What an analysis is made from, as in `write_report`; `metrics` are `evaluate_predictions` of the predictions."""
 
     predictions: Predictions
     metrics: Numbers
@@ -68,7 +57,7 @@ def _calibration(m: Material) -> CalibrationReport:
 
 
 ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None where there is nothing to say
-    "external": lambda m: beside_internal(m.predictions, m.metrics, m.internal, m.config.resamples),
+    "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),

@@ -5,7 +5,6 @@ The page is for the lab itself: it names files and patients. It is one file with
 
 from __future__ import annotations
 
-import base64
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from vitmed.checks.detect import COPIES, Copies, Image
@@ -22,7 +20,8 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.decode import read_image
-from vitmed.report.plots.drawing import BLUE, COLOURS, png
+from vitmed.report.page import data_uri, fill
+from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
 EXAMPLES = 8  # pictures of a class
@@ -65,28 +64,24 @@ def sizes(images: Sequence[Image]) -> dict[str, Any]:
 
 def size_histogram(images: Sequence[Image]) -> Figure:
     """Longer sides in px, by class where there are few classes."""
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = plot("longer side, px", "images", (8, 3))
     good = [(i.label or "no class", i.record.header) for i in images if i.record.header is not None]
     longer = np.array([max(facts.width, facts.height) for _, facts in good])
     labels = np.array([label for label, _ in good])
-    names = sorted({label for label, _ in good})
-    if good:
-        low, high = longer.min(), longer.max()
-        wide = high > 20 * low
-        edges = np.geomspace(low, high + 1, 40) if wide else np.linspace(low - 0.5, high + 0.5, min(40, high - low + 2))
-        bins: list[float] = edges.tolist()
-        if len(names) <= len(COLOURS):
-            for name, colour in zip(names, COLOURS, strict=False):
-                axes.hist(longer[labels == name], bins=bins, histtype="step", linewidth=2, color=colour, label=name)
-            axes.legend(frameon=False)
-        else:
-            axes.hist(longer, bins=bins, color=BLUE)
-        if wide:
-            axes.set_xscale("log")
-    axes.set_xlabel("longer side, px")
-    axes.set_ylabel("images")
-    axes.grid(alpha=0.25)
+    if not good:
+        return figure
+    low, high = longer.min(), longer.max()
+    edges = np.linspace(low - 0.5, high + 0.5, min(40, high - low + 2))
+    if high > 20 * low:
+        edges = np.geomspace(low, high + 1, 40)
+        axes.set_xscale("log")
+    names = np.unique(labels).tolist()
+    if len(names) > len(COLOURS):
+        axes.hist(longer, bins=edges.tolist(), color=BLUE)
+        return figure
+    for name, colour in zip(names, COLOURS, strict=False):
+        axes.hist(longer[labels == name], edges.tolist(), histtype="step", linewidth=2, color=colour, label=name)
+    axes.legend(frameon=False)
     return figure
 
 
@@ -106,15 +101,13 @@ def write_data_report(
         copies: "exact" and "near".
     """
     write_json(folder / NUMBERS, content)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    html = environment.get_template("data_check.html.j2").render(
+    html = fill(
+        "data_check.html.j2",
         title=title,
         content=content,
         findings=findings,
         meanings={code: meaning for code, (_, meaning, _) in FINDINGS.items()},
-        histogram=_source(png(size_histogram(images))),
+        histogram=data_uri(png(size_histogram(images))),
         examples=_examples(root, images),
         pairs=_pairs(root, images, copies),
     )
@@ -154,8 +147,4 @@ def _thumbnail(path: Path) -> str:
     image.thumbnail((SIDE, SIDE))
     stream = io.BytesIO()
     image.save(stream, format="PNG")
-    return _source(stream.getvalue())
-
-
-def _source(data: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(data).decode()
+    return data_uri(stream.getvalue())

@@ -14,7 +14,7 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 OVERALL = ("auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
-OF_THE_FINDING = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
+OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
 
 
 class Beside(Frozen):
@@ -65,7 +65,7 @@ class External(Frozen):
     shift: Shift | None
 
 
-def beside_internal(
+def compare_with_own_test(
     predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
 ) -> External | None:
     """The evaluated images compared with the run's own test, at the same calibration and operating point.
@@ -75,10 +75,7 @@ def beside_internal(
 
     Args:
         predictions: of other images, with labels; metrics: `evaluate_predictions` of them.
-        internal: what the same model said of its own test; None where that is not known.
-
-    Returns:
-        None without `internal`, or where an image of it is among the evaluated ones by its path and patient.
+        internal: what the same model predicts for its own test; None, or of other classes: there is no comparison.
     """
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
@@ -91,27 +88,24 @@ def beside_internal(
     prevalence = None
     if own.positive_class is not None:
         here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
-        numbers |= {name: _pair(there[name], here[name]) for name in OF_THE_FINDING}
+        numbers |= {name: _pair(there[name], here[name]) for name in OF_POSITIVE_CLASS}
         prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
-    both = set(internal.groups or ()) & set(predictions.groups or ())
+    both = set(internal.groups or ()) & set(predictions.groups or ()) - {""}
     return External(
         n=own.n,
         n_groups=own.n_groups,
         prevalence=prevalence,
         numbers=numbers,
         absent=absent,
-        patients_in_both=len(both - {""}),
+        patients_in_both=len(both),
         shift=_shift(internal, predictions),
     )
 
 
 def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
-    value, low, high = float("nan"), float("nan"), float("nan")
-    if own.value is not None and other.value is not None:
-        value = other.value - own.value
-        if own.low is not None and own.high is not None and other.low is not None and other.high is not None:
-            low = value - np.hypot(other.value - other.low, own.high - own.value)
-            high = value + np.hypot(other.high - other.value, own.value - own.low)
+    a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (own, other))  # NaN for None
+    value = b[0] - a[0]
+    low, high = value - np.hypot(b[0] - b[1], a[2] - a[0]), value + np.hypot(b[2] - b[0], a[0] - a[1])
     return BesideEstimates(internal=own, external=other, difference=estimate(value, low, high, "mover"))
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.ui import Ui
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.external_data import External
+from vitmed.report.page import HEADLINE, number
 from vitmed.report.results import Baseline, Results
-
-HEADLINE = ("auroc", "balanced_accuracy", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
     for baseline in metrics.baselines.values():
         ui.say(verdict(baseline, metrics.n_groups))
     if metrics.external is not None:
-        ui.say(beside_own(metrics.external))
+        ui.say(_own_test(metrics.external))
     ui.say(f"report: {evaluation.folder / 'report.html'}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
@@ -44,28 +44,33 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
 
 def headline(metrics: Results) -> str:
     """The first numbers, in one line."""
-    parts = []
-    for name in HEADLINE:
-        found, title = metrics.overall[name], METRICS[name].title
-        interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
-        parts.append(f"{title} " + ("undefined" if found.value is None else f"{found.value:.3f}{interval}"))
-    known = any(metrics.overall[name].low is not None for name in HEADLINE)
-    how = f"95 % intervals {metrics.resampling}" if known else "no intervals"
-    return f"{', '.join(parts)}; {how}" + ("; likely optimistic" if metrics.n_groups is None else "")
+    found = [(METRICS[name].title, metrics.overall[name]) for name in HEADLINE[:3]]
+    how = "no intervals"
+    if any(one.low is not None for _, one in found):
+        how = f"95 % intervals {metrics.resampling}"
+    optimistic = "; likely optimistic" if metrics.n_groups is None else ""
+    return ", ".join(f"{title} {_with_interval(one)}" for title, one in found) + f"; {how}{optimistic}"
 
 
-def verdict(baseline: Baseline, patients: int | None, metric: str = "auroc") -> str:
-    """Whether the model is better than a baseline, in a line; no verdict with very few patients.
+def _with_interval(found: Estimate, sign: str = "") -> str:
+    """`0.911 [0.900, 0.934]`; with the sign "+" the sign of each."""
+    if found.value is None:
+        return "undefined"
+    limits = "" if found.low is None else f" [{found.low:{sign}.3f}, {found.high:{sign}.3f}]"
+    return f"{found.value:{sign}.3f}{limits}"
+
+
+def verdict(baseline: Baseline, patients: int | None) -> str:
+    """Whether the model is better than a baseline by AUROC, in a line; no verdict with very few patients.
 
     Args:
         baseline: one of `Results.baselines`.
         patients: how many were evaluated; None if unknown.
     """
-    name, other, difference = METRICS[metric].title, baseline.overall[metric], baseline.difference[metric]
-    text = f"baseline, {baseline.text}: {name} " + ("undefined" if other.value is None else f"{other.value:.3f}")
+    difference, gap = baseline.difference["auroc"], _with_interval(baseline.difference["auroc"], "+")
+    text = f"baseline, {baseline.text}: AUROC {number(baseline.overall['auroc'].value)}"
     if difference.low is None or difference.high is None:
         return f"{text}; no interval for the difference"
-    gap = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
     if patients is not None and patients < FEW_GROUPS:
         return f"{text}; model - baseline {gap}, but {patients} patients are too few to conclude which is better"
     if difference.low > 0:
@@ -75,15 +80,13 @@ def verdict(baseline: Baseline, patients: int | None, metric: str = "auroc") -> 
     return f"{text}; the model is not shown to be better: {gap}"
 
 
-def beside_own(found: External, metric: str = "auroc") -> str:
+def _own_test(found: External) -> str:
     """The evaluated images compared with the run's own test set, in a line."""
-    pair = found.numbers[metric]
-    own, gap = pair.internal, pair.difference
-    value = "undefined" if own.value is None else f"{own.value:.3f}"
-    text = f"on the run's own test set: {METRICS[metric].title} {value}"
-    if gap.low is None:
-        return f"{text}; no interval for the difference"
-    return f"{text}; difference {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+    pair = found.numbers["auroc"]
+    gap = "no interval for the difference"
+    if pair.difference.low is not None:
+        gap = f"difference {_with_interval(pair.difference, '+')}"
+    return f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
@@ -105,8 +108,8 @@ def check_gates(gates: dict[str, float], metrics: Results, result: object) -> No
     failed = []
     for name, limit in gates.items():
         value = metrics.overall[name].value
-        better: Callable[[float, float], bool] = float.__ge__ if METRICS[name].higher_is_better else float.__le__
-        if value is None or not better(float(value), limit):
+        sign = 1 if METRICS[name].higher_is_better else -1
+        if value is None or not sign * value >= sign * limit:
             failed.append(f"{name} {'undefined' if value is None else f'{value:.4f}'}, asked for {limit:g}")
     if failed:
         raise GateError(f"the gate is not met: {'; '.join(failed)}", "look at the report for the errors", result)

@@ -13,6 +13,8 @@ LEFT_OUT = {"script", "style", "nav", "head"}
 CONTROLS = {"controls", "skip"}  # classes of what needs a script or a browser
 BLOCKS = {"p", "div", "section", "details", "figure", "footer", "header", "main", "ul", "dl", "table"}
 VOID = {"meta", "img", "br", "link", "input"}
+PREFIXES = {"h1": "# ", "h2": "## ", "h3": "### ", "li": "- ", "dt": "- "}
+OPENING = {"dd": ": ", "small": " ("}
 MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*"}
 
 
@@ -47,28 +49,18 @@ class _Writer(HTMLParser):
         if self.hidden or tag in LEFT_OUT or CONTROLS & set(given.get("class", "").split()):
             self.hidden += tag not in VOID
             return
-        if tag in BLOCKS and self.rows is None:
+        if (tag in BLOCKS and self.rows is None) or tag in PREFIXES or tag == "img":
             self.end_block()
-        if tag in ("h1", "h2", "h3"):
-            self.end_block()
-            self.prefix = "#" * int(tag[1]) + " "
-        elif tag in ("li", "dt"):
-            self.end_block()
-            self.prefix = "- "
-        elif tag == "dd":
-            self.text += ": "
-        elif tag == "small":
-            self.text += " ("
-        elif tag == "table":
+            self.prefix = PREFIXES.get(tag, "")
+        if tag == "table":
             self.rows = []
         elif tag == "tr" and self.rows is not None:
             self.rows.append([])
         elif tag in ("td", "th"):
             self.text = ""
         elif tag == "img":
-            self.end_block()
             self.lines += ["", f"![{escape(given.get('alt', ''))}]({given.get('src', '')})"]
-        self.text += MARKS.get(tag, "")
+        self.text += MARKS.get(tag, OPENING.get(tag, ""))
 
     def handle_endtag(self, tag: str) -> None:
         if self.hidden:
@@ -86,7 +78,7 @@ class _Writer(HTMLParser):
         elif tag == "table" and self.rows is not None:
             rows, self.rows = self.rows, None
             self.lines += ["", *_table(rows)]
-        elif (tag in BLOCKS and self.rows is None) or tag in ("h1", "h2", "h3", "li", "dd"):
+        elif (tag in BLOCKS and self.rows is None) or tag == "dd" or (tag in PREFIXES and tag != "dt"):
             self.end_block()
 
     def handle_data(self, data: str) -> None:

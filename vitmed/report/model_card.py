@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cache
 from typing import Any
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from vitmed.core.text import counted
+from vitmed.core.text import listed
 from vitmed.metrics.estimates import Estimate
 from vitmed.report.limitations import limitations
-from vitmed.report.markdown import escape
-from vitmed.report.page import FOLDER, headline_of, interval, sampling_of, value
+from vitmed.report.page import fill, headline_of
 from vitmed.report.results import Results
 
 CLASSES = 50  # that the tables list
@@ -30,52 +27,21 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
         name: of the model.
         folder: of the report, relative to the card.
     """
-    classes = metrics.classes
-    more = f" and {len(classes) - CLASSES:,} more" if len(classes) > CLASSES else ""
     header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
-    text = (
-        _environment()
-        .get_template("model_card.md.j2")
-        .render(
-            header=header,
-            name=name,
-            folder=folder,
-            metrics=metrics,
-            flow=metrics.flow,
-            facts=metrics.report.facts,
-            classes=classes,
-            listed=", ".join(classes[:CLASSES]) + more,
-            most=CLASSES,
-            headline=[(title, entry) for _, title, entry in headline_of(metrics)],
-            sampling=sampling_of(metrics),
-            threshold=None if metrics.operating_points is None else metrics.operating_points.threshold,
-            value=value,
-            interval=interval,
-            counted=counted,
-            limitations=_limitations(metrics),
-        )
+    unknown = "Patients are unknown."
+    noted = any(unknown in note for note in metrics.notes)  # they stand above the limitations
+    text = fill(
+        "model_card.md.j2",
+        header=header,
+        name=name,
+        folder=folder,
+        metrics=metrics,
+        headline=headline_of(metrics),
+        listed=listed(metrics.classes, CLASSES),
+        most=CLASSES,
+        limitations=[text for text in limitations(metrics) if not (noted and text.startswith(unknown))],
     )
     return f"{text}\n{_stamp(text)}\n"
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
-    environment.filters["md"] = lambda text: escape(" ".join(str(text).split()))
-    return environment
-
-
-def _limitations(metrics: Results) -> list[str]:
-    """What the notes, which stand above them, do not say already."""
-    unknown = "Patients are unknown."
-    noted = any(unknown in note for note in metrics.notes)
-    return [text for text in limitations(metrics) if not (noted and text.startswith(unknown))]
 
 
 def edited(card: str) -> bool:
@@ -91,30 +57,25 @@ def _stamp(text: str) -> str:
 def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
     data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
+    slug = _slug(data.removeprefix("test of "))
     found = [
         {"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": _interval(number, metrics)}
         for key, title, number in headline_of(metrics)
         if number.value is not None
     ]
+    result = {
+        "task": {"type": "image-classification", "name": "Image classification"},
+        "dataset": {"type": slug, "name": data, "split": "test"},
+        "metrics": found,
+    }
     return {
         "license": "unknown",
         "library_name": "vitmed",
         "pipeline_tag": "image-classification",
         "tags": ["vitmed", "medical-imaging", "image-classification", "vision-transformer", "research-use-only"],
-        "datasets": [_slug(data.removeprefix("test of "))],
+        "datasets": [slug],
         "metrics": list(dict.fromkeys(number["type"] for number in found)),
-        "model-index": [
-            {
-                "name": name,
-                "results": [
-                    {
-                        "task": {"type": "image-classification", "name": "Image classification"},
-                        "dataset": {"type": _slug(data.removeprefix("test of ")), "name": data, "split": "test"},
-                        "metrics": found,
-                    }
-                ],
-            }
-        ],
+        "model-index": [{"name": name, "results": [result]}],
     }
 
 

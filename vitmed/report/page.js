@@ -63,9 +63,9 @@
     const [right, wrong] = [sensitivity * p, (1 - specificity) * (1 - p)];
     const [kept, missed] = [specificity * (1 - p), (1 - sensitivity) * p];
     const t = curve.thresholds[i];
-    const told = t >= 0.0005 && t < 0.9995 ? number(t) : String(Number(t.toPrecision(3)));
-    write("told", told);
-    threshold.setAttribute("aria-valuetext", told);
+    const shown = t >= 0.0005 && t < 0.9995 ? number(t) : String(Number(t.toPrecision(3)));
+    write("value", shown);
+    threshold.setAttribute("aria-valuetext", shown);
     prevalence.setAttribute("aria-invalid", String(!valid));
     write("tp", count(tp));
     write("fn", count(P - tp));

@@ -1,17 +1,16 @@
 """report.html: one file that needs nothing else. A chapter is a line in `SECTIONS`, a template and its figures.
 
-The first chapter, the summary, is open and fits one screen; the others fold. The template of a chapter sees `metrics`
-(the `Results`), `facts`, and the functions that write an estimate: `value(entry)`, `interval(entry)`, `signed(entry)`,
-`share(entry)`, `percent(entry)`; and `number(float or None)`, `counted(n, noun)`, `chance(probability)`,
-`reasons({name: reason})`. It may contain neither style attributes nor scripts: the page's Content-Security-Policy
-allows only its own.
+The first chapter, the summary, is open and fits one screen; the others fold. A chapter named as a field of `Results`
+sees it as `found`, and is left out where it is None. Every template sees `metrics` (the `Results`), the functions and
+tables in `IN_TEMPLATES`, and the macros of tables.html.j2. It may contain neither style attributes nor scripts:
+the page's Content-Security-Policy allows only its own.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
+from vitmed.report.markdown import escape
 from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
@@ -36,23 +36,14 @@ HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # with two classes
 RATES = ("sensitivity", "specificity", "ppv", "npv")
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of `HEADLINE` where it shows `RATES`
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
-CLASS_TITLES = {
+TITLES = {name: metric.title for name, metric in METRICS.items()} | {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
     "ppv": "PPV",
     "npv": "NPV",
     "f1": "F1",
-    "auroc": "AUROC",
-    "average_precision": "Average precision",
-}
-POINT_TITLES = {
-    **{name: CLASS_TITLES[name] for name in ("sensitivity", "specificity", "ppv", "npv", "f1")},
     "lr_plus": "LR+",
     "lr_minus": "LR-",
-}
-CALIBRATION_TITLES = {
-    "log_loss": "Log loss",
-    "brier": "Brier score",
     "brier_skill": "Brier skill",
     "ece": "ECE",
     "ece_classwise": "Class-wise ECE",
@@ -60,13 +51,7 @@ CALIBRATION_TITLES = {
 
 
 class Section(NamedTuple):
-    """A chapter of the page.
-
-    Attributes:
-        title: heading, and entry of the contents list.
-        question: what it answers, in one line beside the heading.
-        part: heading of the contents list under which it stands.
-    """
+    """A chapter of the page; the question stands beside its heading, the part above it in the contents list."""
 
     title: str
     question: str
@@ -74,88 +59,63 @@ class Section(NamedTuple):
 
 
 def render(
-    metrics: Results,
-    figures: Mapping[str, Drawn],
-    *,
-    title: str,
-    facts: Mapping[str, str],
-    slider: Slider | None = None,
-    linked: bool = False,
+    metrics: Results, figures: Mapping[str, Drawn], slider: Slider | None = None, *, linked: bool = False
 ) -> str:
     """The text of report.html: one file that loads nothing and runs one script, its own.
 
     Args:
+        metrics: `metrics.report` has the heading of the page and the table about data, model and training.
         figures: name in `PLOTS`, or training_curves -> the figure.
-        title: the heading of the page.
-        facts: name -> value, about data, model and training.
         slider: from `slider.slider_data`.
         linked: link to the PNG files beside the page instead of embedding the figures; for Markdown.
     """
-    environment = _environment()
-    context = {
-        "title": title,
-        "facts": facts,
-        "metrics": metrics,
-        "titles": {key: section.title for key, section in SECTIONS.items()},
-        "headline": [(title, entry) for _, title, entry in summary_of(metrics)],
-        "sampling": sampling_of(metrics),
-        "worth": worth(metrics),
-        "overall": [(metric, metrics.overall[name]) for name, metric in METRICS.items()],
-        "class_titles": [(name, CLASS_TITLES[name]) for name in PER_CLASS],
-        "metric_titles": {name: metric.title for name, metric in METRICS.items()},
-        "gap_titles": GAP_TITLES,
-        "few_groups": FEW_GROUPS,
-        "point_titles": POINT_TITLES,
-        "calibration_titles": CALIBRATION_TITLES,
-        "compared": [(name, METRICS[name].title) for name in HEADLINE[:3]],
-        "signed": lambda entry: "undefined" if entry.value is None else f"{entry.value:+.3f}",
-        "value": value,
-        "interval": interval,
-        "number": number,
-        "counted": counted,
-        "chance": format_probability,
-        "share": share,
-        "percent": percent,
-        "reasons": reasons,
-        "slider": slider,
-        "slider_rows": rows(slider.classes[0], slider.decided) if slider else [],
-        "at": at,
-        "limitations": limitations(metrics),
-    }
+    context: dict[str, Any] = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider}
+    plots = {name: PLOTS.get(name, TRAINING_CURVES) for name in figures}
     sections: list[dict[str, Any]] = []
-    for key, section in SECTIONS.items():
-        context["checklists"] = checklists(metrics, [found["key"] for found in sections])
-        text = environment.get_template(f"sections/{key}.html.j2").render(context).strip()
-        shown = [_figure(name, figure, linked) for name, figure in figures.items() if _plot(name).section == key]
+    for key, chapter in SECTIONS.items():
+        context["found"] = metrics[key] if key in Results.model_fields else True
+        context["checklists"] = checklists(metrics, [section["key"] for section in sections])
+        text = fill(f"sections/{key}.html.j2", **context).strip() if context["found"] else ""
+        shown = [_figure(name, plots[name], figures[name], linked) for name in figures if plots[name].section == key]
         if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
             shown.sort(key=lambda figure: figure["wide"])
         if text or shown:
-            sections.append({"key": key, **section._asdict(), "text": Markup(text), "figures": shown})
+            sections.append({"key": key, **chapter._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": _hash(style), "script": _hash(script)}
-    page = environment.get_template("report.html.j2")
-    return page.render(context, sections=sections, parts=(GOOD, FAILS, DONE), style=style, script=script, policy=policy)
+    parts = (GOOD, FAILS, DONE)
+    return fill("report.html.j2", **context, sections=sections, parts=parts, style=style, script=script, policy=policy)
+
+
+def fill(template: str, **context: Any) -> str:
+    """The text of a template of this room."""
+    return _environment().get_template(template).render(context)
 
 
 @cache
 def _environment() -> Environment:
     """It keeps the compiled templates: compiling them takes most of the time of a page."""
-    return Environment(
+    found = Environment(
         loader=FileSystemLoader(FOLDER),
-        autoescape=True,
+        autoescape=lambda name: not (name or "").endswith(".md.j2"),
         undefined=StrictUndefined,
         finalize=lambda x: plain(x) if type(x) is str else x,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.globals |= IN_TEMPLATES
+    found.filters |= {"each": each, "md": lambda text: escape(" ".join(str(text).split()))}
+    macros = vars(found.get_template("tables.html.j2").module)
+    found.globals |= {name: macros[name] for name in ("table", "cell", "cells")}
+    return found
 
 
 def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
-    found = [(name, METRICS[name].title, metrics.overall[name]) for name in HEADLINE]
+    found = [(name, TITLES[name], metrics.overall[name]) for name in HEADLINE]
     if metrics.positive_class is not None:
         of_class = metrics.per_class[metrics.positive_class]
-        found += [(name, CLASS_TITLES[name], of_class[name]) for name in RATES]
+        found += [(name, TITLES[name], of_class[name]) for name in RATES]
     return found
 
 
@@ -175,9 +135,19 @@ def interval(found: Estimate) -> str:
     return "" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
 
 
+def signed(found: Estimate) -> str:
+    """The value of a difference, three decimals."""
+    return "undefined" if found.value is None else f"{found.value:+.3f}"
+
+
 def share(found: Estimate) -> str:
     """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
     return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
+
+
+def each(names: Iterable[object], *patterns: str) -> list[str]:
+    """Headings of columns: every pattern, such as "{}, images", for each name."""
+    return [pattern.format(name) for name in names for pattern in patterns]
 
 
 def percent(found: Estimate) -> Markup:
@@ -207,17 +177,16 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _plot(name: str) -> Plot:
-    return PLOTS.get(name, TRAINING_CURVES)
+def data_uri(content: bytes, kind: str = "image/png") -> str:
+    """A picture as it stands inside a page that loads nothing."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _figure(name: str, figure: Drawn, linked: bool) -> dict[str, Any]:
-    plot = _plot(name)
-    data = f"data:{figure.kind};base64," + base64.b64encode(figure.small).decode()
+def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any]:
     return {
         "title": plot.title,
         "text": plot.text,
-        "source": f"{name}.png" if linked else data,
+        "source": f"{name}.png" if linked else data_uri(figure.small, figure.kind),
         "alt": f"{plot.title}. {figure.text}",
         "wide": int.from_bytes(figure.png[16:20]) > WIDE,  # bytes 16 to 19 of a PNG file: its width
     }
@@ -305,4 +274,21 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "flow": Section("Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE),
     "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE),
     "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
+}
+
+IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
+    "chapters": SECTIONS,
+    "titles": TITLES,
+    "titled": lambda names: [TITLES[name] for name in names],
+    "definitions": METRICS,
+    "class_numbers": PER_CLASS,
+    "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
+    "compared": HEADLINE[:3],
+    "gap_titles": GAP_TITLES,
+    "few_groups": FEW_GROUPS,
+    "thousands": lambda n: "unknown" if n is None else f"{n:,}",
+    "counted": counted,
+    "chance": format_probability,
+    **{one.__name__: one for one in (number, value, interval, signed, share, percent, reasons)},
+    **{one.__name__: one for one in (summary_of, sampling_of, worth, at, rows)},
 }

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from typing import Any
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.core.config import DataConfig
@@ -27,7 +26,7 @@ from vitmed.training.checkpoint import Checkpoint
 def flow_of(
     splits: Splits,
     hashes: Mapping[str, Sequence[str]],
-    counts: Mapping[str, object] | None = None,
+    counts: Mapping[str, int] | None = None,
     why_left_out: str = "",
 ) -> Flow:
     """The flow of a run, without a path or the name of a patient.
@@ -39,17 +38,11 @@ def flow_of(
             nobody counted.
         why_left_out: why files that were found are in no split, in words.
     """
-    given = {name: (counts or {}).get(name) for name in COUNTS}
-    known = {name: value if isinstance(value, int) else None for name, value in given.items()}
-    used = sum(map(len, splits.samples.values()))
-    grouped, shared = splits.grouped, len(splits.shared())
+    known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
+    used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
     return Flow(
-        found=known["found"],
-        unreadable=known["unreadable"],
-        exact_duplicates=known["exact_duplicates"],
-        near_duplicates=known["near_duplicates"],
-        duplicates_across_splits=known["duplicates_across_splits"],
+        **known,
         used=used,
         left_out=None if known["found"] is None else max(0, known["found"] - used),
         why_left_out=why_left_out,
@@ -77,31 +70,27 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Charact
     Returns:
         by column. Values of fewer than `FEWEST` patients in every split are left out.
     """
+    parts = splits.samples.items()
+    split_of = [name for name, samples in parts for _ in samples]
+    samples = [sample for _, part in parts for sample in part]
+    owners = [sample.group or sample.path for sample in samples]
+    sizes = {name: len({sample.group or sample.path for sample in part}) for name, part in parts}
+    unit = "patients" if splits.grouped else "images"
     found: dict[str, Characteristic] = {}
     for column in columns:
         place = splits.columns.index(column)
-        cells = [sample.columns[place] for samples in splits.samples.values() for sample in samples]
-        everyone = [sample.group or sample.path for samples in splits.samples.values() for sample in samples]
-        unit = "patients" if splits.grouped else "images"
-        cut = strata(cells, everyone, unit)
-        if cut.why:
-            found[column] = Characteristic(unit=unit, cut=cut.cut, rows=[], rare=0, reason=cut.why)
-            continue
-        of, sizes = iter(cut.of.tolist()), {}
-        rows: list[dict[str, int]] = [{} for _ in cut.names]
-        for split, samples in splits.samples.items():
-            members = {(sample.group or sample.path, next(of)) for sample in samples}
-            count = Counter(stratum for _, stratum in members)
-            sizes[split] = len({member for member, _ in members})
-            for stratum, counts in enumerate(rows):
-                counts[split] = count[stratum]
-        told = [
-            Value(name=name, splits={split: _cell(split, counts, sizes) for split in counts})
-            for name, counts in zip(cut.names, rows, strict=True)
-            if max(counts.values()) >= FEWEST
-        ]
-        rare = len(rows) - len(told[:MOST])
-        found[column] = Characteristic(unit=unit, cut=cut.cut, rows=told[:MOST], rare=rare)
+        cut = strata([sample.columns[place] for sample in samples], owners, unit)
+        members = set(zip(split_of, cut.of.tolist(), owners, strict=True))
+        count = Counter((split, stratum) for split, stratum, _ in members)
+        values = []
+        for stratum, name in enumerate(cut.names):
+            counts = {split: count[split, stratum] for split, _ in parts}
+            if max(counts.values()) >= FEWEST:
+                cells = {split: _cell(split, counts, sizes) for split in counts}
+                values.append(Value(name=name, splits=cells))
+        rare = len(cut.names) - len(values[:MOST])
+        reason = {"reason": cut.why} if cut.why else {}
+        found[column] = Characteristic(unit=unit, cut=cut.cut, rows=values[:MOST], rare=rare, **reason)
     return found
 
 
@@ -119,16 +108,22 @@ def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> Ce
 
 def _split(splits: Splits, name: str, grouped: bool) -> SplitFlow:
     samples = splits.samples[name]
-    images = Counter(sample.label for sample in samples)
-    people = Counter(label for label, _ in {(sample.label, sample.group) for sample in samples})
-    return SplitFlow(
-        images=len(samples),
-        patients=len({sample.group for sample in samples}) if grouped else None,
-        made=splits.made.get(name, ""),
-        classes={
-            c: Count(images=images[k], patients=people[k] if grouped else None) for k, c in enumerate(splits.classes)
+    patients = [sample.group for sample in samples] if grouped else None
+    counts = _counts([sample.label for sample in samples], patients, splits.classes)
+    return SplitFlow(made=splits.made.get(name, ""), **counts)
+
+
+def _counts(labels: Sequence[int], patients: Sequence[Hashable] | None, classes: Sequence[str]) -> dict[str, Any]:
+    """The fields `images`, `patients` and `classes`, from the label and the patient of each image."""
+    images = Counter(labels)
+    people = None if patients is None else Counter(label for label, _ in set(zip(labels, patients, strict=True)))
+    return {
+        "images": len(labels),
+        "patients": None if patients is None else len(set(patients)),
+        "classes": {
+            c: Count(images=images[k], patients=None if people is None else people[k]) for k, c in enumerate(classes)
         },
-    )
+    }
 
 
 def run_flow(
@@ -154,19 +149,11 @@ def run_flow(
 
 def evaluated_images(predictions: Predictions, split: str | None, seen: Seen | None = None) -> EvaluatedImages:
     """Which images a report is about: of which split, how many, by class, and what of them the model had seen."""
-    labels = known_labels(predictions)
-    units = None if predictions.groups is None else predictions.units
-    images = {c: labels == k for k, c in enumerate(predictions.classes)}
-    return EvaluatedImages(
-        split=split,
-        images=len(predictions),
-        patients=None if units is None else len(np.unique(units)),
-        classes={
-            c: Count(images=int(of.sum()), patients=None if units is None else len(np.unique(units[of])))
-            for c, of in images.items()
-        },
-        seen=seen or Seen(),
-    )
+    patients = None
+    if predictions.groups is not None:
+        patients = predictions.units.tolist()
+    counts = _counts(known_labels(predictions).tolist(), patients, predictions.classes)
+    return EvaluatedImages(split=split, seen=seen or Seen(), **counts)
 
 
 def folds_flow(
@@ -181,22 +168,23 @@ def folds_flow(
         columns: as of `run_flow`.
     """
     first, names = folds[0].splits, [f"fold {number}" for number in range(1, len(folds) + 1)]
+    named = dict(zip(names, folds, strict=True))
     tests = replace(
         first,
-        samples={name: fold.splits.samples["test"] for name, fold in zip(names, folds, strict=True)},
-        made={name: fold.splits.made.get("test", "") for name, fold in zip(names, folds, strict=True)},
+        samples={name: fold.splits.samples["test"] for name, fold in named.items()},
+        made={name: fold.splits.made.get("test", "") for name, fold in named.items()},
     )
-    hashes = {name: fold.hashes["test"] for name, fold in zip(names, folds, strict=True)}
+    hashes = {name: fold.hashes["test"] for name, fold in named.items()}
     counts = [data_counts(run) for run in runs]
-    crossing = [int(count["duplicates_across_splits"]) for count in counts if "duplicates_across_splits" in count]
-    most = {"duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None}
-    flow = flow_of(tests, hashes, {**counts[0], **most}, why_left_out(folds[0].config.data))
+    crossing = [count["duplicates_across_splits"] for count in counts if "duplicates_across_splits" in count]
+    flow = flow_of(tests, hashes, counts[0], why_left_out(folds[0].config.data))
     shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
     known = [name for name in columns if name in first.columns]
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
         "evaluated": evaluated_images(predictions, "test").model_copy(update={"folds": len(folds)}),
         "characteristics": characteristics(tests, known),
+        "duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None,
     }
     if tests.grouped:
         update |= {"level": "none" if shared else "patient", "patients_in_two": len(shared)}
@@ -206,10 +194,10 @@ def folds_flow(
 def data_counts(run: RunFolder) -> dict[str, int]:
     """What the check before the training counted; nothing for a run of before there was such a file."""
     try:
-        counts = json.loads(run.data_check.read_text(encoding="utf-8"))["counts"]
+        counts = dict(json.loads(run.data_check.read_text(encoding="utf-8"))["counts"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return counts if isinstance(counts, dict) else {}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}
 
 
 def why_left_out(data: DataConfig) -> str:

@@ -38,7 +38,7 @@ def print_pdf(page: Path, pdf: Path) -> None:
     """Print an HTML file, without a window or a connection. Raises UsageError if that fails."""
     program = find_browser()
     if program is None:
-        raise UsageError(f"{pdf}: found no browser to print it with", "print report.html from any browser")
+        raise _failed(pdf, "found no browser to print it with")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         made = Path(folder, "report.pdf")
         command = [program, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -49,9 +49,11 @@ def print_pdf(page: Path, pdf: Path) -> None:
         try:
             subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UsageError(
-                f"{pdf}: {Path(program).name} fails ({error})", "print report.html from any browser"
-            ) from None
+            raise _failed(pdf, f"{Path(program).name} fails ({error})") from None
         if not made.is_file() or not made.read_bytes().startswith(b"%PDF"):
-            raise UsageError(f"{pdf}: {Path(program).name} printed nothing", "print report.html from any browser")
+            raise _failed(pdf, f"{Path(program).name} printed nothing")
         write_bytes(pdf, made.read_bytes())
+
+
+def _failed(pdf: Path, problem: str) -> UsageError:
+    return UsageError(f"{pdf}: {problem}", "print report.html from any browser")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,15 @@ from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
-from vitmed.decisions.evaluation_folder import read_evaluation, read_split, validation_of
+from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
-from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images
-from vitmed.report.results import Flow, Results
+from vitmed.report.results import Origin, Results
 from vitmed.report.write import read_baselines, write_report
 
 
@@ -39,164 +37,126 @@ def rebuild(
     evaluated, folder = read_evaluation(file), new_folder(output, file.parent / "report")
     predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
-    asked, own = EvaluateConfig(), Kept.without(file)
-    changes = list(predictions.notes)
-    before: Results | None = None
-    if evaluated.metrics and of_model:
-        try:
-            before = Results.read(evaluated.metrics)
-            own, asked = Kept.of(before), EvaluateConfig(**before.report.evaluate)
-            if before.n != len(predictions):
-                changes.append(own.count_again(before.n, predictions))
-            elif changed := _relabelled(before, predictions):
-                changes.append(changed)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise DataError(
-                f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
-            ) from None
-    run = RunFolder(file.parent.parent)
+    run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
+    before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
+    changes = [*predictions.notes, *changes]
     baselines = _fitting_baselines(file, predictions, changes)
-    own.notes += [note for note in changes if note not in own.notes]
+    origin, flow, folds = (before.report, before.flow, before.folds) if before else (_of_table(file), None, None)
+    notes = list(dict.fromkeys([*origin.notes, *changes]))
     for note in changes:
         ui.warn(f"{file.name}: {note}")
-    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), own.notes)
-    note_prevalence(config, predictions.classes, own.notes)
-    weights_hash = evaluated.metrics.get("weights_hash") if of_model else None
+    asked = EvaluateConfig(**origin.evaluate)
+    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), notes)
+    note_prevalence(config, predictions.classes, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:
-        _check_choosable(file, of_model, own, flags)
+        _check_choosable(file, of_model, folds, flags)
         validation = validation_of(run.best, weights_hash, policy, predictions.positive)
         former = notes_of(policy)
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
         predictions = policy.apply(predictions)
-        own.notes = [*(note for note in own.notes if note not in former), *notes_of(policy)]
+        notes = [*(note for note in notes if note not in former), *notes_of(policy)]
         for note in notes_of(policy):
             ui.warn(note)
-    internal = read_split(run, "test", weights_hash, policy) if is_other(own.flow) else None
-    found = own.found
-    if internal is None and before is not None and before.external is not None and not changes and same:
-        found = {**found, "external": before.external}  # written elsewhere
+    other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
+    internal = read_split(run, "test", weights_hash, policy) if other else None
+    found: dict[str, Frozen | None] = {}
+    if before is not None:
+        found = {"attention": before.attention, "robustness": before.robustness}
+        if internal is None and before.external is not None and not changes and same:
+            found["external"] = before.external  # written elsewhere
     on_validation = file.parent in run.evaluations("val")
     metrics = write_report(
-        folder,
-        predictions,
-        title=own.title,
-        facts=own.facts,
-        notes=own.notes,
+        folder, predictions, title=origin.title, facts=origin.facts, notes=notes, config=config,
         records=(read_json_lines(run.metrics) or None) if of_model else None,
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
-        internal=internal,
-        config=config,
-        baselines=baselines,
-        policy=policy,
-        weights_hash=weights_hash,
-        found=found,
-        flow=own.flow,
-        folds=own.folds,
-    )
+        internal=internal, baselines=baselines, policy=policy, weights_hash=weights_hash, found=found, flow=flow,
+        folds=folds,
+    )  # fmt: skip
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 
 
-@dataclass
-class Kept:
-    """What a report made again takes over from the metrics.json beside its table."""
-
-    title: str
-    facts: dict[str, str]
-    notes: list[str]
-    found: dict[str, Frozen] = field(default_factory=dict)
-    flow: Flow | None = None
-    folds: Folds | None = None
-
-    @classmethod
-    def without(cls, file: Path) -> Kept:
-        """Of a table alone."""
-        note = "Made from a table alone: the split and the model are unknown."
-        return cls(f"report of {file.name}", {"Made from": file.name}, [note])
-
-    @classmethod
-    def of(cls, before: Results) -> Kept:
-        """Of a table with its metrics.json."""
-        origin, found = before.report, found_with_model(before.attention, before.robustness)
-        return cls(origin.title, dict(origin.facts), list(origin.notes), found, before.flow, before.folds)
-
-    def count_again(self, before: int, predictions: Predictions) -> str:
-        """Correct the counts where the table has other rows than when the report was made; gives a note on it."""
-        rows = len(predictions)
-        if self.flow is not None and self.flow.evaluated is not None:
-            who = self.flow.evaluated
-            self.flow = self.flow.model_copy(update={"evaluated": evaluated_images(predictions, who.split, who.seen)})
-        for word in ("evaluated", "judged"):  # the second is that of 0.1.0
-            self.facts = {
-                k: text.replace(f": {before:,} {word}", f": {rows:,} {word}") for k, text in self.facts.items()
-            }
-        of = f"{rows:,} of the {before:,}" if rows < before else f"{rows:,} instead of the {before:,}"
-        return f"The table has {of} rows that the report was made of."
+def _of_table(file: Path) -> Origin:
+    """What is known of a table alone."""
+    note = "Made from a table alone: the split and the model are unknown."
+    return Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[note])
 
 
-def _check_choosable(file: Path, of_model: bool, own: Kept, flags: Mapping[str, Any]) -> None:
+def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:
+    """The metrics.json beside a table, with the counts of the table; and notes on what was changed in the table."""
+    if not evaluated.metrics:
+        return None, []
+    try:
+        before = Results.read(evaluated.metrics)
+        EvaluateConfig(**before.report.evaluate)
+        if before.n != len(evaluated.predictions):
+            return _counted_again(before, evaluated.predictions)
+        return before, _relabelled(before, evaluated.predictions)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(
+            f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
+        ) from None
+
+
+def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
+    """The results with the counts of a table that has other rows, and a note on it."""
+    rows, flow, facts = len(predictions), before.flow, before.report.facts
+    if flow is not None and flow.evaluated is not None:
+        evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen)
+        flow = flow.model_copy(update={"evaluated": evaluated})
+    for word in ("evaluated", "judged"):  # the second is that of 0.1.0
+        facts = {k: text.replace(f": {before.n:,} {word}", f": {rows:,} {word}") for k, text in facts.items()}
+    of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
+    note = f"The table has {of} rows that the report was made of."
+    report = before.report.model_copy(update={"facts": facts})
+    return before.model_copy(update={"flow": flow, "report": report}), [note]
+
+
+def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError where no policy can be chosen for a table."""
     if not of_model:
         raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
-    if own.folds:
-        fold = file.parent.parent / "fold-1"
+    if folds:
+        given = ", ".join(f"--{name}".replace("_", "-") for name, value in flags.items() if value is not None)
         raise UsageError(
-            f"{file}: is of folds, each of which chose on its own validation, so "
-            f"{', '.join(f'--{name}'.replace('_', '-') for name, value in flags.items() if value is not None)} "
-            "cannot choose for all",
-            f"vitmed evaluate {fold} with the flag evaluates one fold; vitmed train --folds with it all",
+            f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all",
+            f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold; vitmed train --folds "
+            "with it all",
         )
 
 
-def _relabelled(before: Results, predictions: Predictions) -> str:
-    """A note where a table has other labels or patients than the report was made of; "" where it has the same."""
-    images = np.bincount(known_labels(predictions), minlength=len(predictions.classes)).tolist()
-    patients = None if predictions.groups is None else len(np.unique(predictions.units))
-    other = ["labels"] * (images != [before.per_class[c].n for c in predictions.classes])
-    other += ["patients"] * (patients != before.n_groups)
+def _relabelled(before: Results, predictions: Predictions) -> list[str]:
+    """A note where a table has other labels or patients than the report was made of."""
+    now = evaluated_images(predictions, None)
+    other = ["labels"] * any(now.classes[name].images != before.per_class[name].n for name in predictions.classes)
+    other += ["patients"] * (now.patients != before.n_groups)
     if not other:
-        return ""
-    return (
+        return []
+    return [
         f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' shows "
         "the earlier ones."
-    )
+    ]
 
 
 def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -> dict[str, Predictions]:
     """The baselines beside a table that are of the very same images; the others are left out with a note."""
     found = {}
     for key, other in read_baselines(file.parent).items():
-        name = f"{BASELINE}{key}.csv"
-        if name == file.name:
-            continue
-        other = in_order(other, predictions.paths)
-        if same_images(other, predictions):
-            found[key] = other
-        else:
+        name, matched = f"{BASELINE}{key}.csv", match_images(other, predictions)
+        if matched is not None and name != file.name:
+            found[key] = matched
+        elif name != file.name:
             notes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
     return found
 
 
-def in_order(predictions: Predictions, paths: tuple[str, ...]) -> Predictions:
-    """The predictions in the order of the paths, as far as they are of the same images, each once."""
-    place = {path: row for row, path in enumerate(predictions.paths)}
-    if len(place) != len(predictions) or place.keys() != set(paths) or len(paths) != len(place):
-        return predictions
-    return predictions.take(np.array([place[path] for path in paths], dtype=np.int64))
-
-
-def same_images(a: Predictions, b: Predictions) -> bool:
-    return (a.classes, a.paths) == (b.classes, b.paths) and np.array_equal(known_labels(a), known_labels(b))
-
-
-def found_with_model(attention: Attention | None, robustness: Robustness | None) -> dict[str, Frozen]:
-    """What a report takes over, of what there is: maps of attention, and a stress test."""
-    return {key: part for key, part in (("attention", attention), ("robustness", robustness)) if part}
-
-
-def is_other(flow: Flow | None) -> bool:
-    """Whether a report is about images that are not of the run."""
-    return flow is not None and flow.evaluated is not None and flow.evaluated.split is None
+def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
+    """`other` in the order of `predictions`; None where they are not of the same images, classes and labels."""
+    place = {path: row for row, path in enumerate(other.paths)}
+    if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
+        other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
+    same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
+    return other if same and np.array_equal(known_labels(other), known_labels(predictions)) else None
 
 
 def new_folder(output: str | Path | None, default: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from vitmed.core.base_models import Frozen
@@ -50,7 +52,7 @@ class Slider(Frozen):
     by_fold: bool
 
 
-class Tried(Frozen):
+class Tried(NamedTuple):
     """What a threshold gives; the rates are 0..1, None where undefined."""
 
     threshold: float
@@ -65,42 +67,34 @@ class Tried(Frozen):
 
 
 def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Slider | None:
-    """Counts of every class that can be tried, at every threshold that can be chosen.
+    """Counts of every class that can be tried, at every threshold that can be chosen; `points` are marked.
 
     An image is called the class where its probability is the threshold or more.
-
-    Args:
-        predictions: with labels.
-        points: are marked.
 
     Returns:
         None where no class has images of its own and others.
     """
-    labels, two = known_labels(predictions), positive_index(predictions)
+    labels, positive = known_labels(predictions), positive_index(predictions)
     counts = np.bincount(labels, minlength=len(predictions.classes))
-    fit = [k for k in range(len(counts)) if 0 < counts[k] < len(labels)]
-    chosen = fit if two is None else [k for k in fit if k == two]
-    chosen = sorted(sorted(chosen, key=lambda k: -counts[k])[:CLASSES])
+    possible = [k for k in range(len(counts)) if 0 < counts[k] < len(labels) and positive in (None, k)]
+    chosen = sorted(sorted(possible, key=lambda k: -counts[k])[:CLASSES])
     if not chosen:
         return None
-    steps = STEPS if two is not None else STEPS_OF_MANY
-    marks = _marks(points) if points is not None and two is not None else []
-    by_fold = predictions.decided is not None
-    used = predictions.threshold if two is not None else None
+    of_two, by_fold = positive is not None, predictions.decided is not None
+    marks = _marks(points) if points is not None and of_two else []
     return Slider(
-        classes=[_curve(predictions, k, labels == k, _start(predictions, k, used), marks, steps) for k in chosen],
-        left=len(fit) - len(chosen) if two is None else 0,
-        decided=two is not None and not by_fold,
-        by_fold=two is not None and by_fold,
+        classes=[_curve(predictions, k, marks, of_two) for k in chosen],
+        left=len(possible) - len(chosen),
+        decided=of_two and not by_fold,
+        by_fold=of_two and by_fold,
     )
 
 
-def _curve(
-    predictions: Predictions, k: int, truth: np.ndarray, start: float, marks: list[tuple[str, float]], steps: int
-) -> Curve:
-    scores = predictions.probabilities[:, k]
+def _curve(predictions: Predictions, k: int, marks: list[tuple[str, float]], of_two: bool) -> Curve:
+    scores, truth = predictions.probabilities[:, k], known_labels(predictions) == k
+    start = _start(predictions, k, of_two)
     asked = [start, *(at for _, at in marks)]
-    thresholds = np.unique([*_grid(scores, steps), *asked])
+    thresholds = np.unique([*_grid(scores, STEPS if of_two else STEPS_OF_MANY), *asked])
     hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
     return Curve(
         name=plain(predictions.classes[k]),
@@ -121,18 +115,18 @@ def _grid(scores: np.ndarray, steps: int) -> list[float]:
     return [0.0, *ROWS, *(float(f"{score:.6g}") for score in kept), 1.0]
 
 
-def _start(predictions: Predictions, k: int, used: float | None) -> float:
+def _start(predictions: Predictions, k: int, of_two: bool) -> float:
     """The threshold in use; else 0.5, or a hair above it where an image of exactly 0.5 goes to the other class."""
-    if used is not None:
-        return float(used)
+    if of_two and predictions.threshold is not None:
+        return float(predictions.threshold)
     level = predictions.probabilities[:, k] == 0.5
-    return float(np.nextafter(0.5, 1)) if level.any() and (predictions.predicted[level] != k).any() else 0.5
+    return float(np.nextafter(0.5, 1)) if (predictions.predicted[level] != k).any() else 0.5
 
 
 def _marks(found: OperatingPoints) -> list[tuple[str, float]]:
     """Name and threshold of the points that have one."""
     return [
-        (f"{point.title} {'' if point.asked is None else point.asked}".strip(), point.threshold)
+        (point.title if point.asked is None else f"{point.title} {point.asked}", point.threshold)
         for point in found.points.values()
         if point.threshold is not None
     ]
@@ -141,8 +135,7 @@ def _marks(found: OperatingPoints) -> list[tuple[str, float]]:
 def at(curve: Curve, index: int, prevalence: float | None = None) -> Tried:
     """What a threshold gives, as the page computes it: PPV and NPV by Bayes' rule.
 
-    Args:
-        prevalence: 0..1, of the place where the model is to work; None: as among these images.
+    The prevalence, 0..1, is that of the place where the model is to work; None: as among these images.
     """
     tp, fp = curve.tp[index], curve.fp[index]
     positives, negatives = curve.positives, curve.negatives
@@ -150,37 +143,26 @@ def at(curve: Curve, index: int, prevalence: float | None = None) -> Tried:
     p = positives / (positives + negatives) if prevalence is None else prevalence
     right, wrong = sensitivity * p, (1 - specificity) * (1 - p)
     kept, missed = specificity * (1 - p), (1 - sensitivity) * p
-    return Tried(
-        threshold=curve.thresholds[index],
-        tp=tp,
-        fp=fp,
-        fn=positives - tp,
-        tn=negatives - fp,
-        sensitivity=sensitivity,
-        specificity=specificity,
-        ppv=right / (right + wrong) if right + wrong > 0 else None,
-        npv=kept / (kept + missed) if kept + missed > 0 else None,
-    )
+    ppv = right / (right + wrong) if right + wrong > 0 else None
+    npv = kept / (kept + missed) if kept + missed > 0 else None
+    counts = (tp, fp, positives - tp, negatives - fp)
+    return Tried(curve.thresholds[index], *counts, sensitivity, specificity, ppv, npv)
 
 
 def rows(curve: Curve, decided: bool) -> list[tuple[str, Tried]]:
     """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising.
 
-    A round one that prints like a mark is left out.
-
-    Args:
-        decided: whether `start` is the threshold by which the model decides.
+    A round one that prints like a mark is left out. The start is "in use" if the model decides by it.
     """
     names: dict[int, list[str]] = {curve.start: ["in use"]} if decided else {}
     for text, index in curve.marks:
         names.setdefault(index, []).append(text)
     marked = {format_probability(curve.thresholds[index]) for index in names}
-    round_ones = [
+    round_ones = {
         curve.thresholds.index(threshold) for threshold in ROWS if format_probability(threshold) not in marked
+    }
+    found = [(index, at(curve, index)) for index in sorted(round_ones | set(names))]
+    return [
+        (format_probability(row.threshold) + (f" ({', '.join(names[index])})" if index in names else ""), row)
+        for index, row in found
     ]
-    told = []
-    for index in sorted({*names, *round_ones}):
-        row = at(curve, index)
-        name = f" ({', '.join(names[index])})" if index in names else ""
-        told.append((f"{format_probability(row.threshold)}{name}", row))
-    return told

@@ -20,6 +20,7 @@ from vitmed.core.text import counted
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.results import Maps
+from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import missing_interval_note, single_class_note
@@ -61,7 +62,7 @@ def write_report(
     baselines: Mapping[str, Predictions] | None = None,
     policy: DecisionPolicy | None = None,
     weights_hash: str | None = None,
-    found: Mapping[str, Frozen] | None = None,
+    found: Mapping[str, Frozen | None] | None = None,
     maps: Maps | None = None,
     flow: Flow | None = None,
     folds: Folds | None = None,
@@ -103,42 +104,53 @@ def write_report(
     check_formats(config)
     predictions = replace(predictions, named=config.show_names)
     numbers = evaluate_predictions(predictions, resamples=config.resamples)
-    beside = {
+    compared = {
         key: Baseline(text=BASELINES[key], **dict(compare_predictions(predictions, other, config.resamples)))
         for key, other in (baselines or {}).items()
     }
-    origin = Origin(
-        title=title,
-        facts=dict(facts),
-        notes=list(notes),
-        evaluate=config.model_dump(),
-        policy=None if policy is None else policy.to_json(),
-    )
-    said = [*single_class_note(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
-    if predictions.errors:
-        unread = counted(len(predictions.errors), "image")
-        said.append(f"{unread} could not be read; only those that could are counted.")
+    stored = None if policy is None else policy.to_json()
+    origin = Origin(title=title, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(), policy=stored)
     material = Material(predictions, numbers, validation, internal, config, policy, folds)
     parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES.items()}
-    parts |= {"weights_hash": weights_hash, "flow": flow, "folds": folds, **(found or {})}
-    metrics = Results.of(numbers.model_copy(update={"notes": said}), baselines=beside, report=origin, **parts)
-
-    figures: dict[str, Drawn] = {}
-    for name, plot in PLOTS.items():
-        if (plot.pictures and read is None) or (plot.maps and maps is None):
-            continue
-        made = plot.draw(predictions, maps if plot.maps else read if plot.pictures else metrics)
-        if made is not None:
-            figures[name] = drawn(made, plot.pictures or plot.maps)
+    parts |= {"baselines": compared, "report": origin, "weights_hash": weights_hash, "flow": flow, "folds": folds}
+    shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, notes)})
+    metrics = Results.of(shown, **parts | dict(found or {}))
+    figures = _draw(predictions, metrics, read, maps)
     if records:
         figures["training_curves"] = drawn(training_curves(records))
-    slider = slider_data(predictions, metrics.operating_points)
-    page = partial(render, metrics, figures, title=title, facts=facts, slider=slider)
-    html = page()
+    _write(folder, predictions, baselines or {}, metrics, figures, config.format.split(","))
+    return metrics
 
+
+def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
+    """What stands above the numbers: the notes of the caller, and those of the numbers."""
+    found = [*single_class_note(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
+    if predictions.errors:
+        unread = counted(len(predictions.errors), "image")
+        found.append(f"{unread} could not be read; only those that could are counted.")
+    return found
+
+
+def _draw(predictions: Predictions, metrics: Results, read: Read | None, maps: Maps | None) -> dict[str, Drawn]:
+    """The figures of `PLOTS` that have something to show."""
+    figures = {}
+    for name, plot in PLOTS.items():
+        source = maps if plot.maps else read if plot.pictures else metrics
+        figure = None if source is None else plot.draw(predictions, source)
+        if figure is not None:
+            figures[name] = drawn(figure, plot.pictures or plot.maps)
+    return figures
+
+
+def _write(
+    folder: Path, predictions: Predictions, baselines: Mapping[str, Predictions], metrics: Results,
+    figures: Mapping[str, Drawn], formats: Sequence[str],
+) -> None:  # fmt: skip
+    page = partial(render, metrics, figures, slider_data(predictions, metrics.operating_points))
+    html = page()
     make_folder(folder)
     write_text(folder / PREDICTIONS, predictions.to_csv())
-    for key, other in (baselines or {}).items():
+    for key, other in baselines.items():
         write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
     if metrics.label_errors is not None and metrics.label_errors.reason is None:
         write_text(folder / ISSUES, issues_csv(predictions))
@@ -147,12 +159,10 @@ def write_report(
         write_bytes(folder / f"{name}.png", figure.png)
         write_bytes(folder / f"{name}.svg", figure.svg)
     write_text(folder / REPORT, html)
-    formats = config.format.split(",")
     if "md" in formats:
         write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
     if "pdf" in formats:
         print_pdf(folder / REPORT, folder / PDF)
-    return metrics
 
 
 def read_baselines(folder: Path) -> dict[str, Predictions]:
