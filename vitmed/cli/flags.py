@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from vitmed.cli.app import SETTINGS
+from vitmed.cli.terminal import TYPER
 from vitmed.core.config import PANELS, Config, RunConfig
 from vitmed.core.flags import fields_of, flag_of, flags_of, spellings
 
@@ -42,26 +43,39 @@ def _panel(param: Any) -> str:
 
 
 def command(
-    run: Callable[..., None], *places: str, fields: dict[str, str] | None = None, kind: type[RunConfig] = Config
-) -> typer.Typer:
-    """A typer application of one command; the `**flags` of `run` become flags of configuration fields.
+    options: dict[str, Any], *places: str, fields: dict[str, str] | None = None, kind: type[RunConfig] = Config
+) -> Callable[[Callable[..., None]], typer.Typer]:
+    """Make a function a typer application of one command; the function gets the options that were given.
 
     Args:
-        run: the command. Its named parameters become options; flags that are not given are None.
-        places: sections ("data") and fields ("train.device") to offer.
+        options: keyword -> typer's annotation, of options beside the parameters of the function.
+        places: sections ("data") and fields ("train.device") of the configuration to offer as flags; default all.
         fields: keyword -> field, instead of `places`.
         kind: the configuration of these fields.
     """
     fields = flags_of(kind, *places) if fields is None else fields
-    own = [p for p in inspect.signature(run, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    flags = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option(name, place, kind))
-        for name, place in fields.items()
-    ]
-    run.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    app = typer.Typer(**SETTINGS | {"no_args_is_help": False})
-    app.command(cls=Command)(run)
-    return app
+    flags = {name: option(name, place, kind) for name, place in fields.items()}
+
+    def make(run: Callable[..., None]) -> typer.Typer:
+        @functools.wraps(run)
+        def call(**given: Any) -> None:
+            run(**{name: value for name, value in given.items() if value is not None})
+
+        own = [p for p in inspect.signature(run, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters = [*map(_keyword, options, options.values()), *own, *map(_keyword, flags, flags.values())]
+        call.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])  # type: ignore[attr-defined]
+        app = typer.Typer(**TYPER | {"no_args_is_help": False})
+        app.command(cls=Command)(call)
+        return app
+
+    return make
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+    """A parameter that is None where it is not given; required if it cannot be None."""
+    required = NoneType not in get_args(get_args(annotation)[0])
+    default = inspect.Parameter.empty if required else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def option(keyword: str, place: str, kind: type[RunConfig]) -> Any:
@@ -85,8 +99,3 @@ def option(keyword: str, place: str, kind: type[RunConfig]) -> Any:
             rich_help_panel=panel,
         ),
     ]
-
-
-def given(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags that were given."""
-    return {name: value for name, value in flags.items() if value is not None}

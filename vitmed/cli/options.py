@@ -1,41 +1,67 @@
-"""Arguments and options of several commands that are not fields of the configuration."""
+"""Arguments and options that are not fields of the configuration: keyword of the Python function -> annotation."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-FIRST, MODEL, TRAINING = (
-    {"rich_help_panel": name} for name in ("Most used", "Model", "Training")
-)  # without it: "Output"
+from vitmed.cli.flags import FIRST, LAST
 
-Data = Annotated[Path | None, typer.Argument(help="Folder: <class>/ or {train,val,test}/<class>/; or FILE.npz.")]
-Images = Annotated[list[str], typer.Argument(help="Image files, folders or patterns.")]
-NewestRun = Annotated[Path | None, typer.Option(help="Default: best.pt of the newest run in --runs.")]
-Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
-OtherData = Annotated[Path | None, typer.Option(help="Another labelled folder; classes are matched by name.", **FIRST)]
-Split = Annotated[str, typer.Option(metavar="test|val|train", help="Split to evaluate.", **FIRST)]
-Report = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report.", **FIRST)]
-Leakage = Annotated[
-    bool,
-    typer.Option(
-        "--allow-leakage/--no-allow-leakage", help="Also evaluate images that the model was trained on.", **FIRST
-    ),
-]
-ConfigFile = Annotated[
-    str | None, typer.Option("--config", "-c", metavar="FILE|NAME", help="YAML file, or name of a recipe.", **FIRST)
-]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder in which to make the run folder.", **FIRST)]
-Name = Annotated[str | None, typer.Option(help="Name of the run folder; default date, data and model.")]
-Resume = Annotated[Path | None, typer.Option(help="Run folder of an interrupted run to continue.", **TRAINING)]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of docs/configuration.md.", **TRAINING),
-]
-Offline = Annotated[bool, typer.Option("--offline", help="Open no connection.", **MODEL)]
-Fail = Annotated[
-    list[str] | None, typer.Option("--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if the result is worse.")
-]
+Options = dict[str, Any]
+
+
+def flag(kind: Any, *spelled: str, panel: str = LAST, **how: Any) -> Any:
+    """A flag; where it is not given, the default of the Python function counts.
+
+    Args:
+        kind: the type of its value.
+        spelled: such as "--output", "-o"; default: the keyword.
+        panel: its heading in --help.
+        how: further arguments of `typer.Option`, such as help.
+    """
+    return Annotated[kind | None, typer.Option(*spelled, rich_help_panel=panel, **how)]
+
+
+def argument(kind: Any, text: str, metavar: str | None = None) -> Any:
+    """A positional argument with its help; `Path | None` need not be given."""
+    return Annotated[kind, typer.Argument(help=text, metavar=metavar)]
+
+
+def output(text: str, panel: str = LAST) -> Options:
+    """--output with its help."""
+    return {"output": flag(Path, "--output", "-o", help=text, panel=panel)}
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
+OFFLINE: Options = {"offline": flag(bool, "--offline", help="Open no connection.", panel="Model")}
+GATES: Options = {
+    "fail_under": flag(list[str], "--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if the result is worse.")
+}
+SETTINGS: Options = {  # of a command that reads a configuration
+    "data": argument(Path | None, "Folder: <class>/ or {train,val,test}/<class>/; or FILE.npz."),
+    "config": flag(str, "--config", "-c", metavar="FILE|NAME", help="YAML file, or name of a recipe.", panel=FIRST),
+    "sets": flag(
+        list[str], "--set", metavar="SECTION.FIELD=VALUE", help="Any field of docs/configuration.md.", panel="Training"
+    ),
+}
+RUN: Options = {  # of a command that makes a run folder
+    **output("Folder in which to make the run folder; default runs.", FIRST),
+    "name": flag(str, help="Name of the run folder; default date, data and model."),
+}
+RESUME: Options = {"resume": flag(Path, help="Run folder of an interrupted run to continue.", panel="Training")}
+EVALUATED: Options = {  # which images to evaluate
+    "data": flag(Path, help="Another labelled folder; classes are matched by name.", panel=FIRST),
+    "split": flag(str, metavar="test|val|train", help="Split to evaluate; default test.", panel=FIRST),
+    "allow_leakage": flag(
+        bool, "--allow-leakage/--no-allow-leakage", panel=FIRST,
+        help="Also evaluate images that the model was trained on.",
+    ),
+}  # fmt: skip
+PREDICTED: Options = {  # images to classify, and the checkpoint
+    "images": argument(list[str], "Image files, folders or patterns."),
+    "checkpoint": flag(Path, help="Default: best.pt of the newest run in --runs."),
+    "runs": flag(Path, help="Folder of the runs; default runs."),
+}
