@@ -80,13 +80,12 @@ def pretrain(
     ui = ui or Ui()
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
-        changes = [*overrides, *(["config"] if config is not None else []), *sets]
-        allowed = {flag: place for flag, place in PRETRAIN_FLAGS.items() if place in RESUMABLE}
-        run = _resume_run(folder_to_resume(Path(resume), name, changes, allowed), data, overrides, ui)
+        changes = [*overrides, *sets] + ["config"] * (config is not None)
+        folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, RESUMABLE)
+        run = _resume_run(folder, data, overrides, ui)
     else:
-        if data is not None:
-            overrides["data.root"] = str(data)
-        run = _new_run(load_config(config, overrides, sets, PretrainConfig), output, name, ui)
+        settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
+        run = _new_run(settings, output, name, ui)
     try:
         train_and_draw(run, run.draw)
     except KeyboardInterrupt:

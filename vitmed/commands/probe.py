@@ -60,9 +60,7 @@ def probe(
         VitmedError: as in `train`.
     """
     ui = ui or Ui()
-    overrides = read_overrides(flags, FLAGS, "probe")
-    if data is not None:
-        overrides["data.root"] = str(data)
+    overrides = {"data.root": data, **read_overrides(flags, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
     if settings.model.weights is not None:
         flags["freeze"] = True
