@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.predict import NOTICE, find_checkpoint, list_images, predict
-from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.files import free_name, make_folder, write_bytes, write_json
+from vitmed.core.errors import DataError, unknown_key
+from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
-from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
@@ -28,6 +27,7 @@ from vitmed.metrics.scoring import known_labels
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
+from vitmed.report.rebuild import new_folder
 from vitmed.training.checkpoint import Checkpoint
 
 SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
@@ -87,7 +87,8 @@ def explain(
         raise unknown_key("class", target, saved.classes)
     how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     named = [images] if isinstance(images, str | Path) else images
-    folder = _new_folder(output, [Path(name) for name in named])
+    places = [Path(name) for name in named if Path(name).is_dir() and Path(name).resolve() != Path().resolve()]
+    folder = new_folder(output, Path(FOLDER), *places)
     predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
@@ -111,18 +112,6 @@ def explain(
         ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
     ui.say(f"{counted(len(predictions), 'picture')}: {folder}")
     return found
-
-
-def _new_folder(output: str | Path | None, images: Sequence[Path]) -> Path:
-    """The folder to write, outside of the folders of images. Raises UsageError where it cannot be used."""
-    folder = free_name(Path(FOLDER)) if output is None else Path(output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
-    for place in images:
-        if place.is_dir() and place.resolve() != Path().resolve():
-            refuse_inside(place, folder)
-    RunFolder.probe(folder.parent)
-    return folder
 
 
 def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choo
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
-from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import Sample, labelled
@@ -28,12 +26,12 @@ from vitmed.explanation.robustness import FOLDER, NUMBERS, measure_robustness
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.inference import check_finite, predict_logits
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.fit_policy import predict_images
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 
@@ -90,9 +88,7 @@ def stress(
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
         ui.warn(note)
-    run = RunFolder(saved.path.parent)
-    refuse_inside(chosen.root, output or run.path)
-    folder = new_folder(output, run.path / FOLDER)
+    folder = new_folder(output, saved.path.parent / FOLDER, chosen.root)
     asked = pick_images([sample.label for sample in chosen.samples], images, seed)
     decoded, problems = _decode(saved.preprocessing, chosen.root, [chosen.samples[i] for i in asked], ui)
     if problems:
@@ -141,30 +137,24 @@ def _predict_all(
     model, how, samples = saved.model().to(device), saved.preprocessing, [chosen.samples[row] for row in rows]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
     total, start = (1 + len(passes)) * len(rows), time.perf_counter()
-
-    def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
-        progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
-        _, logits, _ = predict_logits(model, how, lambda i: how.fit(change(i)), len(rows), device, progress=progress)
-        check_finite(logits, saved.path)
-        predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
-        return predictions if saved.policy is None else saved.policy.apply(predictions)
-
     corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
     with ui.bar("evaluating corrupted images") as advance:
+
+        def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
+            read = lambda i: how.fit(change(i))  # noqa: E731
+            progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
+            _, logits, _, _ = predict_images(saved, model, None, read, len(rows), progress)
+            predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
+            return predictions if saved.policy is None else saved.policy.apply(predictions)
+
         clean = predicted(0, lambda i: images[i])
         if rows and names:
             minutes = max(1, round((time.perf_counter() - start) * len(passes) / 60))
             ui.say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
         for number, (name, strength) in enumerate(passes, 1):
-            change = partial(_corrupted, images, rows, name, strength, seed)
+            change = lambda i: corrupt(images[i], name, strength, (seed, rows[i]))  # noqa: B023, E731  used at once
             corrupted[name].append(predicted(number, change))
     return clean, corrupted
-
-
-def _corrupted(
-    images: Sequence[Image.Image], rows: Sequence[int], name: str, strength: int, seed: int, i: int
-) -> Image.Image:
-    return corrupt(images[i], name, strength, (seed, rows[i]))
 
 
 def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
