@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS
-from vitmed.cli.flags import command
+from vitmed.cli.options import command
 from vitmed.core.config import PANELS, Config, Flag, RunConfig, TrainConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, fields_of, flag_of, flags_of, read_overrides, spellings

@@ -3,8 +3,7 @@
 app         the list of commands, and `vitmed --help`
 commands    every command: its options and what it prints; imported only when one is used
 entry       `main`: errors become messages and exit codes
-flags       flags from the fields of the configuration, and --help in panels
-options     options of several commands that are not fields of the configuration
+options     flags of configuration fields, options that commands share, and --help in panels
 terminal    progress bars, tables and JSON
 """
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 import vitmed
-from vitmed.cli.flags import FIRST, command
 from vitmed.cli.options import (
     EVALUATED,
+    FIRST,
     GATES,
     OFFLINE,
     PREDICTED,
@@ -24,6 +24,7 @@ from vitmed.cli.options import (
     AsJson,
     NewFolder,
     argument,
+    command,
     flag,
     output,
 )
@@ -294,9 +295,8 @@ def data_get(
     """
     from vitmed.commands.data import fetch_dataset
 
-    path = fetch_dataset(name, folder, offline, Terminal())
-    if as_json:
-        print_json({"folder": str(path)})
+    options = {"name": name, "folder": folder, "offline": offline}
+    answer(fetch_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 
 @data.command("import")
@@ -308,9 +308,7 @@ def data_import(
     """Write the files of a public set as folders of PNG images."""
     from vitmed.commands.data import import_dataset
 
-    path = import_dataset(source, folder, Terminal())
-    if as_json:
-        print_json({"folder": str(path)})
+    answer(import_dataset, {"source": source, "folder": folder}, as_json, lambda path: {"folder": str(path)})
 
 
 weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TYPER)
@@ -350,9 +348,9 @@ def weights_fetch(
 @weights.command("where")
 def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
     """Print the path of a fetched file; exit code 4 if there is none."""
-    from vitmed.commands.weights import find_weights
+    from vitmed.commands.weights import fetch_weights
 
-    typer.echo(find_weights(name))
+    typer.echo(fetch_weights([name], offline=True)[0])
 
 
 APPS = {

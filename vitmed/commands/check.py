@@ -99,10 +99,9 @@ def check(
         raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
     named: list[str] | None = None
     if labels is not None:
-        own = group_regex is None and groups is None
-        contents, named = _by_table(root, contents, Path(labels), own, ui)
+        contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
     records = scan(root, contents.files, ScanCache.open(frame, ui=ui) if index else ScanCache(None, frame), ui)
-    patients, source = (named, "by table (--labels)") if named else _patients(config, root, contents.files, ui)
+    patients, source = _patients(config, root, contents.files, ui) if named is None else (named, "by table (--labels)")
     images = [
         Image(path, record, place.label, place.split, group)
         for path, record, place, group in zip(contents.files, records, contents.places, patients, strict=True)
