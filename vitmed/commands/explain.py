@@ -33,6 +33,7 @@ from vitmed.training.checkpoint import Checkpoint
 SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 FOLDER, NUMBERS = "explain", "explain.json"
 BATCH = 16  # images to read and explain at once
+UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain anything"
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,9 @@ def explain(
     predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
-    targets = predictions.predicted
-    if target is not None:
-        targets = np.full(len(predictions), saved.classes.index(target))
-    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, targets, ui)
-    if methods:
-        maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in methods})
+    chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))
+    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, chosen, ui)
+    maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     make_folder(folder)
     with ui.bar("drawing", unit="pictures") as advance:
@@ -124,9 +122,6 @@ def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.n
             parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows)))
             advance(rows[-1] + 1, len(paths))
     return joined(parts)
-
-
-UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain anything"
 
 
 def picture_name(row: int) -> str:
@@ -204,11 +199,9 @@ def check_attention(
     with ui.bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
-    verdicts = [f"{part.title} {part.verdict}" for part in found.methods.values()]
-    ui.say(
-        "attention maps, tested for whether they show what the model uses: "
-        + ("; ".join(verdicts) or f"not checked: {found.reason}")
-    )
+    verdicts = "; ".join(f"{part.title} {part.verdict}" for part in found.methods.values())
+    text = verdicts or f"not checked: {found.reason}"
+    ui.say(f"attention maps, tested for whether they show what the model uses: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

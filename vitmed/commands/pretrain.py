@@ -68,10 +68,7 @@ def pretrain(
     Args:
         data: the folder, with images at any depth.
         config: a YAML file; `sets` ("train.lr=1e-3") and flags override it.
-        output: the folder in which to make the run folder.
-        name: name of the run folder; default date, data and model.
-        resume: a run folder to continue; the weights come out as if it had never stopped.
-        ui: where messages and progress go.
+        output, name, resume, ui: as in `train`.
         **flags: the names in `PRETRAIN_FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
 
     Raises:
