@@ -5,6 +5,7 @@ A command's options stand above it where it passes them on, in its signature whe
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -206,11 +207,8 @@ def compare(
     **options: Any,
 ) -> None:
     """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
-    found = vitmed.compare(*results, **options, ui=Terminal())
-    if as_json:
-        print_json(found.content.to_dict())
-    else:
-        print_comparison(found)
+    run = functools.partial(vitmed.compare, *results)
+    answer(run, options, as_json, lambda found: found.content.to_dict(), print_comparison)
 
 
 @command(
