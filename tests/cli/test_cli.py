@@ -61,6 +61,18 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
         assert param.param_type_name == "argument" or all(word in shown for word in param.opts), param.name
 
 
+@pytest.mark.parametrize("name", [name for name in APPS if name not in ("data", "weights")])
+def test_the_help_states_the_default_of_the_python_function(name: str) -> None:
+    defaults = inspect.signature(getattr(package, name.replace("-", "_"))).parameters
+    options: dict[str, Any] = {str(param.name): param for param in get_command(APPS[name]).params}
+    fields = {*FLAGS, *PRETRAIN_FLAGS} - {"seed"} | ({"resamples"} if name in ("train", "probe", "evaluate") else set())
+    for keyword in set(options) & set(defaults) - fields:
+        default = defaults[keyword].default
+        if isinstance(default, int | float | str) and not isinstance(default, bool):
+            shown = default if isinstance(default, str) else f"{default:g}"
+            assert f"default {shown}." in options[keyword].help, keyword
+
+
 def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitmed.commands import train
 
