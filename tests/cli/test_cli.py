@@ -65,8 +65,7 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
 def test_the_help_states_the_default_of_the_python_function(name: str) -> None:
     defaults = inspect.signature(getattr(package, name.replace("-", "_"))).parameters
     options: dict[str, Any] = {str(param.name): param for param in get_command(APPS[name]).params}
-    fields = {*FLAGS, *PRETRAIN_FLAGS} - {"seed"} | ({"resamples"} if name in ("train", "probe", "evaluate") else set())
-    for keyword in set(options) & set(defaults) - fields:
+    for keyword in set(options) & set(defaults) - {"device"}:  # a field of the configuration
         default = defaults[keyword].default
         if isinstance(default, int | float | str) and not isinstance(default, bool):
             shown = default if isinstance(default, str) else f"{default:g}"
