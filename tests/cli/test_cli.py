@@ -8,19 +8,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import TINY_ARGS, Answer, Trained, python
+from typer.main import get_command
 
 import vitmed as package
+from vitmed.cli.commands import APPS
 from vitmed.core.config import Config
+from vitmed.core.flags import EVALUATE_FLAGS, FLAGS
 from vitmed.core.load_config import load_config
+from vitmed.core.pretrain_config import PRETRAIN_FLAGS
 
 RUN = Callable[..., Answer]
-COMMANDS = ("train", "check", "plan", "lr-find", "probe", "pretrain", "evaluate", "predict", "summary", "demo")
-COMMANDS += ("explain", "stress")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -28,7 +30,7 @@ def test_help_loads_nothing_heavy() -> None:
     code = f"""
 import contextlib, io, sys
 from vitmed.cli import main
-for args in [["--help"], ["--version"], [], *([name, "--help"] for name in {COMMANDS!r})]:
+for args in [["--help"], ["--version"], [], *([name, "--help"] for name in {[*APPS]!r})]:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         try:
             main(args)
@@ -43,29 +45,31 @@ sys.exit(f"loaded {{found}}" if found else 0)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_for_every_option(vitmed: RUN, name: str) -> None:
-    answer = vitmed(name, "--help")
-    assert answer.code == 0 and "Traceback" not in answer.err
-    run = getattr(import_module(f"vitmed.cli.{name.replace('-', '_')}"), name.replace("-", "_"))
-    hidden = {"as_json": "--json", "sets": "--set", "fail_under": "--fail-under"}
-    for parameter in inspect.signature(run).parameters:
-        shown = hidden.get(parameter, f"--{parameter.replace('_', '-')}")
-        positional = {
-            "train": "data",
-            "check": "data",
-            "plan": "data",
-            "lr-find": "data",
-            "probe": "data",
-            "pretrain": "data",
-            "evaluate": "checkpoint",
-            "predict": "images",
-            "explain": "images",
-            "stress": "checkpoint",
-            "summary": "model",
-        }.get(name)
-        if parameter != positional:
-            assert shown in answer.out, parameter
+@pytest.mark.parametrize("name", [name for name in APPS if name not in ("data", "weights")])
+def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: str) -> None:
+    """In --help, under its name; and every option reaches the function or the output of the command."""
+    shown = vitmed(name, "--help").out
+    options: dict[str, Any] = {str(param.name): param for param in get_command(APPS[name]).params}
+    keywords = set(inspect.signature(getattr(package, name.replace("-", "_"))).parameters)
+    fields = {"summary": {"image_size", "patch_size", "channels"}, "evaluate": set(EVALUATE_FLAGS)}
+    printed = {"predict": {"top_k", "csv", "plot"}, "check": {"no_index"}}.get(name, set()) | {"as_json"}
+    offered = set(options) - printed - fields.get(name, set())
+    if "flags" in keywords and name != "evaluate":
+        offered -= set(PRETRAIN_FLAGS if name == "pretrain" else FLAGS)
+    assert offered == keywords - {"ui", "flags", "fields", "index", "baselines"}
+    for param in options.values():
+        assert param.param_type_name == "argument" or all(word in shown for word in param.opts), param.name
+
+
+@pytest.mark.parametrize("name", [name for name in APPS if name not in ("data", "weights")])
+def test_the_help_states_the_default_of_the_python_function(name: str) -> None:
+    defaults = inspect.signature(getattr(package, name.replace("-", "_"))).parameters
+    options: dict[str, Any] = {str(param.name): param for param in get_command(APPS[name]).params}
+    for keyword in set(options) & set(defaults) - {"device"}:  # a field of the configuration
+        default = defaults[keyword].default
+        if isinstance(default, int | float | str) and not isinstance(default, bool):
+            shown = default if isinstance(default, str) else f"{default:g}"
+            assert f"default {shown}." in options[keyword].help, keyword
 
 
 def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

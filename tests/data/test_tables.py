@@ -163,7 +163,7 @@ def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
     assert splits.groups()["test"] == {"P2", "P5", "P8"} and "by patient" in splits.made["val"]
     assert splits.groups()["train"] | splits.groups()["val"] == {f"P{i}" for i in (0, 1, 3, 4, 6, 7, 9)}
     over = split(root, labels=file, group_regex=r"(\d)\.png", allow_leakage=True)
-    assert over.patients.startswith("by expression") and over.columns == ("patient",)
+    assert over.patients == "from the file paths (--group-regex)" and over.columns == ("patient",)
 
 
 def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: Path) -> None:

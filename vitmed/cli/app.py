@@ -1,21 +1,13 @@
-"""The commands, and `vitmed --help`. Each command's module is imported only when it is used."""
+"""The list of commands, and `vitmed --help`. The commands themselves are imported only when one is used."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-RESEARCH = "Research use only; not a medical device."
-SETTINGS: dict[str, Any] = {  # for every typer application
-    "rich_markup_mode": None,
-    "no_args_is_help": True,
-    "add_completion": False,
-    "pretty_exceptions_enable": False,
-    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 120},
-}
+from vitmed.cli.terminal import RESEARCH, TYPER
 
 
 class Commands(TyperGroup):
@@ -27,8 +19,9 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands and self.commands[cmd_name] is None:
-            module = import_module(f"vitmed.cli.{cmd_name.replace('-', '_')}")
-            self.commands[cmd_name] = typer.main.get_command(module.app)
+            from vitmed.cli.commands import APPS
+
+            self.commands[cmd_name] = typer.main.get_command(APPS[cmd_name])
         return self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -41,7 +34,7 @@ app = typer.Typer(
     cls=Commands,
     help=f"Fine-tune Vision Transformers on folders of medical images, and evaluate them. {RESEARCH}",
     epilog="`vitmed COMMAND --help` lists the options of a command.",
-    **SETTINGS,
+    **TYPER,
 )
 
 
@@ -62,7 +55,7 @@ def _root(
     pass
 
 
-# Heading of `vitmed --help` -> command -> what it does. Each command is in the module of its name.
+# Heading of `vitmed --help` -> command -> what it does.
 COMMANDS = {
     "Train": {
         "train": "Train on a folder of labelled images and evaluate the result.",

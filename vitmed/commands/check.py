@@ -13,6 +13,7 @@ from vitmed.checks.detect import Image, decoded_with_labels, folder_findings, ru
 from vitmed.checks.findings import Finding, in_order, make
 from vitmed.checks.folder_contents import FolderContents, Place, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, make_folder
 from vitmed.core.load_config import build_config
@@ -87,7 +88,7 @@ def check(
     root = data_folder(data)
     given = {"root": str(root), "group_regex": group_regex, "groups": None if groups is None else str(groups)}
     config = build_config({"data": given}).data
-    pattern = compile_group(group_regex)
+    compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
     RunFolder.probe(Path(output).parent)
     contents = read_contents(root)
@@ -96,27 +97,14 @@ def check(
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
     if not contents.files:
         raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
-    own_groups: list[str] | None = None
+    named: list[str] | None = None
     if labels is not None:
-        own = group_regex is None and groups is None
-        contents, own_groups = _by_table(root, contents, Path(labels), own, ui)
-    paths = contents.files
-    records = scan(root, paths, ScanCache.open(frame, ui=ui) if index else ScanCache(None, frame), ui)
-    of_images: Sequence[str | None] = [group_of(path, pattern) for path in paths]
-    source = f"--group-regex {group_regex}" if pattern is not None else None
-    if pattern is not None and (missed := sum(group is None for group in of_images)):
-        ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
-    if groups is not None:
-        known = find_patients(config, root, paths)
-        assert known is not None
-        of_images, source = known.groups, known.source
-    if own_groups is not None:
-        of_images, source = own_groups, "by table (--labels)"
-    if source is None and (guess := guess_patients(paths)) is not None:
-        of_images, source = guessed_groups(paths, guess), GUESSED
+        contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
+    records = scan(root, contents.files, ScanCache.open(frame, ui=ui) if index else ScanCache(None, frame), ui)
+    patients, source = _patients(config, root, contents.files, ui) if named is None else (named, "by table (--labels)")
     images = [
         Image(path, record, place.label, place.split, group)
-        for path, record, place, group in zip(paths, records, contents.places, of_images, strict=True)
+        for path, record, place, group in zip(contents.files, records, contents.places, patients, strict=True)
     ]
     found = run_checks(images, source, ui)
     classes = sorted({image.label for image in images if image.label is not None})
@@ -142,14 +130,27 @@ def check(
     folder = free_name(Path(output))
     make_folder(folder)
     with ui.bar("writing the report", unit="steps"):
-        title = f"Data check of {root.resolve().name}"
         copies = {"exact": found.exact, "near": found.near}
-        write_data_report(folder, root, title, numbers, images, findings, copies)
+        write_data_report(folder, root, f"Data check of {numbers['data']}", numbers, images, findings, copies)
     ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
     result = DataCheck(folder, tuple(findings), numbers)
     if strict and not result.clean:
         raise CheckFailed(result)
     return result
+
+
+def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> tuple[Sequence[str | None], str | None]:
+    """The patient of each image where it is known, and how it is known, in words."""
+    if config.group_regex is not None:
+        pattern = compile_group(config.group_regex)
+        found = [group_of(path, pattern) for path in paths]
+        if missed := found.count(None):
+            ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
+        return found, f"--group-regex {config.group_regex}"
+    if (known := find_patients(config, root, paths)) is not None:
+        return known.groups, known.source
+    guess = guess_patients(paths)
+    return ([None] * len(paths), None) if guess is None else (guessed_groups(paths, guess), GUESSED)
 
 
 def _by_table(

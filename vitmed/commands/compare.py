@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import (
+    ClassDifference,
     ComparedModel,
     ComparedPair,
     ComparisonResults,
+    ComparisonTest,
     ComparisonTests,
     compare_classes,
     compare_predictions,
@@ -29,12 +32,15 @@ from vitmed.metrics.paired_comparison import (
 )
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
+from vitmed.report.rebuild import new_folder
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
 
 LEVEL, MANY_CLASSES = 0.95, 50
 SAME = 1e-6  # a difference of probabilities that can come from rounding
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
+
+Test = TypeVar("Test", ComparisonTest, ClassDifference)
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,7 @@ def compare(
         UsageError: nothing to compare, or an output that exists.
     """
     ui = ui or Ui()
-    if output is not None and Path(output).exists() and (not Path(output).is_dir() or any(Path(output).iterdir())):
-        raise UsageError(f"{output}: exists and is not empty", "name a new folder with --output")
+    folder = None if output is None else new_folder(output, Path(output))
     read = read_all([Path(result) for result in results])
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
@@ -95,7 +100,6 @@ def compare(
         models={m.name: ComparedModel(baseline_of=m.baseline_of, overall=numbers[m.name]) for m in models},
         pairs=pairs, notes=notes, verdict=last,
     )  # fmt: skip
-    folder = None if output is None else Path(output)
     if folder is not None:
         from vitmed.report.plots.comparisons import differences
         from vitmed.report.plots.drawing import png
@@ -110,20 +114,33 @@ def compare(
 
 
 def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
-    """Every two models that are not both baselines, with adjusted p-values and a verdict."""
-    pairs, combinations = [], [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
+    """Every two models that are not both baselines, with a verdict.
+
+    The p of each test is adjusted over all pairs, that of a class over all pairs and classes.
+    """
+    together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
     by_class = 2 < len(models[0].predictions.classes) <= MANY_CLASSES
+    found, classes = [], []
     with ui.bar("comparing", unit="pairs") as advance:
-        for done, (a, b) in enumerate(combinations, start=1):
-            found = compare_predictions(a.predictions, b.predictions, resamples)
-            classes = compare_classes(a.predictions, b.predictions) if by_class else None
-            names = {"first": a.name, "second": b.name}
-            pairs.append(ComparedPair(**names, difference=found.difference, tests=found.tests, classes=classes))
-            advance(done, len(combinations))
-    return [
-        pair.model_copy(update={"verdict": _verdict_of(pair, a.predictions, b.predictions, units)})
-        for pair, (a, b) in zip(adjusted(pairs), combinations, strict=True)
-    ]
+        for a, b in together:
+            found.append(compare_predictions(a.predictions, b.predictions, resamples))
+            classes.append(compare_classes(a.predictions, b.predictions) if by_class else {})
+            advance(len(found), len(together))
+    auroc, accuracy = _adjusted([one.tests.auroc for one in found]), _adjusted([one.tests.accuracy for one in found])
+    of_classes = iter(_adjusted([difference for own in classes for difference in own.values()]))
+    pairs = []
+    for (a, b), one, area, right, own in zip(together, found, auroc, accuracy, classes, strict=True):
+        pair = ComparedPair(
+            first=a.name, second=b.name, difference=one.difference,
+            tests=ComparisonTests(auroc=area, accuracy=right),
+            classes={name: next(of_classes) for name in own} if by_class else None,
+        )  # fmt: skip
+        pairs.append(pair.model_copy(update={"verdict": _verdict_of(pair, a.predictions, b.predictions, units)}))
+    return pairs
+
+
+def _adjusted(tests: Sequence[Test]) -> list[Test]:
+    return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
@@ -259,20 +276,6 @@ def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positi
         calibrated=None if found.calibrated is None else found.calibrated[picked][:, order],
         decided=None if found.decided is None else place[found.decided[picked]],
     )  # fmt: skip
-
-
-def adjusted(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
-    """The pairs with p_holm for every p: each test adjusted over all pairs, classes over all pairs and classes."""
-    auroc, accuracy = ([pair.tests[name].p for pair in pairs] for name in ("auroc", "accuracy"))
-    of_auroc, of_accuracy = iter(holm(auroc)), iter(holm(accuracy))
-    of_classes = iter(holm([found.p for pair in pairs for found in (pair.classes or {}).values()]))
-    done = []
-    for pair in pairs:
-        area = pair.tests.auroc.model_copy(update={"p_holm": next(of_auroc)})
-        right = pair.tests.accuracy.model_copy(update={"p_holm": next(of_accuracy)})
-        own = pair.classes and {c: p.model_copy(update={"p_holm": next(of_classes)}) for c, p in pair.classes.items()}
-        done.append(pair.model_copy(update={"tests": ComparisonTests(auroc=area, accuracy=right), "classes": own}))
-    return done
 
 
 def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.evaluate import thumbnail
-from vitmed.core.config import Config, EvaluateConfig
+from vitmed.core.config import DataConfig, EvaluateConfig
 from vitmed.core.errors import CheckpointError, Interrupted, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
@@ -39,51 +39,28 @@ OF_POSITIVE = ("sensitivity", "specificity")  # and of two classes these
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
 
-Train = Callable[..., Any]
+
+def new_folds(config: DataConfig, output: str | Path, name: str) -> RunFolder:
+    """A new folder for the folds, each in a folder of its own."""
+    folder = RunFolder.create(output, name)
+    write_json(folder.folds, {"folds": config.folds, "window": config.window})
+    return folder
 
 
-def train_folds(
-    train: Train,
-    config: Config,
-    first: Mapping[str, Any],
-    output: str | Path,
-    name: str,
-    gates: dict[str, float],
-    ui: Ui,
-) -> tuple[RunFolder, Evaluation]:
-    """Train and evaluate each of `data.folds` folds, in a folder each, and pool their tests.
+def train_folds(train: Callable[..., Any], folder: RunFolder, first: Mapping[str, Any] | None, ui: Ui) -> Evaluation:
+    """Train and evaluate each fold that is not finished, and evaluate the tests of all folds together.
 
     Args:
         train: `vitmed.train`.
-        config: before a plan.
-        first: arguments of `train` for the first fold; the other folds take its configuration.
-        name: of the folder that holds the folds.
+        folder: from `new_folds`.
+        first: arguments of `train` for the first fold, None to resume; the other folds take its configuration.
 
     Returns:
-        the folder, and the evaluation of the pooled predictions, each from a model that was not trained on the image.
-    """
-    folder = RunFolder.create(output, name)
-    write_json(folder.folds, {"folds": config.data.folds, "window": config.data.window})
-    try:
-        return _run_folds(train, folder, first, gates, ui)
-    finally:
-        if [path.name for path in folder.path.iterdir()] == [folder.folds.name]:  # refused before the first fold began
-            folder.folds.unlink()
-            folder.path.rmdir()
-
-
-def resume_folds(train: Train, folder: RunFolder, gates: dict[str, float], ui: Ui) -> tuple[RunFolder, Evaluation]:
-    """Go on with folds that were interrupted; finished folds are not repeated.
+        the evaluation of the pooled predictions, each from a model that was not trained on the image.
 
     Raises:
-        CheckpointError: the first fold has not begun.
+        CheckpointError: the first fold of folds to resume has not begun.
     """
-    return _run_folds(train, folder, None, gates, ui)
-
-
-def _run_folds(
-    train: Train, folder: RunFolder, first: Mapping[str, Any] | None, gates: dict[str, float], ui: Ui
-) -> tuple[RunFolder, Evaluation]:
     try:
         asked = json.loads(folder.folds.read_text(encoding="utf-8"))
         count, window = int(asked["folds"]), asked["window"]
@@ -95,20 +72,22 @@ def _run_folds(
     for fold in range(1, count + 1):
         ui.say(f"fold {fold} of {count}")
         try:
-            places.append(_one(train, folder, fold, window, first, places, ui))
+            places.append(_train_fold(train, folder, fold, window, first, places, ui))
         except Interrupted as error:
-            raise Interrupted(
-                f"in fold {fold} of {count}: {error.problem}", f"vitmed train --resume {folder.path}"
-            ) from None
-    return folder, report_evaluation(_pool(folder, places, ui), gates, ui)
+            problem = f"in fold {fold} of {count}: {error.problem}"
+            raise Interrupted(problem, f"vitmed train --resume {folder.path}") from None
+        finally:
+            if first and [path.name for path in folder.path.iterdir()] == [folder.folds.name]:  # refused: nothing began
+                folder.folds.unlink()
+                folder.path.rmdir()
+    return report_evaluation(_pool(folder, places, ui), {}, ui)
 
 
-def _one(
-    train: Train, folder: RunFolder, fold: int, window: Any, first: Mapping[str, Any] | None,
+def _train_fold(
+    train: Callable[..., Any], folder: RunFolder, fold: int, window: Any, first: Mapping[str, Any] | None,
     done: Sequence[RunFolder], ui: Ui,
 ) -> RunFolder:  # fmt: skip
     """One fold: finished already, resumed, or from the start."""
-    name = f"fold-{fold}"
     there = attempts(folder, fold)
     for place in there:
         if (place.path / "test" / PREDICTIONS).is_file():
@@ -118,14 +97,11 @@ def _one(
             train(resume=place.path, ui=ui)
             return place
     if done:
-        wide = "null" if window is None else json.dumps(window)
-        sets = (f"data.window={wide}",)  # chosen again from each fold's training images
-        return RunFolder(
-            train(config=done[0].config, sets=sets, output=folder.path, name=name, fold=fold, ui=ui).folder
-        )
+        wide = "null" if window is None else json.dumps(window)  # chosen again from each fold's training images
+        first = {"config": done[0].config, "sets": (f"data.window={wide}",)}
     if first is None:
         raise CheckpointError(f"{folder.path}: its first fold had not begun", "start again with vitmed train --folds")
-    return RunFolder(train(**first, output=folder.path, name=name, fold=fold, ui=ui).folder)
+    return RunFolder(train(**{**first, "fold": fold}, output=folder.path, name=f"fold-{fold}", ui=ui).folder)
 
 
 def attempts(folder: RunFolder, fold: int) -> list[RunFolder]:
@@ -145,8 +121,11 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     pooled = replace(pool([one.predictions for one in evaluated]), positive=first.config.data.positive)
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
-    area = metric_values(pooled)["auroc"]
-    auroc = FoldsAuroc(pooled=area if math.isfinite(area) else None, mean=_mean(results, "auroc"))
+    area, areas = metric_values(pooled)["auroc"], _values(results, "auroc")
+    auroc = FoldsAuroc(
+        pooled=area if math.isfinite(area) else None,
+        mean=statistics.mean(areas) if len(areas) == len(results) else None,  # undefined in one fold, so in all
+    )
     mixed = _mixing(auroc, _spread(results, "auroc"))
     notes = [f"Pooled over {len(places)} models, one for each fold; no model has seen its test images."]
     notes += [*_decisions(folds), *mixed, *by_name([one.report.notes for one in results])]
@@ -221,9 +200,8 @@ def _decisions(folds: Folds) -> list[str]:
         return []
     if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
         return ["Each fold predicts the class with the lowest expected cost, by the costs of the configuration."]
-    thresholds = [
-        "the likelier class" if fold.threshold is None else f"from {fold.threshold:.3g}" for fold in folds.each
-    ]
+    known = [fold.threshold for fold in folds.each]
+    thresholds = ["the likelier class" if one is None else f"from {one:.3g}" for one in known]
     asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
     return [f"Each fold decides at its own threshold, chosen on its validation ({asked}): {_by_fold(thresholds)}."]
 
@@ -271,21 +249,15 @@ def pool(parts: Sequence[Predictions]) -> Predictions:
     )
 
 
-def _values(results: Sequence[Results], name: str) -> list[float | None]:
-    return [one.overall[name].value for one in results]
-
-
-def _mean(results: Sequence[Results], name: str) -> float | None:
-    """Mean over the folds; None if it is undefined in one."""
-    known = [value for value in _values(results, name) if value is not None]
-    return statistics.mean(known) if len(known) == len(results) else None
+def _values(results: Sequence[Results], name: str) -> list[float]:
+    """The number of each fold, without those where it is undefined."""
+    return [value for one in results if (value := one.overall[name].value) is not None]
 
 
 def _spread(results: Sequence[Results], name: str) -> str:
     """Mean, standard deviation and each value."""
-    values = _values(results, name)
-    known = [value for value in values if value is not None]
-    each = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
-    if len(known) < len(values):
+    each = ", ".join("undefined" if (value := one.overall[name].value) is None else f"{value:.3f}" for one in results)
+    known = _values(results, name)
+    if len(known) < len(results):
         return each
     return f"{statistics.mean(known):.3f} ± {statistics.stdev(known):.3f} ({each})"

@@ -114,14 +114,28 @@ def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None)
 
 
 def _convert(source: Path, part: Path, ui: Ui) -> None:
-    """Fill the folder `part` from files of a known kind. Raises DataError for other kinds."""
-    if source.is_file() and is_archive(source):
-        with _unpacked(source, part, ui) as place:
-            _convert_unpacked(source, place, part, ui)
-    elif (original := read_public_files(source)) is not None:
+    """Fill the folder `part` from files of a known kind, or from an archive of these or of folders of images.
+
+    Raises:
+        DataError: other kinds.
+    """
+    if not (source.is_file() and is_archive(source)):
+        original = read_public_files(source)
+        if original is None:
+            raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
         write_folder(original, part, ui)
-    else:
-        raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
+        return
+    with _unpacked(source, part, ui) as place:
+        while (original := read_public_files(place)) is None and not has_classes(place):
+            inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
+            if len(inner) != 1 or not inner[0].is_dir():
+                raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
+            place = inner[0]
+        if original is not None:
+            write_folder(original, part, ui)
+        else:
+            for entry in sorted(place.iterdir()):
+                entry.rename(part / entry.name)
 
 
 @contextlib.contextmanager
@@ -133,22 +147,6 @@ def _unpacked(archive: Path, part: Path, ui: Ui) -> Iterator[Path]:
     shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
     yield place
     shutil.rmtree(place)
-
-
-def _convert_unpacked(archive: Path, place: Path, part: Path, ui: Ui) -> None:
-    """Fill `part` from an unpacked archive: files of a known kind or folders of images, at any depth."""
-    while True:
-        if (original := read_public_files(place)) is not None:
-            write_folder(original, part, ui)
-            return
-        if has_classes(place):
-            for entry in sorted(place.iterdir()):
-                entry.rename(part / entry.name)
-            return
-        inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
-        if len(inner) != 1 or not inner[0].is_dir():
-            raise DataError(f"{archive}: holds no kind of file that vitmed knows", f"name {KINDS}")
-        place = inner[0]
 
 
 def _pick_classes(archive: Path, card: Card, part: Path, ui: Ui) -> None:

@@ -12,23 +12,22 @@ import numpy as np
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.commands.explain import check_attention
-from vitmed.core.errors import DataError, unknown_key
+from vitmed.core.errors import unknown_key
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
 from vitmed.core.hardware import describe, pick_device
-from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.decisions.evaluation_folder import read_split
-from vitmed.decisions.policy import DecisionPolicy, notes_of
+from vitmed.decisions.policy import notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.inference import check_finite, predict_logits
-from vitmed.models.vit import ViT
+from vitmed.models.inference import check_readable
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
@@ -36,8 +35,8 @@ from vitmed.report.pdf import check_formats
 from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
 from vitmed.report.run_description import describe_images, facts, is_own_split
 from vitmed.report.write import read_baselines, write_report
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.fit_policy import forward_with_scores, policy_for, score_other_images, split_scores
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.fit_policy import policy_for, predict_images, score_other_images
 from vitmed.training.prepare import check_readers
 
 
@@ -95,8 +94,7 @@ def evaluate(
     check_readers(config, samples, chosen.columns, saved.classes)
     what, name = describe_images(saved, chosen)
     run = RunFolder(saved.path.parent)
-    refuse_inside(root, output or run.path / name)
-    folder = new_folder(output, run.path / name)
+    folder = new_folder(output, run.path / name, root)
     where = pick_device(device)
     model = saved.model().to(where)
 
@@ -108,12 +106,12 @@ def evaluate(
         ui.warn(note)
     notes += data_notes(run) if data is None else []
     with ui.bar(f"evaluating {name}") as advance:
-        logits = _logits(model, saved, read, len(samples), policy, advance)
+        _, logits, scores, problems = predict_images(saved, model, policy, read, len(samples), advance)
+    check_readable(problems)
     if unlike is not None:
         policy = score_other_images(Path(unlike), saved, model, policy, ui)
-    logits, columns = split_scores(logits, len(saved.classes))
     predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
-    predictions = replace(predictions, columns={**columns, **predictions.columns})
+    predictions = replace(predictions, columns={**scores, **predictions.columns})
     predictions = policy.apply(predictions) if policy else predictions
     quick = config.map_images is None and chosen.part in ("train", "val")  # maps take half a minute
     attention, maps = check_attention(
@@ -139,21 +137,6 @@ def evaluate(
     if own == "test" and output is None and saved.path.name == run.best.name:
         _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
-
-
-def _logits(
-    model: ViT, saved: Checkpoint, read: Callable[[int], np.ndarray], count: int, policy: DecisionPolicy | None,
-    progress: Callable[[int, int], None],
-) -> np.ndarray:  # fmt: skip
-    """(S, K), and the OOD score as a further column where the policy has one. Raises DataError: an unreadable image."""
-    where, forward = next(model.parameters()).device, forward_with_scores(model, policy)
-    _, logits, problems = predict_logits(
-        model, saved.preprocessing, read, count, where, progress=progress, forward=forward
-    )
-    if problems:
-        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
-    check_finite(logits, saved.path)
-    return logits
 
 
 def _write_card(run: RunFolder, card: str, ui: Ui) -> None:

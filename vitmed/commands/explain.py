@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.predict import NOTICE, find_checkpoint, list_images, predict
-from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.files import free_name, make_folder, write_bytes, write_json
+from vitmed.core.errors import DataError, unknown_key
+from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
-from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
@@ -27,11 +26,13 @@ from vitmed.metrics.scoring import known_labels
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
+from vitmed.report.rebuild import new_folder
 from vitmed.training.checkpoint import Checkpoint
 
 SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 FOLDER, NUMBERS = "explain", "explain.json"
 BATCH = 16  # images to read and explain at once
+UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain anything"
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,14 @@ def explain(
         raise unknown_key("class", target, saved.classes)
     how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     named = [images] if isinstance(images, str | Path) else images
-    folder = _new_folder(output, [Path(name) for name in named])
+    places = [Path(name) for name in named if Path(name).is_dir() and Path(name).resolve() != Path().resolve()]
+    folder = new_folder(output, Path(FOLDER), *places)
     predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
-    targets = predictions.predicted
-    if target is not None:
-        targets = np.full(len(predictions), saved.classes.index(target))
-    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, targets, ui)
-    if methods:
-        maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in methods})
+    chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))
+    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, chosen, ui)
+    maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     make_folder(folder)
     with ui.bar("drawing", unit="pictures") as advance:
@@ -112,18 +111,6 @@ def explain(
     return found
 
 
-def _new_folder(output: str | Path | None, images: Sequence[Path]) -> Path:
-    """The folder to write, outside of the folders of images. Raises UsageError where it cannot be used."""
-    folder = free_name(Path(FOLDER)) if output is None else Path(output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
-    for place in images:
-        if place.is_dir() and place.resolve() != Path().resolve():
-            refuse_inside(place, folder)
-    RunFolder.probe(folder.parent)
-    return folder
-
-
 def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:
     """The maps of images that `predict` could read."""
     parts: list[Maps] = []
@@ -134,9 +121,6 @@ def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.n
             parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows)))
             advance(rows[-1] + 1, len(paths))
     return joined(parts)
-
-
-UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain anything"
 
 
 def picture_name(row: int) -> str:
@@ -214,11 +198,9 @@ def check_attention(
     with ui.bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
-    verdicts = [f"{part.title} {part.verdict}" for part in found.methods.values()]
-    ui.say(
-        "attention maps, tested for whether they show what the model uses: "
-        + ("; ".join(verdicts) or f"not checked: {found.reason}")
-    )
+    verdicts = "; ".join(f"{part.title} {part.verdict}" for part in found.methods.values())
+    text = verdicts or f"not checked: {found.reason}"
+    ui.say(f"attention maps, tested for whether they show what the model uses: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

@@ -54,9 +54,7 @@ def lr_find(
         raise UsageError(
             f"{low:g} to {high:g} in {steps} steps is no range", "--low above 0, a larger --high, --steps 20 or more"
         )
-    overrides = read_overrides(flags, FLAGS, "lr_find")
-    if data is not None:
-        overrides["data.root"] = str(data)
+    overrides = {"data.root": data, **read_overrides(flags, FLAGS, "lr_find")}
     file = Path(output)
     file = free_name(file, file.suffix) if file.is_file() else file
     if file.suffix.lower() != ".png":

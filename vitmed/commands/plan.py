@@ -55,9 +55,7 @@ def plan(
         VitmedError: as in `train`.
     """
     ui = ui or Ui()
-    overrides = read_overrides(flags, FLAGS, "plan")
-    if data is not None:
-        overrides["data.root"] = str(data)
+    overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     file = Path(output)
     if file.is_file():
         file = free_name(file, file.suffix)

@@ -19,9 +19,8 @@ from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.models.inference import check_finite, predict_logits
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.fit_policy import forward_with_scores, split_scores
+from vitmed.training.fit_policy import predict_images
 
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
@@ -58,24 +57,16 @@ def predict(
         ui.warn(f"{saved.path}: {RAW}")
     preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     paths = list_images([images] if isinstance(images, str | Path) else images)
-    where = pick_device(device)
-    model = saved.model().to(where)
+    model = saved.model().to(pick_device(device))
     if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
         ui.warn(f"{flat:,} images have 8 bits and are not windowed; the model was trained on deeper ones")
-
-    forward = forward_with_scores(model, saved.policy)
     with ui.bar("predicting") as advance:
-        indices, logits, problems = predict_logits(
-            model, preprocessing, lambda i: preprocessing.read(paths[i]), len(paths), where,
-            progress=advance, forward=forward,
-        )  # fmt: skip
-    check_finite(logits, saved.path)
-    logits = logits if len(indices) else np.empty((0, len(saved.classes)), np.float32)
-    logits, columns = split_scores(logits, len(saved.classes))
-    names, errors = [path.as_posix() for path in paths], sorted(problems.items())
+        read = lambda i: preprocessing.read(paths[i])  # noqa: E731
+        indices, logits, scores, problems = predict_images(saved, model, saved.policy, read, len(paths), advance)
+    names = [path.as_posix() for path in paths]
     predictions = Predictions(
         classes=saved.classes, paths=tuple(names[i] for i in indices), groups=None, labels=None, logits=logits,
-        errors=tuple((names[i], problem) for i, problem in errors), columns=columns,
+        errors=tuple((names[i], problem) for i, problem in sorted(problems.items())), columns=scores,
     )  # fmt: skip
     return saved.policy.apply(predictions) if saved.policy else predictions
 
@@ -129,11 +120,6 @@ def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, f
     return [(predictions.classes[k], float(predictions.probabilities[row, k])) for k in order]
 
 
-def _plain(name: str, cell: str) -> str | float | None:
-    """A cell for JSON: the score as a number."""
-    return cell if name != OOD_SCORE else float(cell) if cell else None
-
-
 def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
     """One plain object: classes, one entry per image with its ranking, and the unreadable with their problem."""
     images = [
@@ -142,7 +128,8 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
             "prediction": predictions.classes[predictions.predicted[row]],
             "confidence": float(predictions.confidence[row]),
             "top": [{"class": name, "probability": p} for name, p in ranking(predictions, row, top_k)],
-            **{name: _plain(name, cells[row]) for name, cells in predictions.columns.items()},
+            **{name: cells[row] for name, cells in predictions.columns.items()},
+            **{name: float(cells[row]) for name, cells in predictions.columns.items() if name == OOD_SCORE},
         }
         for row, path in enumerate(predictions.paths)
     ]
@@ -162,19 +149,9 @@ def preprocessing_of(checkpoint: str | Path | None, runs: str | Path, frame: int
     return how if frame is None else replace(how, frame=frame)
 
 
-def prediction_picture(predictions: Predictions, how: Preprocessing | None = None) -> bytes:
-    """A PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`.
-
-    Raises:
-        DataError: no image could be read.
-    """
+def prediction_picture(predictions: Predictions, how: Preprocessing) -> bytes:
+    """A PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`."""
     from vitmed.report.plots.drawing import png
     from vitmed.report.plots.pictures import grid
 
-    if not len(predictions):
-        raise DataError("no image could be read, so there is nothing to draw", "see the errors above")
-
-    def read(path: str) -> np.ndarray:
-        return np.asarray(read_image(path, frame=how.frame, window=how.window) if how else read_image(path))
-
-    return png(grid(predictions, read))
+    return png(grid(predictions, lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window))))

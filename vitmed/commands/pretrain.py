@@ -68,10 +68,7 @@ def pretrain(
     Args:
         data: the folder, with images at any depth.
         config: a YAML file; `sets` ("train.lr=1e-3") and flags override it.
-        output: the folder in which to make the run folder.
-        name: name of the run folder; default date, data and model.
-        resume: a run folder to continue; the weights come out as if it had never stopped.
-        ui: where messages and progress go.
+        output, name, resume, ui: as in `train`.
         **flags: the names in `PRETRAIN_FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
 
     Raises:
@@ -80,13 +77,12 @@ def pretrain(
     ui = ui or Ui()
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
-        changes = [*overrides, *(["config"] if config is not None else []), *sets]
-        allowed = {flag: place for flag, place in PRETRAIN_FLAGS.items() if place in RESUMABLE}
-        run = _resume_run(folder_to_resume(Path(resume), name, changes, allowed), data, overrides, ui)
+        changes = [*overrides, *sets] + ["config"] * (config is not None)
+        folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, RESUMABLE)
+        run = _resume_run(folder, data, overrides, ui)
     else:
-        if data is not None:
-            overrides["data.root"] = str(data)
-        run = _new_run(load_config(config, overrides, sets, PretrainConfig), output, name, ui)
+        settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
+        run = _new_run(settings, output, name, ui)
     try:
         train_and_draw(run, run.draw)
     except KeyboardInterrupt:

@@ -59,14 +59,11 @@ def probe(
         VitmedError: as in `train`.
     """
     ui = ui or Ui()
-    overrides = read_overrides(flags, FLAGS, "probe")
-    if data is not None:
-        overrides["data.root"] = str(data)
+    overrides = {"data.root": data, **read_overrides(flags, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
     if settings.model.weights is not None:
-        flags["freeze"] = True
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
-        return train(data, offline=offline, ui=ui, **flags)
+        return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
     if settings.data.folds is not None and settings.data.fold is None:
         raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
@@ -94,28 +91,19 @@ def _colours_alone(
     flow = flow_of(splits, hashes, counts, why_left_out(config.data))
     results = {}
     for split in ("val", "test"):
-        predictions = labelled(
-            splits.classes, splits.samples[split], logits_of(split), config.data.positive, splits.columns
-        )
-        what = f"{split} of {splits.root.resolve().name}"
+        samples, what = splits.samples[split], f"{split} of {splits.root.resolve().name}"
+        predictions = labelled(splits.classes, samples, logits_of(split), config.data.positive, splits.columns)
+        about = "No network: this shows what stain, light, format and size reveal about the class."
         metrics = write_report(
-            folder.path / split,
-            predictions,
-            title=f"{what}: colours and size alone",
+            folder.path / split, predictions, title=f"{what}: colours and size alone",
             facts={
-                "Model": BASELINES["colour_and_size"],
-                "Images": f"{what}: {len(predictions):,} evaluated",
+                "Model": BASELINES["colour_and_size"], "Images": f"{what}: {len(predictions):,} evaluated",
                 "Patients": describe_patients(splits),
             },
-            read=lambda path: thumbnail(splits.root / path, preprocessing),
-            config=config.evaluate,
-            notes=[
-                *patient_notes(splits, split),
-                "No network: this shows what stain, light, format and size reveal about the class.",
-                *notes,
-            ],
+            read=lambda path: thumbnail(splits.root / path, preprocessing), config=config.evaluate,
+            notes=[*patient_notes(splits, split), about, *notes],
             flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
-        )
+        )  # fmt: skip
         results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)

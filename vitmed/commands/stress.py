@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,9 @@ from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choo
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
-from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.samples import Sample, labelled
+from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
@@ -28,12 +26,12 @@ from vitmed.explanation.robustness import FOLDER, NUMBERS, measure_robustness
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.inference import check_finite, predict_logits
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.fit_policy import predict_images
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 
@@ -90,30 +88,22 @@ def stress(
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
         ui.warn(note)
-    run = RunFolder(saved.path.parent)
-    refuse_inside(chosen.root, output or run.path)
-    folder = new_folder(output, run.path / FOLDER)
+    folder = new_folder(output, saved.path.parent / FOLDER, chosen.root)
     asked = pick_images([sample.label for sample in chosen.samples], images, seed)
-    decoded, problems = _decode(saved.preprocessing, chosen.root, [chosen.samples[i] for i in asked], ui)
-    if problems:
-        if len(problems) == len(asked):
-            lines = "\n".join(sorted(problems.values())[:10])
-            raise DataError(lines, "restore these files, or name others with --data")
-        ui.warn(f"{len(problems):,} of {len(asked):,} images cannot be read and are left out, such as:")
-        ui.warn(next(iter(problems.values())))
-    rows = [row for i, row in enumerate(asked) if i not in problems]  # where each stands among the samples
-    names, skipped = _applicable(list(corruptions) or list(CORRUPTIONS), saved.preprocessing.channels, decoded)
+    decoded = _decode(saved.preprocessing, chosen, asked, ui)
+    unreadable = len(asked) - len(decoded)
+    names, skipped = _applicable(corruptions or list(CORRUPTIONS), saved.preprocessing.channels, decoded.values())
     what, _ = describe_images(saved, chosen)
     ui.say(
-        f"{what}: {len(rows):,} of {len(chosen.samples):,} images, {len(names)} corruptions of 5 strengths, "
-        f"{(1 + 5 * len(names)) * len(rows):,} passes"
+        f"{what}: {len(decoded):,} of {len(chosen.samples):,} images, {len(names)} corruptions of 5 strengths, "
+        f"{(1 + 5 * len(names)) * len(decoded):,} passes"
     )
-    clean, corrupted = _predict_all(saved, chosen, decoded, rows, names, seed, pick_device(device), ui)
+    clean, corrupted = _predict_all(saved, chosen, decoded, names, seed, pick_device(device), ui)
     found = measure_robustness(clean, corrupted, resamples, seed)
-    unread = [f"{len(problems):,} images could not be read and are not counted."] if problems else []
+    unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
         "what": what, "checkpoint": saved.path.name, "weights_sha256": saved.weights_hash,
-        "images_of": len(chosen.samples), "unreadable": len(problems), "seed": seed, "skipped": skipped,
+        "images_of": len(chosen.samples), "unreadable": unreadable, "seed": seed, "skipped": skipped,
         "image_size": saved.preprocessing.image_size, "notes": [*chosen.notes, *found.notes, *unread],
     }  # fmt: skip
     content = found.model_copy(update=about)
@@ -121,8 +111,7 @@ def stress(
     figure = stress_curves(content)
     if figure is not None:
         write_bytes(folder / CURVES, png(figure))
-        samples = [chosen.samples[row] for row in rows]
-        write_bytes(folder / SAMPLES, png(stress_samples(_pictures(decoded, samples, content, rows, seed))))
+        write_bytes(folder / SAMPLES, png(stress_samples(_pictures(content, chosen, decoded, seed))))
     write_json(folder / NUMBERS, content.to_dict())
     ui.say(content.verdict)
     ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
@@ -130,41 +119,31 @@ def stress(
 
 
 def _predict_all(
-    saved: Checkpoint, chosen: EvaluationImages, images: Sequence[Image.Image], rows: Sequence[int],
-    names: Sequence[str], seed: int, device: torch.device, ui: Ui,
+    saved: Checkpoint, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], names: Sequence[str], seed: int,
+    device: torch.device, ui: Ui,
 ) -> tuple[Predictions, dict[str, list[Predictions]]]:  # fmt: skip
-    """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5.
-
-    Args:
-        images: decoded; rows: where each stands among the chosen samples.
-    """
-    model, how, samples = saved.model().to(device), saved.preprocessing, [chosen.samples[row] for row in rows]
+    """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5."""
+    model, rows, samples = saved.model().to(device), list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
     total, start = (1 + len(passes)) * len(rows), time.perf_counter()
-
-    def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
-        progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
-        _, logits, _ = predict_logits(model, how, lambda i: how.fit(change(i)), len(rows), device, progress=progress)
-        check_finite(logits, saved.path)
-        predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
-        return predictions if saved.policy is None else saved.policy.apply(predictions)
-
     corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
     with ui.bar("evaluating corrupted images") as advance:
-        clean = predicted(0, lambda i: images[i])
+
+        def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
+            read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
+            progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
+            _, logits, _, _ = predict_images(saved, model, None, read, len(rows), progress)
+            predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
+            return predictions if saved.policy is None else saved.policy.apply(predictions)
+
+        clean = predicted(0, lambda row: decoded[row])
         if rows and names:
             minutes = max(1, round((time.perf_counter() - start) * len(passes) / 60))
             ui.say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
         for number, (name, strength) in enumerate(passes, 1):
-            change = partial(_corrupted, images, rows, name, strength, seed)
+            change = lambda row: corrupt(decoded[row], name, strength, (seed, row))  # noqa: B023, E731  used at once
             corrupted[name].append(predicted(number, change))
     return clean, corrupted
-
-
-def _corrupted(
-    images: Sequence[Image.Image], rows: Sequence[int], name: str, strength: int, seed: int, i: int
-) -> Image.Image:
-    return corrupt(images[i], name, strength, (seed, rows[i]))
 
 
 def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
@@ -180,30 +159,39 @@ def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
     return sorted(int(i) for i in order[np.argsort(turn[order], kind="stable")][:most])
 
 
-def _decode(
-    how: Preprocessing, root: Path, samples: Sequence[Sample], ui: Ui
-) -> tuple[list[Image.Image], dict[int, str]]:
-    """The images, each no larger than the network sees it; and index -> problem of those that cannot be read."""
+def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], ui: Ui) -> dict[int, Image.Image]:
+    """Row -> its image, no larger than the network sees it; a warning on those that cannot be read.
 
-    def one(sample: Sample) -> Image.Image | str:
+    Raises:
+        DataError: none can be read.
+    """
+
+    def read(row: int) -> Image.Image | str:
+        path = chosen.root / chosen.samples[row].path
         try:
-            path = root / sample.path
-            return reduced(
-                read_image(path, how.channels, frame=how.frame, window=how.window, min_size=how.min_size), how
-            )
+            image = read_image(path, how.channels, frame=how.frame, window=how.window, min_size=how.min_size)
+            return reduced(image, how)
         except DataError as error:
             return error.line
 
-    found: list[Image.Image | str] = []
+    decoded: dict[int, Image.Image] = {}
+    problems: list[str] = []
     with ui.bar("reading images") as advance:
-        for image in in_threads(one, samples):
-            found.append(image)
-            advance(len(found), len(samples))
-    problems = {i: image for i, image in enumerate(found) if isinstance(image, str)}
-    return [image for image in found if not isinstance(image, str)], problems
+        for done, image in enumerate(in_threads(read, rows)):
+            if isinstance(image, str):
+                problems.append(image)
+            else:
+                decoded[rows[done]] = image
+            advance(done + 1, len(rows))
+    if problems and not decoded:
+        raise DataError("\n".join(sorted(problems)[:10]), "restore these files, or name others with --data")
+    if problems:
+        ui.warn(f"{len(problems):,} of {len(rows):,} images cannot be read and are left out, such as:")
+        ui.warn(problems[0])
+    return decoded
 
 
-def _applicable(names: Sequence[str], channels: int, images: Sequence[Image.Image]) -> tuple[list[str], dict[str, str]]:
+def _applicable(names: Sequence[str], channels: int, images: Iterable[Image.Image]) -> tuple[list[str], dict[str, str]]:
     """The corruptions that change these images, and key -> why the others are left out."""
     reason = "the network sees grey" if channels < 3 else "the images are grey" if all(map(is_grey, images)) else None
     skipped = {name: f"needs colour, and {reason}" for name in names if CORRUPTIONS[name].colour and reason is not None}
@@ -211,12 +199,12 @@ def _applicable(names: Sequence[str], channels: int, images: Sequence[Image.Imag
 
 
 def _pictures(
-    images: Sequence[Image.Image], samples: Sequence[Sample], content: Robustness, rows: Sequence[int], seed: int
+    content: Robustness, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], seed: int
 ) -> dict[str, list[np.ndarray]]:
     """Title -> one image as it is and at strength 1 to 5; of the positive class where there is one."""
-    wanted = [i for i, sample in enumerate(samples) if content.classes[sample.label] == content.positive_class] or [0]
-    i = wanted[0]
+    positive = (row for row in decoded if content.classes[chosen.samples[row].label] == content.positive_class)
+    row = next(positive, next(iter(decoded)))
     return {
-        CORRUPTIONS[name].title: [np.asarray(corrupt(images[i], name, s, (seed, rows[i]))) for s in range(6)]
+        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (seed, row))) for s in range(6)]
         for name in content.corruptions
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import check_before_training
-from vitmed.commands.cross_validate import resume_folds, train_folds
+from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import Config, ModelConfig
 from vitmed.core.errors import CheckpointError, Interrupted, UsageError
@@ -87,29 +87,37 @@ def train(
     ui = ui or Ui()
     gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
     overrides = read_overrides(flags, FLAGS, "train")
-    if resume is not None:
-        if RunFolder(resume).folds.is_file():
-            if (name, config, data) != (None, None, None) or sets or overrides:
-                raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
-            return _result_of_folds(*resume_folds(train, RunFolder(resume), gates, ui))
-        changes = [*overrides, *(["config"] if config is not None else []), *sets]
-        allowed = {flag: place for flag, place in FLAGS.items() if place in RESUMABLE}
-        run = _resume_run(folder_to_resume(Path(resume), name, changes, allowed), data, overrides, ui)
+    if resume is not None and RunFolder(resume).folds.is_file():
+        if (name, config, data) != (None, None, None) or sets or overrides:
+            raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
+        result = _train_folds(RunFolder(resume), None, ui)
+    elif resume is not None:
+        changes = [*overrides, *sets] + ["config"] * (config is not None)
+        folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
+        result = _train_and_evaluate(_resume_run(folder, data, overrides, ui), ui)
     else:
-        if data is not None:
-            overrides["data.root"] = str(data)
-        settings = load_config(config, overrides, sets)
+        settings = load_config(config, {"data.root": data, **overrides}, sets)
         if settings.data.folds is not None and settings.data.fold is None:
             root = data_folder(settings.data.root)
             refuse_inside(root, output)
-            first = {"data": data, "config": config, "sets": sets, "offline": offline}
-            first |= {name: value for name, value in flags.items() if name != "fold"}
             called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
-            return _result_of_folds(*train_folds(train, settings, first, output, called, gates, ui))
-        run = _new_run(settings, output, name, ui, config is None, offline)
-    best, device = run.folder.best, run.device.type
+            first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
+            result = _train_folds(new_folds(settings.data, output, called), first, ui)
+        else:
+            result = _train_and_evaluate(_new_run(settings, output, name, ui, config is None, offline), ui)
+    check_gates(gates, result.test.metrics, result)
+    return result
+
+
+def _train_folds(folder: RunFolder, first: dict[str, Any] | None, ui: Ui) -> TrainResult:
+    return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui))
+
+
+def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
+    """Train to the end, choose the decision policy on validation, and evaluate val and test."""
+    folder, best, device = run.folder, run.folder.best, run.device.type
     try:
-        if not (run.config.train.freeze or run.folder.last.is_file()):
+        if not (run.config.train.freeze or folder.last.is_file()):
             run.save_last()  # so that an interruption before the first step can be resumed too
         baselines = Baselines(run)
         if not run.config.train.freeze:
@@ -118,20 +126,12 @@ def train(
         val = evaluate(best, split="val", device=device, baselines=lambda: baselines.predictions("val"), ui=ui)
         test = evaluate(best, split="test", device=device, baselines=lambda: baselines.predictions("test"), ui=ui)
     except KeyboardInterrupt:
-        folder = run.folder.path
-        if not run.folder.last.is_file():  # --freeze has nothing to go on from
-            raise Interrupted(
-                f"stopped; {folder} is incomplete", f"start again: vitmed train --config {run.folder.config}"
-            ) from None
-        raise Interrupted(f"stopped at once; {run.folder.last} is saved", f"vitmed train --resume {folder}") from None
-    result = TrainResult(run.folder.path, best, val, test)
-    ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {run.folder.path}")
-    check_gates(gates, test.metrics, result)
-    return result
-
-
-def _result_of_folds(folder: RunFolder, pooled: Evaluation) -> TrainResult:
-    return TrainResult(folder.path, None, None, pooled)
+        if not folder.last.is_file():  # --freeze has nothing to go on from
+            fix = f"start again: vitmed train --config {folder.config}"
+            raise Interrupted(f"stopped; {folder.path} is incomplete", fix) from None
+        raise Interrupted(f"stopped at once; {folder.last} is saved", f"vitmed train --resume {folder.path}") from None
+    ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {folder.path}")
+    return TrainResult(folder.path, best, val, test)
 
 
 def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
@@ -198,11 +198,14 @@ def _is_evaluated(run: RunFolder) -> bool:
     return file is not None and file.with_name(REPORT).is_file()
 
 
-def folder_to_resume(path: Path, name: str | None, changes: Iterable[str], allowed: Mapping[str, str]) -> RunFolder:
+def folder_to_resume(
+    path: Path, name: str | None, changes: Iterable[str], known: Mapping[str, str], allowed: set[str]
+) -> RunFolder:
     """The run folder given to --resume, which holds a last.pt.
 
     Args:
-        changes: the settings given beside --resume; allowed: keyword -> setting that may be given.
+        changes: the settings given beside --resume.
+        known: keyword -> setting; allowed: the settings that may be given.
     """
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
@@ -211,8 +214,8 @@ def folder_to_resume(path: Path, name: str | None, changes: Iterable[str], allow
         raise UsageError(f"{folder.path}: this run is finished; --freeze leaves nothing to resume", "start a new run")
     if not folder.last.is_file():
         raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
-    if set(changes) - set(allowed.values()):
-        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in allowed)
+    if set(changes) - allowed:
+        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag, place in known.items() if place in allowed)
         raise UsageError("--resume uses the run's own configuration", f"add only {flags}")
     return folder
 
@@ -228,16 +231,19 @@ def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Date, data and model: 2026-11-20_malaria_vit-tiny."""
-    data = "".join(c if c.isalnum() or c in "-." else "-" for c in root.resolve().name)[:60] or "data"
-    return f"{datetime.date.today().isoformat()}_{data}_{_label(config.model)}"
+    return f"{datetime.date.today().isoformat()}_{_file_name(root.resolve().name) or 'data'}_{_label(config.model)}"
 
 
 def _label(model: ModelConfig) -> str:
     """A short name of the network: that of its weights or size, or its width and depth."""
     if model.weights is not None:
         file = Path(model.weights)
-        stem = file.resolve().parent.name if file.name in ("best.pt", "last.pt", "encoder.pt") else file.stem
-        return "".join(c if c.isalnum() or c in "-." else "-" for c in stem)[:60] or "weights"
+        own = file.name in ("best.pt", "last.pt", "encoder.pt")
+        return _file_name(file.resolve().parent.name if own else file.stem) or "weights"
     size = SIZES[model.name]
     width, depth = model.width or size.width, model.depth or size.depth
     return model.name.replace("_", "-") if (width, depth) == size[:2] else f"vit-{width}x{depth}"
+
+
+def _file_name(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-." else "-" for c in text)[:60]

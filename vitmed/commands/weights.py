@@ -32,7 +32,7 @@ def fetch_weights(
     Args:
         names: catalogue entries; an unknown name raises before any download.
         folder: replaces the cache, for example to carry the files to another machine.
-        offline: open no connection.
+        offline: open no connection: the files must be there already.
         ui: where messages and progress go.
 
     Raises:
@@ -41,8 +41,3 @@ def fetch_weights(
     for name in names:
         entry_of(name)
     return [fetch(name, ui, offline, folder) for name in names]
-
-
-def find_weights(name: str) -> Path:
-    """The checked path of an entry's file. Raises CheckpointError with the way to fetch it if it is missing."""
-    return fetch(name, offline=True)

@@ -46,7 +46,7 @@ def load_config(
             raise UsageError(f"--set {text}: the value is not valid YAML", "quote it") from None
     for key, value in (overrides or {}).items():
         if value is not None:
-            _put(tree, key, value, kind)
+            _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
     return build_config(tree, kind)
 
 

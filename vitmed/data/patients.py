@@ -53,7 +53,7 @@ def find_patients(
         UsageError: an invalid regular expression, or pydicom is missing.
     """
     if config.group_regex is not None:
-        return KnownPatients(_by_expression(config.group_regex, root, paths), "by expression (--group-regex)", [])
+        return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)", [])
     if config.groups == NAMES:
         guess = guess_patients(paths, folders_are_classes)
         if guess is None:

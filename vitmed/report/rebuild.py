@@ -13,7 +13,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
-from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
+from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_results import Folds
@@ -159,11 +159,17 @@ def match_images(other: Predictions, predictions: Predictions) -> Predictions | 
     return other if same and np.array_equal(known_labels(other), known_labels(predictions)) else None
 
 
-def new_folder(output: str | Path | None, default: Path) -> Path:
-    """Where a report goes: the default or, where that is there, the default with -2, -3, ...; it can be written."""
+def new_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
+    """Where results go: the default or, where that is there, the default with -2, -3, ...; it can be written.
+
+    Raises:
+        UsageError: it cannot be written, is not empty, or lies in one of the folders `data`.
+    """
     folder = free_name(default) if output is None else Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+    for place in data:
+        refuse_inside(place, folder)
     RunFolder.probe(folder.parent)  # now, not after all images
     return folder
 

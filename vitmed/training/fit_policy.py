@@ -88,11 +88,29 @@ def forward_with_scores(model: ViT, policy: DecisionPolicy | None) -> Forward | 
     return forward
 
 
-def split_scores(found: np.ndarray, classes: int) -> tuple[np.ndarray, dict[str, tuple[str, ...]]]:
-    """Split the output of `forward_with_scores` into logits (S, K) and, if present, the column of scores."""
-    if found.shape[1] <= classes:
-        return found, {}
-    return found[:, :classes], {OOD_SCORE: tuple(f"{score:.6g}" for score in found[:, classes])}
+def predict_images(
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, read: Callable[[int], np.ndarray], count: int,
+    progress: Callable[[int, int], None],
+) -> tuple[list[int], np.ndarray, dict[str, tuple[str, ...]], dict[int, str]]:  # fmt: skip
+    """The indices of readable images, their logits (S, K), their OOD scores if known, and index -> problem.
+
+    Args:
+        model: of the checkpoint, on its device; policy: None leaves the scores out.
+        read: index -> (S, S, C) uint8; may raise DataError.
+
+    Raises:
+        CheckpointError: a logit is not finite.
+    """
+    device, forward = next(model.parameters()).device, forward_with_scores(model, policy)
+    indices, found, problems = predict_logits(
+        model, saved.preprocessing, read, count, device, progress=progress, forward=forward
+    )
+    check_finite(found, saved.path)
+    if not indices:
+        return [], np.empty((0, len(saved.classes)), np.float32), {}, problems
+    logits, scores = np.split(found, [len(saved.classes)], axis=1)
+    columns = {OOD_SCORE: tuple(f"{score:.6g}" for score in scores[:, 0])} if scores.size else {}
+    return indices, logits, columns, problems
 
 
 def score_other_images(

@@ -1,0 +1,358 @@
+"""Every command: its options, the Python function of its name that it calls, and what it prints.
+
+A command's options stand above it where it passes them on, in its signature where it uses them itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import vitmed
+from vitmed.cli.options import (
+    EVALUATED,
+    FIRST,
+    GATES,
+    OFFLINE,
+    PREDICTED,
+    RESUME,
+    RUN,
+    SETTINGS,
+    AsJson,
+    NewFolder,
+    argument,
+    command,
+    flag,
+    output,
+)
+from vitmed.cli.terminal import (
+    TYPER,
+    Terminal,
+    answer,
+    in_folder,
+    print_check,
+    print_comparison,
+    print_datasets,
+    print_json,
+    print_predictions,
+    print_weights,
+    refuse_unread,
+    train_json,
+)
+from vitmed.core.errors import UsageError
+from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
+
+PATIENTS = ("data.group_regex", "data.groups", "data.labels")
+
+
+@command({**SETTINGS, **RUN, **RESUME, **GATES, **OFFLINE})
+def train(as_json: AsJson = False, **options: Any) -> None:
+    """Train on a folder of labelled images, then evaluate the best checkpoint on the test split."""
+    answer(vitmed.train, options, as_json, train_json)
+
+
+@command(
+    {
+        "data": argument(Path, "Any folder of images, with or without classes and splits."),
+        **output("Folder of the report, never overwritten; default data-check."),
+        "strict": flag(bool, "--strict", help="Exit code 3 if there is an error or a warning."),
+        "leakage_gap": flag(bool, "--leakage-gap", help="Fit cheap baselines by image and by patient; report the gap."),
+    },
+    *PATIENTS,
+    "data.frame",
+)
+def check(
+    no_index: Annotated[bool, typer.Option("--no-index", help="Decode every file, and remember nothing.")] = False,
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Report what is wrong with a folder of images: files, copies, patients, shortcuts, names of persons."""
+    options["index"] = not no_index
+    answer(vitmed.check, options, as_json, lambda found: in_folder(found, found.content), print_check)
+
+
+@command({**SETTINGS, **output("File to write; default plan.yaml.", FIRST), **OFFLINE})
+def plan(as_json: AsJson = False, **options: Any) -> None:
+    """Show the settings that train would use for a folder, why, and how long it takes; write them as a config to edit.
+
+    plan takes the flags of train.
+    """
+
+    def content(found: Any) -> dict[str, Any]:
+        settings = [setting._asdict() for setting in found.decisions]
+        return {"file": str(found.file), "minutes": found.minutes, "plan": settings}
+
+    answer(vitmed.plan, options, as_json, content)
+
+
+OF_TRAIN = "batch_size accumulate weight_decay layer_decay freeze_blocks lora smoothing balance seed device"
+
+
+@command(
+    {
+        **SETTINGS,
+        **output("PNG to write; default lr_find.png.", FIRST),
+        "low": flag(float, help="First learning rate; default 1e-07.", panel=FIRST),
+        "high": flag(float, help="Last learning rate; default 1.", panel=FIRST),
+        "steps": flag(int, help="Optimiser steps; default 100.", panel=FIRST),
+        **OFFLINE,
+    },
+    "data",
+    "model",
+    "augment",
+    *(f"train.{name}" for name in OF_TRAIN.split()),
+)
+def lr_find(as_json: AsJson = False, **options: Any) -> None:
+    """Train a hundred steps while the learning rate rises, draw the loss, suggest a rate."""
+    answer(vitmed.lr_find, options, as_json, asdict)
+
+
+PLACES = ("data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate")
+
+
+@command({**SETTINGS, **RUN, **GATES, **OFFLINE}, *PLACES)
+def probe(as_json: AsJson = False, **options: Any) -> None:
+    """Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone."""
+    answer(vitmed.probe, options, as_json, train_json)
+
+
+UNLABELLED = {"data": argument(Path | None, "Folder of images, with or without class folders.")}
+
+
+@command({**SETTINGS, **UNLABELLED, **RUN, **RESUME}, fields=PRETRAIN_FLAGS, kind=PretrainConfig)
+def pretrain(as_json: AsJson = False, **options: Any) -> None:
+    """Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result."""
+
+    def content(result: Any) -> dict[str, Any]:
+        return {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]}
+
+    answer(vitmed.pretrain, options, as_json, content)
+
+
+@command(
+    {
+        **output("Folder for images and runs; default vitmed-demo."),
+        "seed": flag(int, help="Seed of the drawing and of the training; default 0."),
+        "cells": flag(int, min=200, max=100_000, help="About how many cells to draw; default 1000."),
+        **GATES,
+    },
+    "train.device",
+)
+def demo(as_json: AsJson = False, **options: Any) -> None:
+    """Draw blood-smear cells, train a small ViT, evaluate it on other patients (minutes on a CPU)."""
+    answer(vitmed.demo, options, as_json, train_json)
+
+
+@command(PREDICTED, "train.device", "data.frame")
+def predict(
+    top_k: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Classify images: the class, its probability and the runners-up."""
+    from vitmed.commands.predict import prediction_picture, predictions_json, preprocessing_of
+    from vitmed.core.files import check_writable, write_bytes, write_text
+
+    for file in (csv, plot):
+        if file is not None:
+            check_writable(file)  # now, not after all images
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
+    found = vitmed.predict(**options, ui=Terminal())
+    if csv is not None:
+        write_text(csv, found.to_csv(errors=True))
+    if as_json:
+        print_json(predictions_json(found, top_k))
+    else:
+        print_predictions(found, top_k)
+    if plot is not None and len(found):
+        how = preprocessing_of(options.get("checkpoint"), options.get("runs", "runs"), options.get("frame"))
+        write_bytes(plot, prediction_picture(found, how))
+    refuse_unread(found)
+
+
+@command(
+    {
+        "checkpoint": argument(Path, "best.pt of a run, or a predictions.csv."),
+        **EVALUATED,
+        **output("Folder of the report.", FIRST),
+        "unlike": flag(Path, help="Folder of other images, to see whether the model notices them.", panel=FIRST),
+        **GATES,
+    },
+    *PATIENTS,
+    "evaluate",
+    "train.device",
+)
+def evaluate(as_json: AsJson = False, **options: Any) -> None:
+    """Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
+    answer(vitmed.evaluate, options, as_json, lambda found: in_folder(found, found.metrics.to_dict()))
+
+
+@command(
+    {
+        **output("Folder for compare.json and a picture."),
+        "resamples": flag(int, min=0, help="Bootstrap resamples behind the intervals; default 2000."),
+    },
+    fields={},
+)
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="predictions.csv, folder of a report, or run folder.")],
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
+    run = functools.partial(vitmed.compare, *results)
+    answer(run, options, as_json, lambda found: found.content.to_dict(), print_comparison)
+
+
+@command(
+    {
+        **PREDICTED,
+        "methods": flag(
+            list[str], "--method", help="rollout, gradient_rollout or grad_cam; can be repeated; default all."
+        ),
+        "target": flag(str, help="Class to explain; default the predicted one."),
+        **output("Folder of the pictures; default explain."),
+    },
+    "train.device",
+    "data.frame",
+)
+def explain(as_json: AsJson = False, **options: Any) -> None:
+    """Draw where the network looked, and report whether such maps explain anything."""
+    from vitmed.commands.explain import explanation_json
+
+    found = vitmed.explain(**options, ui=Terminal())
+    if as_json:
+        checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
+        print_json(in_folder(found, explanation_json(found, checkpoint)))
+    refuse_unread(found.predictions)
+
+
+@command(
+    {
+        "checkpoint": argument(Path, "best.pt of a run, or its folder."),
+        **EVALUATED,
+        **output("Folder; default stress beside the checkpoint."),
+        "images": flag(int, min=1, help="Take a stratified sample of at most this many; default 1000."),
+        "corruptions": flag(list[str], "--corruption", help="Only this one, such as jpeg; can be repeated."),
+        "resamples": flag(int, min=0, help="Bootstrap resamples behind the intervals; default 500."),
+        "seed": flag(int, min=0, help="Seed of the sample and of the corruptions; default 0."),
+    },
+    *PATIENTS,
+    "train.device",
+)
+def stress(as_json: AsJson = False, **options: Any) -> None:
+    """Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution."""
+    answer(vitmed.stress, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
+
+
+@command(
+    {
+        "model": argument(str | None, "A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny."),
+        "num_classes": flag(int, help="Default 1000, or the checkpoint's."),
+    },
+    "model.image_size",
+    "model.patch_size",
+    "model.channels",
+)
+def summary(**options: Any) -> None:
+    """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
+    typer.echo(vitmed.summary(**options))
+
+
+data = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **TYPER)
+
+
+@data.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """List public data sets: licence, size, and how to get them."""
+    from vitmed.commands.data import datasets_table
+
+    if as_json:
+        print_json({"datasets": datasets_table()})
+    else:
+        print_datasets(datasets_table())
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `vitmed data list`.")],
+    folder: NewFolder,
+    offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download a set, check it, and lay it out for `vitmed train`.
+
+    An interrupted download continues where it stopped.
+    """
+    from vitmed.commands.data import fetch_dataset
+
+    options = {"name": name, "folder": folder, "offline": offline}
+    answer(fetch_dataset, options, as_json, lambda path: {"folder": str(path)})
+
+
+@data.command("import")
+def data_import(
+    source: Annotated[Path, typer.Argument(metavar="FILE_OR_FOLDER", help="MedMNIST .npz, CIFAR, MNIST, archives.")],
+    folder: NewFolder,
+    as_json: AsJson = False,
+) -> None:
+    """Write the files of a public set as folders of PNG images."""
+    from vitmed.commands.data import import_dataset
+
+    answer(import_dataset, {"source": source, "folder": folder}, as_json, lambda path: {"folder": str(path)})
+
+
+weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TYPER)
+
+
+@weights.command("list")
+def weights_list(as_json: AsJson = False) -> None:
+    """List public weights: size, licence, and which are on this machine."""
+    from vitmed.commands.weights import weights_table
+
+    if as_json:
+        print_json({"weights": weights_table()})
+    else:
+        print_weights(weights_table())
+
+
+@weights.command("fetch")
+def weights_fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
+    to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download and check weight files.
+
+    An interrupted download continues where it stopped.
+    """
+    from vitmed.commands.weights import fetch_weights
+
+    paths = fetch_weights(names, to, offline, Terminal())
+    if as_json:
+        print_json({"paths": dict(zip(names, map(str, paths), strict=True))})
+    else:
+        typer.echo("\n".join(map(str, paths)))
+
+
+@weights.command("where")
+def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
+    """Print the path of a fetched file; exit code 4 if there is none."""
+    from vitmed.commands.weights import fetch_weights
+
+    typer.echo(fetch_weights([name], offline=True)[0])
+
+
+APPS = {
+    "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
+    "demo": demo, "predict": predict, "evaluate": evaluate, "compare": compare, "explain": explain, "stress": stress,
+    "data": data, "weights": weights, "summary": summary,
+}  # fmt: skip
