@@ -301,17 +301,16 @@ def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
     The influence on AUROC is DeLong's placement value less the AUROC, over the number of the image's kind.
     """
     m, n = int(positive.sum()), int((~positive).sum())
-    nothing = Area(float("nan"), np.zeros(m + n))
-    if not m:
-        return nothing, nothing
+    if not m or not n:
+        return Area(float("nan"), np.zeros(m + n)), Area(float("nan"), np.zeros(m + n))
     _, tie = np.unique(-scores, return_inverse=True)  # (S,) number of the tie, from the highest score
     hits = np.bincount(tie, positive.astype(np.float64))  # (T,) positives in each tie
     misses = np.bincount(tie, ~positive)
     hits_to, misses_to = np.cumsum(hits), np.cumsum(misses)
     below = n - misses_to + misses / 2  # for a positive: negatives in the right order, a tie counts half
     above = hits_to - hits / 2  # for a negative: positives in the right order
-    auroc = float(hits @ below) / (m * n) if n else float("nan")
-    area = np.where(positive, (below[tie] / n - auroc) / m, (above[tie] / m - auroc) / n) if n else nothing.influence
+    auroc = float(hits @ below) / (m * n)
+    area = np.where(positive, (below[tie] / n - auroc) / m, (above[tie] / m - auroc) / n)
     every_to = hits_to + misses_to
     precision = hits_to / every_to
     average = float(hits @ precision) / m
@@ -319,7 +318,7 @@ def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
     own = (hits / every_to)[::-1].cumsum()[::-1] / m
     diluted = (hits * precision / every_to)[::-1].cumsum()[::-1] / m
     pull = np.where(positive, (precision[tie] - average) / m + own[tie], 0) - diluted[tie]
-    return Area(auroc, area), Area(average, pull) if n else nothing
+    return Area(auroc, area), Area(average, pull)
 
 
 def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Spread:
