@@ -20,15 +20,15 @@ from vitmed.metrics.ranking import ratio
 Costs = Sequence[Sequence[float]]
 
 
-class Spent(Frozen):
-    """What decisions cost; see `spent`."""
+class DecisionCost(Frozen):
+    """What decisions cost; see `decision_cost`."""
 
     expected_cost: Estimate
     normalised_cost: Estimate
     accuracy: Estimate
 
 
-class RatesAndSpent(Spent, Rates):
+class RatesAndCost(DecisionCost, Rates):
     """What decisions between two classes reach where costs are given."""
 
 
@@ -45,7 +45,7 @@ class OperatingPoint(PolicyPoint):
     model_config = ConfigDict(strict=False, extra="forbid")
 
     title: str
-    reached: RatesAndSpent | Rates | Spent | None
+    reached: RatesAndCost | Rates | DecisionCost | None
 
 
 class OperatingPoints(Frozen):
@@ -127,7 +127,7 @@ def _reached(
     if not costs:
         return found
     taken = np.where(called, positive, 1 - positive)
-    return RatesAndSpent(**dict(found), **dict(spent(costs, predictions, taken, config)))
+    return RatesAndCost(**dict(found), **dict(decision_cost(costs, predictions, taken, config)))
 
 
 def by_fold(folds: Folds | None) -> bool:
@@ -163,12 +163,12 @@ def _report_costs(
         return None
     points = {}
     for key, called in (("default", predictions.likeliest), ("cost", predictions.predicted)):
-        reached = spent(costs, predictions, called, config)
+        reached = decision_cost(costs, predictions, called, config)
         points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
     return OperatingPoints(positive=None, chosen=chosen, threshold=None, points=points, notes=[])
 
 
-def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> Spent:
+def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> DecisionCost:
     """What decisions cost, and their accuracy on these images.
 
     `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
@@ -196,4 +196,4 @@ def spent(costs: Costs, predictions: Predictions, called: np.ndarray, config: Ev
     pairs = zip(costs_of(whole), costs_of(drawn), strict=True)
     expected, normalised = (boot.estimate(float(value), resampled) for value, resampled in pairs)
     accuracy = boot.proportion(called == labels, np.ones(len(labels), bool))
-    return Spent(expected_cost=expected, normalised_cost=normalised, accuracy=accuracy)
+    return DecisionCost(expected_cost=expected, normalised_cost=normalised, accuracy=accuracy)
