@@ -25,7 +25,7 @@ class Frozen(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types for the JSON."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class Stored(Frozen):
