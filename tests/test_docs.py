@@ -185,12 +185,12 @@ def test_every_policy_and_run_file_stands_in_the_training_page() -> None:
 
 def test_every_figure_and_metric_column_is_explained() -> None:
     from vitmed.metrics.metric_table import PER_CLASS
-    from vitmed.report.page import CLASS_TITLES
+    from vitmed.report.page import TITLES
     from vitmed.report.plots.plot_table import PLOTS
 
     text = read(ROOT / "docs" / "reading-the-report.md")
     assert [plot.title for plot in PLOTS.values() if plot.title not in text] == []
-    assert [CLASS_TITLES[name] for name in PER_CLASS if CLASS_TITLES[name] not in text] == []
+    assert [TITLES[name] for name in PER_CLASS if TITLES[name] not in text] == []
 
 
 def test_every_image_type_stands_in_the_page_of_formats() -> None:
