@@ -14,7 +14,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.reliability import log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap, Z
-from vitmed.metrics.intervals import wilson
+from vitmed.metrics.intervals import Units, wilson
 from vitmed.metrics.predictions import Predictions, softmax
 
 CONFIG = EvaluateConfig(resamples=100)
@@ -269,7 +269,7 @@ class TestBootstrap:
             assert wilson(k / n, n, Z) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
     def test_sums_by_patient(self) -> None:
-        boot = Bootstrap(np.array([1, 0, 1, 2]), 4000, True)
+        boot = Bootstrap(Units(np.array([1, 0, 1, 2])), 4000)
         whole, drawn = boot.sums(np.array([[1.0, 1], [2, 1], [3, 1], [4, 1]]))
         assert whole.tolist() == [10, 4] and set(map(tuple, drawn)) >= {(12.0, 6.0), (6.0, 3.0), (12.0, 3.0)}
         assert drawn[:, 0].mean() == pytest.approx(10, rel=0.02)
