@@ -15,17 +15,9 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, d
 from vitmed import plan, train
 from vitmed.core.config import Config
 from vitmed.core.load_config import build_config, load_config, with_values
+from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.plan_rules import (
-    DISTILLED,
-    MASKED,
-    OWN,
-    RULES,
-    SCRATCH,
-    SUPERVISED,
-    PlanInputs,
-    plan_settings,
-)
+from vitmed.training.plan_rules import OWN, RULES, SCRATCH, PlanInputs, plan_settings
 
 RUN = Callable[..., Answer]
 KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)

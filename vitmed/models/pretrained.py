@@ -27,7 +27,7 @@ from vitmed.models.resample_weights import fold_channels, resample_patches, resa
 from vitmed.models.vit import SIZES, ViT
 from vitmed.models.weight_files import magic, read_npz, read_safetensors, safe_load
 from vitmed.models.weight_layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
-from vitmed.models.weights_catalogue import Entry, entry_of, fetch, means_file
+from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED, Entry, entry_of, fetch, means_file
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Weights:
         layout: a key of `weight_layouts.LAYOUTS`, or "vitmed".
         state: name -> tensor, float32; `pos_embed` is (1, 1 + L, D), class token first.
         model: the fields of `ModelConfig` that the tensors decide.
+        kind: how they were made: "vitmed", "masked image", "self-distilled" or "supervised".
         normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`.
         unused: names in the file that no plain ViT has.
         mean, std: per channel, for values in 0..1, as the publisher states them; None if unknown.
         interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
         licence: SPDX identifier, or the publisher's name for it; None if unknown.
-        stated_kind: how the weights were made, if that is stated: see `kind`.
         seen: sha256 of the images that the weights were made with, if the file states them.
     """
 
@@ -79,29 +79,14 @@ class Weights:
     layout: str
     state: State
     model: dict[str, Any]
+    kind: str
     normalize: str
     unused: tuple[str, ...]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     interpolation: str | None = None
     licence: str | None = None
-    stated_kind: str | None = None
     seen: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """How they were made: "vitmed", "masked image", "self-distilled" or "supervised".
-
-        If no source states it, the tensors do: without a head, the weights were trained without labels, and only a
-        masked autoencoder has a decoder.
-        """
-        if self.stated_kind is not None:
-            return self.stated_kind
-        if self.layout == "vitmed":
-            return "vitmed"
-        if any("decoder" in name for name in self.unused):
-            return "masked image"
-        return "supervised" if "head.weight" in self.state else "self-distilled"
 
 
 def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
@@ -155,12 +140,12 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     unused = (*left_out, *(name for name in state if name not in plain))
     _refuse_incomplete(plain, unused, path)
     _join_positions(plain, path)
-    about = _from_hub_files(path)
-    if entry is not None:
-        about = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}
-        about["stated_kind"] = entry.kind
+    if entry is None:
+        about, kind = _from_hub_files(path), _kind(plain, unused)
+    else:
+        about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
     normalize = _normalisation(about.get("mean"), about.get("std"), layout)
-    return Weights(path, layout, plain, _describe(plain, layout), normalize, unused, **about)
+    return Weights(path, layout, plain, _describe(plain, layout), kind, normalize, unused, **about)
 
 
 def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
@@ -265,8 +250,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
             data = checkpoint["data"]
             seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
         return Weights(
-            path, "vitmed", state, SIZES[model.name]._asdict() | decided, normalize, (), mean, std, interpolation,
-            licence, "masked image" if encoder else None, tuple(seen),
+            path, "vitmed", state, SIZES[model.name]._asdict() | decided, MASKED if encoder else "vitmed", normalize,
+            (), mean, std, interpolation, licence, tuple(seen),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
@@ -294,6 +279,13 @@ def _from_hub_files(path: Path) -> dict[str, Any]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # absent, or not of the hub
     return {}
+
+
+def _kind(state: State, unused: Sequence[str]) -> str:
+    """How weights were made: only a masked autoencoder has a decoder, and without labels there is no head."""
+    if any("decoder" in name for name in unused):
+        return MASKED
+    return SUPERVISED if "head.weight" in state else DISTILLED
 
 
 def _normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, layout: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from vitmed.core.config import Config
 from vitmed.core.load_config import with_values
+from vitmed.models.weights_catalogue import DISTILLED, MASKED
 
-SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN = "from scratch", "supervised", "masked image", "self-distilled", "vitmed"
+SCRATCH, OWN = "from scratch", "vitmed"  # beside the kinds of public weights
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class PlanInputs:
     """What the rules depend on.
 
     Attributes:
-        weights: how the weights were made: one of the five names above.
+        weights: how the weights were made: `SCRATCH`, or a `kind` of `pretrained.Weights`.
         images, val: number of training and validation images.
         side: the median of the longer sides of the images, px.
         device: "cpu", "cuda" or "mps".
