@@ -169,7 +169,9 @@ def _by_table(
         ui.say(f"{total - len(files):,} of {total:,} images are in no row of {file.name}")
     splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
     places = tuple(map(Place, splits, table.labels))
-    folders = {split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)}
+    folders = {
+        split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)
+    }
     kept = replace(contents, base="", files=files, places=places, folders=folders, splits={}, outside=(), copies={})
     return kept, table.groups
 
