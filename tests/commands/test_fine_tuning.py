@@ -59,7 +59,7 @@ def test_freeze_keeps_the_network_and_fits_the_head(data: Path, tmp_path: Path, 
     assert changed(before, after) == {"head.weight", "head.bias"}
     assert set(result.test.metrics["baselines"]) == {"nearest_neighbours", "colour_and_size"}
     assert not (result.folder / "last.pt").exists() and not (result.folder / "metrics.jsonl").exists()
-    assert "penalty C" in result.test.metrics["report"]["facts"]["Model choice"]
+    assert "inverse penalty C" in result.test.metrics["report"]["facts"]["Model choice"]
     assert any("features of the frozen network" in text for text in ui.said)
 
 

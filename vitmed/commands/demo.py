@@ -29,6 +29,6 @@ def demo(
     data = Path(output) / f"cells-{seed}"
     with ui.bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)
-    ui.say(f"images: drawn blood-smear cells of simulated patients, in {data}")
+    ui.say(f"images: computer-drawn blood-smear cells of simulated patients, in {data}")
     runs = Path(output) / "runs"
     return train(data, config="demo", output=runs, name="demo", seed=seed, device=device, fail_under=fail_under, ui=ui)

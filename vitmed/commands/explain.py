@@ -198,9 +198,9 @@ def check_attention(
     with ui.bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
-    verdicts = "; ".join(f"{part.title} {part.verdict}" for part in found.methods.values())
+    verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
     text = verdicts or f"not checked: {found.reason}"
-    ui.say(f"attention maps, tested for whether they show what the model uses: {text}")
+    ui.say(f"test whether the attention maps show what the model uses: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

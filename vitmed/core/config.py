@@ -143,7 +143,8 @@ class DataConfig(Section):
     )
     groups: str | None = setting(
         None,
-        "Where the patient stands instead: in file names, DICOM's PatientID, or a CSV table. The table has columns "
+        "Where to find the patient ID, instead of --group-regex: file names, DICOM's PatientID, or a CSV table. "
+        "The table has columns "
         "path and patient; in a YAML file, its path is relative to that file.",
         Flag(panel="Patients", metavar="names|dicom|TABLE"),
     )
@@ -160,7 +161,9 @@ class DataConfig(Section):
         None, "Which fold is the test, from 1; by default train does each in turn.", Flag(panel="Patients"), ge=1
     )
     allow_leakage: bool = setting(
-        False, "Go on where a patient is in two of the folder's own splits; the report says so.", Flag(panel="Patients")
+        False,
+        "Continue even if a patient is in two of the folder's own splits; the report says so.",
+        Flag(panel="Patients"),
     )
     positive: str | None = setting(
         None,
@@ -176,7 +179,7 @@ class DataConfig(Section):
     )
     cache_gb: float = setting(
         20.0,
-        "Most that the files of decoded images may take together, in GB. The oldest go first.",
+        "Maximum total size of the cached decoded images, in GB. The oldest are deleted first.",
         Flag("cache_size", metavar="GB"),
         ge=0,
     )
@@ -259,10 +262,14 @@ class LoopConfig(Section):
         0.05, "Weight decay of AdamW. Not applied to biases, norms, tokens and positions.", Flag(), ge=0
     )
     clip_norm: float | None = setting(1.0, "Clip the gradient to this norm; null is off.", gt=0)
-    seed: int = setting(0, "Seed of weights, order, augmentation and dropout or masks.", Flag(), ge=0)
+    seed: int = setting(
+        0, "Random seed of weights, image order, augmentation and dropout (pretrain: masks).", Flag(), ge=0
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "Where to compute.", Flag())
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto", "Arithmetic of training; auto takes what the device does fast. Reports are always fp32.", Flag()
+        "auto",
+        "Arithmetic of training; auto picks the format that is fast on the device. Reports are always fp32.",
+        Flag(),
     )
     workers: int | None = setting(
         None, "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
@@ -279,7 +286,7 @@ class TrainConfig(LoopConfig):
         False, "Keep the pretrained network and fit a logistic regression on its features (linear probe).", Flag()
     )
     probe_first: bool = setting(
-        False, "Start the head from the logistic regression of freeze, then train everything.", Flag()
+        False, "Start the head from the logistic regression that --freeze fits, then train everything.", Flag()
     )
     freeze_blocks: int | None = setting(
         None, "Keep the embedding and the first N blocks as they are. null trains everything.", Flag(metavar="N"), ge=0
@@ -368,11 +375,13 @@ class EvaluateConfig(Section):
     resamples: int = setting(2000, "Bootstrap resamples behind the intervals; 0: none.", Flag(), ge=0)
     subgroups: list[str] = setting(
         [],
-        "Column of the table of labels whose values are evaluated one by one, such as site.",
+        "Column of the table of labels, such as site; the images of each value are also evaluated separately.",
         Flag("subgroup", metavar="COLUMN"),
     )
     raters: list[str] = setting(
-        [], "Column of the table of labels that holds the class which a reader saw.", Flag("rater", metavar="COLUMN")
+        [],
+        "Column of the table of labels with the class that a human reader assigned.",
+        Flag("rater", metavar="COLUMN"),
     )
     ordinal: list[str] = setting(
         [], "The classes from the lowest grade to the highest, where they are grades.", Flag(metavar="CLASS,CLASS,...")
@@ -405,7 +414,11 @@ class EvaluateConfig(Section):
         0.9, "How often the prediction set of an image holds its true class.", Flag(metavar="SHARE"), gt=0, lt=1
     )
     max_risk: float | None = setting(
-        None, "Abstain where the share of errors may lie above this.", Flag(metavar="SHARE"), gt=0, lt=1
+        None,
+        "Abstain on uncertain images, to keep the share of wrong answers at or below this.",
+        Flag(metavar="SHARE"),
+        gt=0,
+        lt=1,
     )
     map_images: int | None = setting(
         None,

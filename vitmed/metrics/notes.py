@@ -61,9 +61,7 @@ def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequenc
     if n_units < 2:
         return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}."]
     if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
-        found_notes.append(
-            f"There are only {n_units} {unit}s: the intervals are rough, and values outside of them are possible."
-        )
+        found_notes.append(f"There are only {n_units} {unit}s: the intervals are rough.")
     if unknown := sum(not name for name in groups or ()):
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
         found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")

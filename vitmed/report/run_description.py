@@ -86,6 +86,6 @@ def model_choice(saved: Checkpoint) -> str:
     """How this checkpoint was chosen, in words."""
     train, record = saved.config.train, saved.record
     if "C" in record:
-        return f"penalty C = {record['C']:g}, by log loss on validation; the test set was not used"
+        return f"inverse penalty C = {record['C']:g}, by log loss on validation; the test set was not used"
     how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
     return f"epoch {record.get('epoch')}, {how}; the test set was not used"

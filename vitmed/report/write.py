@@ -43,7 +43,7 @@ BASELINES = {
     # key in metrics.json and file name -> what it is, in the words of the report
     "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
     "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
-    "colour_and_size": "logistic regression on the colours and the size of the image, which sees no shapes",
+    "colour_and_size": "logistic regression that sees the colours and the size of an image, but no shapes",
 }
 
 

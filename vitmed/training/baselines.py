@@ -178,7 +178,7 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], u
         head = fit_head(train, val, len(splits.classes), advance)
     values = metric_values(labelled(splits.classes, splits.samples["val"], head.logits(val[0])))
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in ("auroc", "balanced_accuracy"))
-    ui.say(f"baseline, logistic regression on {what}: validation {reached} (penalty C = {head.C:g})")
+    ui.say(f"baseline, logistic regression on {what}: validation {reached} (inverse penalty C = {head.C:g})")
     return head
 
 

@@ -235,7 +235,9 @@ class TrainingRun(Run[Config]):
         return validate(self.state, self.images["val"], classes, batches, self.config, self.precision)
 
     def run_epochs(self) -> None:
-        self.ui.say("in the lines of the epochs, * marks the best so far; waiting is the time spent waiting for images")
+        self.ui.say(
+            "in the lines of the epochs, * marks the best so far; waiting is the share of time spent waiting for images"
+        )
         super().run_epochs()
         if not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is missing", "start a new run")
