@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import PlainSerializer, model_validator
 
 from vitmed.core.base_models import Numbers, Stored
 from vitmed.core.text import counted
@@ -56,6 +57,10 @@ class Calibration(Stored):
         """Undecided predictions with calibrated probabilities; without a calibration the softmax of the logits."""
         calibrated = None if self.method == "none" else softmax(self.apply(predictions.logits))
         return replace(predictions.undecided(), calibrated=calibrated)
+
+
+# As a part of metrics.json: lists for tuples
+CalibrationResult = Annotated[Calibration, PlainSerializer(lambda known: known.model_dump(mode="json"))]
 
 
 def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Calibration:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.calibration import CalibrationResult
 from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoint, PolicyPoints, Rates, is_called, rates
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
@@ -72,7 +72,7 @@ class Fold(Frozen):
 
     images: int
     patients: int | None
-    calibration: Calibration
+    calibration: CalibrationResult
     point: str
     threshold: float | None
     why: str

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.metrics.bootstrap import Bootstrap, Z
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -79,7 +79,7 @@ class CalibrationReport(Frozen):
     about: str
     before: Reliability | None
     after: Reliability
-    folds: list[Calibration] | None = None
+    folds: list[CalibrationResult] | None = None
 
 
 def report_calibration(
