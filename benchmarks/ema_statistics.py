@@ -24,7 +24,10 @@ from torch import nn
 
 from vitmed.core.load_config import load_config
 from vitmed.core.ui import Ui
+from vitmed.data.samples import labelled
 from vitmed.metrics.scoring import metric_values
+from vitmed.models.inference import predict_all
+from vitmed.models.vit import ViT
 from vitmed.training import loop
 from vitmed.training.prepare import prepare_run
 from vitmed.training.training_run import TrainingRun
@@ -42,17 +45,17 @@ def put(model: nn.Module, statistics_of: list[tuple[torch.Tensor, torch.Tensor]]
     """A copy of the model with these running means and variances."""
     model = copy.deepcopy(model)
     for norm, (mean, var) in zip(norms(model), statistics_of, strict=True):
-        norm.running_mean.copy_(mean)
-        norm.running_var.copy_(var)
+        norm.load_state_dict({"running_mean": mean, "running_var": var}, strict=False)
     return model
 
 
 def of(model: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [(norm.running_mean.clone(), norm.running_var.clone()) for norm in norms(model)]
+    buffers = [dict(norm.named_buffers()) for norm in norms(model)]
+    return [(one["running_mean"].clone(), one["running_var"].clone()) for one in buffers]
 
 
 @torch.no_grad()
-def recomputed(model: nn.Module, images: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def recomputed(model: ViT, images: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
     model = copy.deepcopy(model).train()
     for norm in norms(model):
         norm.reset_running_stats()
@@ -62,7 +65,7 @@ def recomputed(model: nn.Module, images: torch.Tensor) -> list[tuple[torch.Tenso
     return of(model)
 
 
-def one(folder: Path, seed: int, epochs: int, size: int) -> dict:
+def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]]:
     """Way -> list over epochs of {"val": {...}, "test": {...}}."""
     overrides = {
         "data.root": str(folder), "model.image_size": size, "model.patch_size": 8, "model.width": 64,
@@ -81,10 +84,11 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict:
     pixels = train.preprocessing.normalise(pixels)
     shadow = of(run.model)
     decay = run.config.train.ema_decay or loop.ema_decay(epochs * loop.steps_per_epoch(run.batches.batches, 1))
-    step, found = loop.optimiser_step, {way: [] for way in WAYS}
+    step = loop.optimiser_step
+    found: dict[str, list[dict]] = {way: [] for way in WAYS}
 
-    def stepped(state, lr, clip):
-        norm = step(state, lr, clip)
+    def stepped(state: loop.TrainState, lr: float, clip_norm: float | None) -> torch.Tensor:
+        norm = step(state, lr, clip_norm)
         t = state.step - 1
         share = 1.0 if t == 0 else 1 - min(decay, (1 + t) / (10 + t))
         for pair, now in zip(shadow, of(state.model), strict=True):
@@ -92,23 +96,24 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict:
                 old.lerp_(new, share)
         return norm
 
-    def validated(model, val, classes, device, precision, positive):
+    def validated() -> loop.Record:
+        model = run.state.evaluated_model
         ways = {"raw": of(run.model), "averaged": shadow, "recomputed": recomputed(model, pixels)}
         for way, numbers in ways.items():
             network, both = put(model, numbers).eval(), {}
             for name in ("val", "test"):
-                said = validate(network, run.images[name], classes, device, precision, positive)
-                both[name] = {key: metric_values(said)[key] for key in NUMBERS}
+                images = run.images[name]
+                logits = predict_all(network, images, run.device, run.precision)
+                values = metric_values(labelled(run.splits.classes, images.samples, logits))
+                both[name] = {key: values[key] for key in NUMBERS}
             found[way].append(both)
-        return validate(model, val, classes, device, precision, positive)
+        return run.validate()
 
-    validate = loop.validate
-    loop.optimiser_step, loop.validate = stepped, validated
+    loop.optimiser_step = stepped
     try:
-        list(loop.fit(run.state, run.loader, run.batches, run.images["val"], run.splits.classes, run.config,
-                      run.device, run.precision))  # fmt: skip
+        list(loop.fit(run.state, run.loader, run.batches, run.loss_of(), validated, run.config))
     finally:
-        loop.optimiser_step, loop.validate = step, validate
+        loop.optimiser_step = step
     return found
 
 

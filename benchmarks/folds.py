@@ -44,7 +44,9 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
 
     from vitmed.core.load_config import load_config
     from vitmed.core.ui import Ui
-    from vitmed.training.loop import fit, validate
+    from vitmed.data.samples import labelled
+    from vitmed.models.inference import predict_all
+    from vitmed.training.loop import fit
     from vitmed.training.prepare import prepare_run
     from vitmed.training.training_run import TrainingRun
 
@@ -61,18 +63,19 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
             layers += [nn.Conv2d(width, stage, 3, padding=1, bias=False), nn.BatchNorm2d(stage), nn.ReLU()]
             width = stage
         layers.append(nn.MaxPool2d(2))
-    session.model = nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2))
+    layers = [*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2)]
+    session.model = nn.Sequential(*layers)  # type: ignore[assignment]  # in the place of the ViT
     ui.say(f"small CNN of {sum(p.numel() for p in session.model.parameters()):,} parameters")
     session.check_images()
     session.prepare()
-    state, images, classes = session.state, session.images, session.splits.classes
     for event in fit(
-        state, session.loader, session.batches, images["val"], classes, session.config, session.device,
-        session.precision,
-    ):  # fmt: skip
-        if hasattr(event, "record"):
-            ui.say(f"epoch {event.record['epoch']}: val auroc {event.record['val_auroc']:.4f}")
-    predictions = validate(state.judged, images["test"], classes, session.device, session.precision)
+        session.state, session.loader, session.batches, session.loss_of(), session.validate, session.config
+    ):
+        if isinstance(event, dict):
+            ui.say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
+    test, network = session.images["test"], session.state.evaluated_model
+    logits = predict_all(network, test, session.device, session.precision)
+    predictions = labelled(session.splits.classes, test.samples, logits, session.config.data.positive)
     place = work / "runs" / f"cnn-fold{fold}"
     place.mkdir(parents=True)
     (place / "predictions.csv").write_text(predictions.to_csv())

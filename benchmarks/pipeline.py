@@ -54,7 +54,7 @@ def draw_photographs(root: Path, count: int, side: int) -> None:
         image = np.stack([grey + 0.3 * tint for tint in tints], axis=2)
         image *= 45 / image.std()
         for _ in range(12):  # things with an outline
-            cx, cy, radius = [*rng.uniform(0, side, 2).tolist(), rng.uniform(0.03, 0.15) * side]
+            (cx, cy), radius = rng.uniform(0, side, 2), rng.uniform(0.03, 0.15) * side
             image[(x - cx) ** 2 + (y - cy) ** 2 < radius**2] += rng.normal(0, 40, 3)
         image += 120 + rng.normal(0, 1, image.shape)
         folder = root / "ab"[i % 2]

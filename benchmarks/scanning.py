@@ -118,12 +118,12 @@ def main() -> None:
             for _ in range(options.rounds):
                 for name in CONTENDERS:
                     command = [sys.executable, __file__, "--one", name, folder]
-                    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                    runs[name].append(json.loads(told))
-                    assert runs[name][-1]["found"] == size, (name, told)
-            for name, told in runs.items():
+                    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                    runs[name].append(json.loads(answer))
+                    assert runs[name][-1]["found"] == size, (name, answer)
+            for name, of_name in runs.items():
                 seconds, before, peak = (
-                    statistics.median(run[key] for run in told) for key in ("seconds", "before", "peak")
+                    statistics.median(run[key] for run in of_name) for key in ("seconds", "before", "peak")
                 )
                 row = (f"{size:,}", name, f"{seconds:.2f}", f"{size / seconds:,.0f}", f"{peak:,.0f}", f"{before:,.0f}")
                 print("| " + " | ".join(row) + " |", flush=True)

@@ -31,13 +31,15 @@ from vitmed.core.files import write_json
 from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
+from vitmed.models.inference import predict_all
 from vitmed.models.vit import build_vit
-from vitmed.training.loop import fit, new_state, validate
+from vitmed.training.loop import classification_loss, fit, new_state, validate
 
 METRICS = ("accuracy", "auroc", "log_loss")
 # The base: what vitmed does from scratch by default, but small, and without choosing an epoch.
@@ -106,11 +108,19 @@ def train(config: Config, classes: tuple[str, ...], images: Images, val: Images)
     batches = EpochBatches(images.labels, settings.batch_size, settings.seed, False)
     loader = train_loader(TrainImages(images, augmenter, settings.seed), batches, 0, False)
     state = new_state(model, config, batches.batches, device, precision)
-    # `fit` judges every epoch, which on all of val would cost more than training.
+    # `fit` validates after every epoch, which on all of val would cost more than training.
     few = Images(val.root, val.samples[:: max(1, len(val) // 50)], val.preprocessing)
-    for _ in fit(state, loader, batches, few, classes, config, device, precision):
+    loss_of = classification_loss(model, images, len(classes), config, precision)
+    for _ in fit(
+        state,
+        loader,
+        batches,
+        loss_of,
+        lambda: validate(state, few, classes, batches.batches, config, precision),
+        config,
+    ):
         pass
-    return validate(state.judged, val, classes, device, precision)
+    return labelled(classes, val.samples, predict_all(state.evaluated_model, val, device, precision))
 
 
 def finished(options: argparse.Namespace, name: str, candidate: str, seed: int) -> dict | None:

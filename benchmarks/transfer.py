@@ -27,16 +27,22 @@ SIZE = ["--image-size", "64", "--patch-size", "8", "--normalize", "image", "--po
 METRICS = ("auroc", "balanced_accuracy", "log_loss")
 
 
+def patient_of(file: Path) -> str:
+    found = PATIENT.search(file.name)
+    assert found, file
+    return found[1]
+
+
 def grey_without(data: Path, work: Path) -> Path:
     """malaria_gray50 as links, without the patients of malaria/."""
     tree = work / "gray50-other-patients"
     if tree.is_dir():
         return tree
-    colour = {PATIENT.search(file.name)[1] for file in (data / "malaria").glob("*/*/*.png")}
+    colour = {patient_of(file) for file in (data / "malaria").glob("*/*/*.png")}
     source = unpack(data, work, "malaria_gray50")
     partial = tree.with_suffix(".part")
     for file in sorted(source.glob("*/*.png")):
-        if PATIENT.search(file.name)[1] not in colour:
+        if patient_of(file) not in colour:
             where = partial / file.parent.name
             where.mkdir(parents=True, exist_ok=True)
             (where / file.name).symlink_to(file.resolve())
