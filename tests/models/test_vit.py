@@ -167,14 +167,17 @@ def test_every_patch_gives_its_tokens(patch: int, stem: str) -> None:
     assert model.pos_embed.shape == (1, 10, 16)
 
 
-@pytest.mark.parametrize("stem", ["patch", "conv"])
-def test_tokens_stand_in_reading_order(stem: str) -> None:
-    """A bright patch changes its own token most, so the token at 1 + row x grid + column is that patch."""
+@pytest.mark.parametrize(("stem", "top", "left"), [("patch", 8, 16), ("conv", 4, 12)])
+def test_tokens_stand_in_reading_order(stem: str, top: int, left: int) -> None:
+    """A bright square changes the token most that looks there: 1 + row x grid + column in a network with a class token.
+
+    The 3x3 convolutions of stride 2 centre a token on the upper left corner of its patch.
+    """
     torch.manual_seed(0)
     model = ViT(2, 32, 8, width=16, depth=1, heads=2, stem=stem).eval()
     blank = torch.zeros(1, 3, 32, 32)
     marked = blank.clone()
-    marked[:, :, 8:16, 16:24] = 1  # row 1, column 2 of 4
+    marked[:, :, top : top + 8, left : left + 8] = 1  # row 1, column 2 of 4
     with torch.inference_mode():
         change = (model.patch_embed(marked) - model.patch_embed(blank)).norm(dim=-1)
     assert int(change.argmax()) == 1 * 4 + 2
