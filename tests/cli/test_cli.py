@@ -94,7 +94,7 @@ def test_train_with_json_and_gates(trained: Trained, vitmed: RUN, tmp_path: Path
     for text in (
         "research use only",
         "classes: 0 amber, 1 blue, 2 green",
-        "not used until training ends",
+        "not evaluated until training ends",
         "epoch   1/2",
         "report:",
     ):

@@ -200,7 +200,7 @@ def check_attention(
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
     verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
     text = verdicts or f"not checked: {found.reason}"
-    ui.say(f"test whether the attention maps show what the model uses: {text}")
+    ui.say(f"result of the test whether the attention maps show what the model uses: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

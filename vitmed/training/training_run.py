@@ -179,7 +179,7 @@ class TrainingRun(Run[Config]):
             ui.say(f"positive class: {positive} (--positive chooses the other)")
         for name, samples in splits.samples.items():
             counts = " + ".join(f"{n:,}" for n in splits.counts(name))
-            unused = "; not used until training ends" if name == "test" else ""
+            unused = "; not evaluated until training ends" if name == "test" else ""
             ui.say(f"{name + ':':6} {len(samples):,} images ({counts}), {splits.made[name]}{unused}")
         report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
         ui.say(f"model: {describe_model(config.model)}; {start}")
