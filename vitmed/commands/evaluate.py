@@ -94,7 +94,7 @@ def evaluate(
     check_readers(config, samples, chosen.columns, saved.classes)
     what, name = describe_images(saved, chosen)
     run = RunFolder(saved.path.parent)
-    folder = new_folder(output, run.path / name, root)
+    folder = new_folder(output, run.path / name, root, saved.splits.root, *([] if unlike is None else [Path(unlike)]))
     where = pick_device(device)
     model = saved.model().to(where)
 

@@ -88,7 +88,7 @@ def stress(
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
         ui.warn(note)
-    folder = new_folder(output, saved.path.parent / FOLDER, chosen.root)
+    folder = new_folder(output, saved.path.parent / FOLDER, chosen.root, saved.splits.root)
     asked = pick_images([sample.label for sample in chosen.samples], images, seed)
     decoded = _decode(saved.preprocessing, chosen, asked, ui)
     unreadable = len(asked) - len(decoded)

@@ -20,6 +20,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
 
+from vitmed.core.text import visible
 from vitmed.metrics.estimates import Estimate
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -209,8 +210,8 @@ def percent(share: float) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without the characters that change the direction of what follows."""
-    return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+    """Text that every font and file can hold, without the characters that change the direction of what follows."""
+    return visible(text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])))
 
 
 def path_label(name: str, most: int) -> str:
