@@ -189,7 +189,7 @@ def print_check(found: Any) -> None:
         if finding.count > 3:
             lines.append(plain(f"    ... {finding.count:,} in all"))
         lines.append(plain(f"    fix: {finding.fix}"))
-    print_rows("split|class|>images|>patients|>not readable", rows, *(lines or ["nothing found"]))
+    print_rows("split|class|>images|>patients|>not readable", rows, *(lines or [plain("nothing found")]))
 
 
 def print_comparison(found: Comparison) -> None:

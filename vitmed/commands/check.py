@@ -14,10 +14,10 @@ from vitmed.checks.findings import Finding, in_order, make
 from vitmed.checks.folder_contents import FolderContents, Place, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.config import DataConfig
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, make_folder
 from vitmed.core.load_config import build_config
-from vitmed.core.outputs import refuse_inside
+from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
@@ -91,8 +91,7 @@ def check(
     config = build_config({"data": given}).data
     compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
-    if Path(output).is_file():
-        raise UsageError(f"{output}: is a file, expected a folder", "name a new folder with --output")
+    refuse_file(output)
     RunFolder.probe(Path(output).parent)
     contents = read_contents(root)
     if not contents.files and contents.unreadable:

@@ -18,7 +18,7 @@ from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
-from vitmed.core.outputs import check_name, refuse_inside
+from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import REPORT, RunFolder
 from vitmed.core.ui import Ui
@@ -155,10 +155,11 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
 
 
 def check_place(config: Config | PretrainConfig, output: str | Path, name: str | None) -> None:
-    """Raise UsageError, before any work, if the run folder has no plain name or would lie in the data folder."""
+    """Raise UsageError, before any work, if the run folder has no plain name, or its place cannot be used."""
     if name is not None:
         check_name(name)
     refuse_inside(data_folder(config.data.root), output)
+    refuse_file(output)
 
 
 def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:

@@ -90,8 +90,7 @@ def make_folder(path: str | Path) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = error.strerror if Path(path).is_dir() or not Path(path).exists() else "it is a file, expected a folder"
-        raise UsageError(f"{path}: cannot be written ({why})", "choose another --output") from None
+        raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another --output") from None
 
 
 def free_name(path: Path, suffix: str = "") -> Path:

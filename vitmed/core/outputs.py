@@ -72,12 +72,17 @@ def _precious(target: Path, inputs: Iterable[str | Path]) -> str | None:
 
 
 def refuse_inside(data: str | Path, path: str | Path) -> None:
-    """Raise UsageError if an output is a data folder or lies in one, where its images would become a class."""
+    """Raise UsageError if an output is a data folder or lies in one, where a picture would become data."""
     if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(data)):
         raise UsageError(
-            f"{path}: lies in the data folder {data}, where its images would become a class",
-            "choose a place outside it",
+            f"{path}: lies in the data folder {data}, where vitmed writes nothing", "choose a place outside it"
         )
+
+
+def refuse_file(folder: str | Path) -> None:
+    """Raise UsageError if something other than a folder is where a folder is to be made."""
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise UsageError(f"{folder}: is a file, expected a folder", "name a new folder")
 
 
 def check_name(name: str) -> None:

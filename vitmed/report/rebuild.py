@@ -13,7 +13,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
-from vitmed.core.outputs import data_of_runs, refuse_inside
+from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
@@ -167,8 +167,7 @@ def new_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
         UsageError: it cannot be written, is not empty, or lies in one of the folders `data`.
     """
     folder = free_name(default) if output is None else Path(output)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: is a file, expected a folder", "name a new folder with --output")
+    refuse_file(folder)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
     for place in data:

@@ -18,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter
 from PIL import Image
 
 from vitmed.core.text import visible
@@ -97,11 +99,23 @@ def png(figure: Figure) -> bytes:
 
 def _raster(figure: Figure) -> Image.Image:
     """RGB, drawn once: `Figure.savefig` draws twice, the first time for nothing but the layout."""
+    _make_drawable(figure)
     figure.dpi = DPI
     canvas = FigureCanvasAgg(figure)
     with _any_glyph():
         canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
+def _make_drawable(figure: Figure) -> None:
+    """Show what no font can draw, as in a name that is not UTF-8, with backslashes in every text of a figure."""
+    for axes in figure.findobj(Axes):
+        for formatter in (axes.xaxis.get_major_formatter(), axes.yaxis.get_major_formatter()):
+            if isinstance(formatter, FixedFormatter):
+                formatter.seq = [visible(text) for text in formatter.seq]
+    for text in figure.findobj(Text):
+        if (shown := visible(text.get_text())) != text.get_text():
+            text.set_text(shown)
 
 
 def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
