@@ -39,6 +39,8 @@ def check_output(
     if is_stream(path):
         return
     target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise UsageError(f"{path}: is a link to itself", "name another file")
     if not target.parent.is_dir():
         raise UsageError(f"{path}: its folder is missing", "make it first")
     if target.is_dir():
