@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     refused(tmp_path / "none" / "a.csv", "its folder is missing")
     refused(tmp_path, "it is a folder")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="file: is a file, expected a folder"):
+    with pytest.raises(UsageError, match="it is a file, expected a folder"):
         refuse_file(tmp_path / "file")
     refuse_file(tmp_path)
     refuse_file(tmp_path / "new")

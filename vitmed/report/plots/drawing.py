@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FixedLocator
 from PIL import Image
 
 from vitmed.core.text import visible
@@ -110,12 +110,15 @@ def _raster(figure: Figure) -> Image.Image:
 def _make_drawable(figure: Figure) -> None:
     """Show what no font can draw, as in a name that is not UTF-8, with backslashes in every text of a figure."""
     for axes in figure.findobj(Axes):
-        for formatter in (axes.xaxis.get_major_formatter(), axes.yaxis.get_major_formatter()):
-            if isinstance(formatter, FixedFormatter):
-                formatter.seq = [visible(text) for text in formatter.seq]
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_locator(), FixedLocator):
+                at = axis.get_majorticklocs()
+                labels = axis.get_major_formatter().format_ticks(at)
+                if (shown := list(map(visible, labels))) != labels:
+                    axis.set_ticks(at, shown)
     for text in figure.findobj(Text):
-        if (shown := visible(text.get_text())) != text.get_text():
-            text.set_text(shown)
+        if visible(text.get_text()) != text.get_text():
+            text.set_text(visible(text.get_text()))
 
 
 def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
