@@ -112,7 +112,7 @@ def _make_drawable(figure: Figure) -> None:
     for axes in figure.findobj(Axes):
         for axis in (axes.xaxis, axes.yaxis):
             if isinstance(axis.get_major_locator(), FixedLocator):
-                at = axis.get_majorticklocs()
+                at = axis.get_majorticklocs().tolist()
                 labels = axis.get_major_formatter().format_ticks(at)
                 if (shown := list(map(visible, labels))) != labels:
                     axis.set_ticks(at, shown)
