@@ -45,7 +45,6 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
-from vitmed.core.errors import UsageError
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 
 PATIENTS = ("data.group_regex", "data.groups", "data.labels")
@@ -161,12 +160,10 @@ def predict(
 ) -> None:
     """Classify images: the class, its probability and the runners-up."""
     from vitmed.commands.predict import check_outputs, prediction_picture, predictions_json, preprocessing_of
-    from vitmed.core.files import is_stream, write_bytes, write_text
+    from vitmed.core.files import write_bytes, write_text
 
-    if plot is not None and plot.suffix.lower() != ".png" and not is_stream(plot):
-        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
     place = options.get("checkpoint"), options.get("runs", "runs")
-    check_outputs([file for file in (csv, plot) if file is not None], options["images"], *place, force)
+    check_outputs(csv, plot, options["images"], *place, force)
     found = vitmed.predict(**options, ui=Terminal())
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))

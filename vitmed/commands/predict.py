@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.files import is_stream
 from vitmed.core.hardware import pick_device
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import RunFolder
@@ -121,16 +122,17 @@ def find_named(names: Sequence[str | Path]) -> list[Path]:
 
 
 def check_outputs(
-    files: Sequence[Path],
+    csv: Path | None,
+    plot: Path | None,
     images: Sequence[str | Path],
     checkpoint: str | Path | None,
     runs: str | Path = "runs",
     force: bool = False,
 ) -> None:
-    """Check, before the images are read, that the files may be written: `check_output`.
+    """Check, before the images are read, that a table and a picture may be written: `check_output`.
 
     Args:
-        files: to write.
+        csv, plot: the files.
         images, checkpoint, runs: as in `predict`. Nothing is written into folders of images, nor into the data folder
             that the checkpoint was trained on.
         force: replace existing files.
@@ -138,12 +140,13 @@ def check_outputs(
     Raises:
         UsageError: a file may not or cannot be written. DataError, CheckpointError: as in `predict`.
     """
-    named = find_named(images)
-    folders = [path for path in named if path.is_dir()]
+    files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:
-        check_output(file, force=force, data=folders, inputs=named)
-    if len({file.resolve() for file in files}) < len(files):
-        raise UsageError(f"{files[0]}: is named as table and as picture", "name two files")
+        check_output(file, force=force, data=[path for path in named if path.is_dir()], inputs=named)
+    if plot is not None and plot.suffix.lower() != ".png" and not is_stream(plot):
+        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
+    if csv is not None and plot is not None and csv.resolve() == plot.resolve():
+        raise UsageError(f"{csv}: is named as table and as picture", "name two files")
     if files:
         root = find_checkpoint(checkpoint, runs, Silent()).splits.root
         for file in files:

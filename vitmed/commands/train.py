@@ -98,8 +98,8 @@ def train(
         result = _train_and_evaluate(_resume_run(folder, data, overrides, ui), ui)
     else:
         settings = load_config(config, {"data.root": data, **overrides}, sets)
-        check_place(settings, output, name)
         if settings.data.folds is not None and settings.data.fold is None:
+            check_place(settings, output, name)
             root = data_folder(settings.data.root)
             called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
             first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
@@ -136,6 +136,7 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
 
 
 def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
+    check_place(config, output, name)
     check_formats(config.evaluate)
     prepared = prepare_run(config, plans, offline, ui)
     config, splits = prepared.config, prepared.splits
