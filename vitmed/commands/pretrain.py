@@ -82,7 +82,6 @@ def pretrain(
         run = _resume_run(folder, data, overrides, ui)
     else:
         settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
-        check_place(settings, output, name)
         run = _new_run(settings, output, name, ui)
     try:
         train_and_draw(run, run.draw)
@@ -98,6 +97,7 @@ def pretrain(
 
 
 def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui) -> PretrainingRun:
+    check_place(config, output, name)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
