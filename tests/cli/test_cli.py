@@ -52,7 +52,7 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
     options: dict[str, Any] = {str(param.name): param for param in get_command(APPS[name]).params}
     keywords = set(inspect.signature(getattr(package, name.replace("-", "_"))).parameters)
     fields = {"summary": {"image_size", "patch_size", "channels"}, "evaluate": set(EVALUATE_FLAGS)}
-    printed = {"predict": {"top_k", "csv", "plot"}, "check": {"no_index"}}.get(name, set()) | {"as_json"}
+    printed = {"predict": {"top_k", "csv", "plot", "force"}, "check": {"no_index"}}.get(name, set()) | {"as_json"}
     offered = set(options) - printed - fields.get(name, set())
     if "flags" in keywords and name != "evaluate":
         offered -= set(PRETRAIN_FLAGS if name == "pretrain" else FLAGS)

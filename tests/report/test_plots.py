@@ -14,7 +14,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
-from vitmed.report.plots.drawing import path_label, text_alternative
+from vitmed.report.plots.drawing import drawn, path_label, text_alternative
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.plots.training import training_curves
@@ -191,3 +191,21 @@ def test_a_path_keeps_its_end_over_two_lines() -> None:
 def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
     p = Predictions(("a", "b"), ("x",) * 4, None, np.zeros(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
     assert "all images are of the class a" in text_alternative(draw(p, evaluate_predictions(p, resamples=2)))
+
+
+def test_a_name_that_is_no_unicode_can_be_drawn_anywhere() -> None:
+    """In ticks, labels, titles and legends, in PNG and SVG; as the bytes of a file name that is not UTF-8."""
+    from xml.dom import minidom
+
+    name = "caf\udce9\x1b"
+    figure = Figure(layout="constrained")
+    axes = figure.add_subplot(xlabel=name, ylabel=name, title=name)
+    axes.plot([0, 1], [0, 1], label=name)
+    axes.set_xticks([0, 1], [name, "b"])
+    axes.set_yticks([0, 1], [name, "b"])
+    axes.legend()
+    axes.text(0, 0, name)
+    figure.suptitle(name)
+    made = drawn(figure)
+    minidom.parseString(made.svg)
+    assert r"caf\udce9\x1b" in made.text and made.png[:4] == b"\x89PNG"

@@ -16,6 +16,7 @@ import vitmed
 from vitmed.cli.options import (
     EVALUATED,
     FIRST,
+    FORCE,
     GATES,
     OFFLINE,
     PREDICTED,
@@ -23,6 +24,7 @@ from vitmed.cli.options import (
     RUN,
     SETTINGS,
     AsJson,
+    Force,
     NewFolder,
     argument,
     command,
@@ -43,7 +45,6 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
-from vitmed.core.errors import UsageError
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 
 PATIENTS = ("data.group_regex", "data.groups", "data.labels")
@@ -75,7 +76,7 @@ def check(
     answer(vitmed.check, options, as_json, lambda found: in_folder(found, found.content), print_check)
 
 
-@command({**SETTINGS, **output("File to write; default plan.yaml.", FIRST), **OFFLINE})
+@command({**SETTINGS, **output("File to write; default plan.yaml.", FIRST), **FORCE, **OFFLINE})
 def plan(as_json: AsJson = False, **options: Any) -> None:
     """Show the settings that train would use for a folder, why, and how long it takes; write them as a config to edit.
 
@@ -96,6 +97,7 @@ OF_TRAIN = "batch_size accumulate weight_decay layer_decay freeze_blocks lora sm
     {
         **SETTINGS,
         **output("PNG to write; default lr_find.png.", FIRST),
+        **FORCE,
         "low": flag(float, help="First learning rate; default 1e-07.", panel=FIRST),
         "high": flag(float, help="Last learning rate; default 1.", panel=FIRST),
         "steps": flag(int, help="Optimiser steps; default 100.", panel=FIRST),
@@ -152,18 +154,16 @@ def predict(
     top_k: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
     csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
+    force: Force = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
     """Classify images: the class, its probability and the runners-up."""
-    from vitmed.commands.predict import prediction_picture, predictions_json, preprocessing_of
-    from vitmed.core.files import check_writable, write_bytes, write_text
+    from vitmed.commands.predict import check_outputs, prediction_picture, predictions_json, preprocessing_of
+    from vitmed.core.files import write_bytes, write_text
 
-    for file in (csv, plot):
-        if file is not None:
-            check_writable(file)  # now, not after all images
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
+    place = options.get("checkpoint"), options.get("runs", "runs")
+    check_outputs(csv, plot, options["images"], *place, force)
     found = vitmed.predict(**options, ui=Terminal())
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
@@ -172,7 +172,7 @@ def predict(
     else:
         print_predictions(found, top_k)
     if plot is not None and len(found):
-        how = preprocessing_of(options.get("checkpoint"), options.get("runs", "runs"), options.get("frame"))
+        how = preprocessing_of(*place, options.get("frame"))
         write_bytes(plot, prediction_picture(found, how))
     refuse_unread(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -15,6 +16,7 @@ from vitmed.cli.app import app
 from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import Interrupted, VitmedError
 from vitmed.core.process import tune_process
+from vitmed.core.text import visible
 
 
 def main(args: list[str] | None = None) -> None:
@@ -66,12 +68,13 @@ def _exit_code(run: Callable[[], None]) -> int:
         return 5
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a wrong flag: click's, or typer's copy of it
-            error.show()
+            error.show(text := io.StringIO())
+            _stderr(text.getvalue().rstrip("\n"))
             return int(error.exit_code)
-        traceback.print_exc()
+        _stderr(traceback.format_exc())
         _stderr("error: this is a bug in vitmed; please report it with the lines above")
         return 1
 
 
 def _stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)

@@ -127,6 +127,8 @@ def output(text: str, panel: str = LAST) -> Options:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+FORCE: Options = {"force": flag(bool, "--force", help="Replace an existing file.", panel=FIRST)}
 OFFLINE: Options = {"offline": flag(bool, "--offline", help="Open no connection.", panel="Model")}
 GATES: Options = {
     "fail_under": flag(list[str], "--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if the result is worse.")

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.text import visible
 from vitmed.core.ui import Advance, Ui
 
-if TYPE_CHECKING:  # loads torch
+if TYPE_CHECKING:  # loaded late
+    from rich.text import Text
+
     from vitmed.commands.compare import Comparison
 
 
@@ -37,7 +40,7 @@ class Terminal(Ui):
         self.console.print(plain(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        self.console.print(f"[yellow]warning:[/yellow] {plain(text)}", soft_wrap=True)
+        self.console.print(styled("warning:", "yellow"), plain(text), soft_wrap=True)
 
     @contextlib.contextmanager
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
@@ -47,7 +50,8 @@ class Terminal(Ui):
             with super().bar(title, unit) as advance:
                 yield advance
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        own = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
+        columns = own[0], BarColumn(), own[1]
         with Progress(
             *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True
         ) as progress:
@@ -56,7 +60,7 @@ class Terminal(Ui):
             def advance_bar(done: int, total: int, text: str = "") -> None:
                 speed = progress.tasks[0].speed
                 shown = text or f"{done:,}/{total:,} {unit}" + (f"  {speed:,.0f} {unit}/s" if speed else "")
-                progress.update(task, completed=done, total=total, text=shown)
+                progress.update(task, completed=done, total=total, text=visible(shown))
 
             yield advance_bar
 
@@ -112,9 +116,9 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def print_rows(
-    columns: str, rows: Iterable[Sequence[str]], *lines: str, caption: str = RESEARCH, width: int = 10_000
+    columns: str, rows: Iterable[Sequence[str]], *lines: str | Text, caption: str = RESEARCH, width: int = 10_000
 ) -> None:
-    """Print a table, then lines of markup.
+    """Print a table, then lines.
 
     Args:
         columns: the titles, separated by "|"; one that begins with ">" is aligned to the right.
@@ -131,16 +135,23 @@ def print_rows(
         table.add_row(*map(plain, row))
     console = Console(width=None if sys.stdout.isatty() else width, highlight=False)
     with console.capture() as text:  # rich would answer a closed pipe with exit code 1
-        for part in (table, *lines):
-            console.print(part, soft_wrap=isinstance(part, str))
+        console.print(table)
+        for line in lines:
+            console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
     sys.stdout.write(text.get())
     sys.stdout.flush()
 
 
-def plain(text: str) -> str:
-    from rich.markup import escape
+def plain(text: str) -> Text:
+    """Text that rich prints as it is, without markup, emoji and escape sequences."""
+    return styled(text, "")
 
-    return escape(text.encode("utf-8", "replace").decode())
+
+def styled(text: str, style: str) -> Text:
+    """The same in a colour."""
+    from rich.text import Text
+
+    return Text(visible(text), style)
 
 
 def print_predictions(found: Any, top_k: int, most: int = 50) -> None:
@@ -172,12 +183,13 @@ def print_check(found: Any) -> None:
     lines = []
     for finding in found.findings:
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
-        lines.append(f"[{colour}]{finding.severity}[/]: {plain(finding.problem)} [dim]({finding.code})[/]")
-        lines += [f"    {plain(file)}" for file in finding.files[:3]]
+        code = styled(f" ({finding.code})", "dim")
+        lines.append(styled(finding.severity, colour) + plain(f": {finding.problem}") + code)
+        lines += [plain(f"    {file}") for file in finding.files[:3]]
         if finding.count > 3:
-            lines.append(f"    ... {finding.count:,} in all")
-        lines.append(f"    fix: {plain(finding.fix)}")
-    print_rows("split|class|>images|>patients|>not readable", rows, *(lines or ["nothing found"]))
+            lines.append(plain(f"    ... {finding.count:,} in all"))
+        lines.append(plain(f"    fix: {finding.fix}"))
+    print_rows("split|class|>images|>patients|>not readable", rows, *(lines or [plain("nothing found")]))
 
 
 def print_comparison(found: Comparison) -> None:
@@ -193,7 +205,7 @@ def print_comparison(found: Comparison) -> None:
             rows.append([pair.first, pair.second, name.replace("_", " "), value, interval, *ps])
     others = [pair.verdict for pair in found.content.pairs if pair.verdict != found.verdict]
     columns = "first|second|number|>difference|>95 % interval|>p|>p, Holm"
-    print_rows(columns, rows, *map(plain, [*others, found.verdict]))
+    print_rows(columns, rows, *others, found.verdict)
 
 
 def print_datasets(datasets: list[dict[str, Any]]) -> None:

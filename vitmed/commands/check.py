@@ -17,7 +17,8 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, make_folder
 from vitmed.core.load_config import build_config
-from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.outputs import refuse_file, refuse_inside
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
@@ -90,6 +91,7 @@ def check(
     config = build_config({"data": given}).data
     compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
+    refuse_file(output)
     RunFolder.probe(Path(output).parent)
     contents = read_contents(root)
     if not contents.files and contents.unreadable:

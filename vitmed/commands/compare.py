@@ -12,6 +12,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, write_bytes, write_json
+from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
@@ -79,8 +80,9 @@ def compare(
         UsageError: nothing to compare, or an output that exists.
     """
     ui = ui or Ui()
-    folder = None if output is None else new_folder(output, Path(output))
-    read = read_all([Path(result) for result in results])
+    paths = [Path(result) for result in results]
+    folder = None if output is None else new_folder(output, Path(output), *data_of_runs(paths))
+    read = read_all(paths)
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     first = models[0].predictions

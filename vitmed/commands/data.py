@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from vitmed.core.cache_folder import cache_folder
+from vitmed.core.csv_files import csv_text
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
+from vitmed.core.outputs import refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
 from vitmed.data.dataset_cards import Card, advice, cards, find_set
@@ -105,6 +105,8 @@ def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None)
     check_new(folder)
     if not source.exists():
         raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
+    if source.is_dir():
+        refuse_inside(source, folder)
     with new_folder(folder) as part:
         _convert(source, part, ui)
         count = len(image_files(part))
@@ -168,7 +170,5 @@ def _write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
     pattern = compile_group(card.group_regex)
     paths = [path.relative_to(folder).as_posix() for path in images]
     rows = [(path, group_of(path, pattern) or "") for path in paths]
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([("path", "patient"), *rows])
-    write_text(folder / GROUPS, stream.getvalue())
+    write_text(folder / GROUPS, csv_text([("path", "patient"), *rows]))
     return len({patient for _, patient in rows if patient})

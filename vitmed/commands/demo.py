@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.commands.train import TrainResult, train
+from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.synthetic import draw_cells
 
@@ -26,6 +27,7 @@ def demo(
         cells: approximate number of cells.
     """
     ui = ui or Ui()
+    refuse_file(output)
     data = Path(output) / f"cells-{seed}"
     with ui.bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)

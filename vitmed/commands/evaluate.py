@@ -84,6 +84,9 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     saved = load_checkpoint(checkpoint)
+    closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
+    if output is not None:
+        new_folder(output, Path(output), *closed)  # raises now, not after all images were compared with the run's
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     config = evaluate_config(saved.config.evaluate, flags)
     check_formats(config)
@@ -94,7 +97,7 @@ def evaluate(
     check_readers(config, samples, chosen.columns, saved.classes)
     what, name = describe_images(saved, chosen)
     run = RunFolder(saved.path.parent)
-    folder = new_folder(output, run.path / name, root)
+    folder = new_folder(output, run.path / name, *closed)
     where = pick_device(device)
     model = saved.model().to(where)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.predict import NOTICE, find_checkpoint, list_images, predict
+from vitmed.commands.predict import NOTICE, find_checkpoint, find_named, list_images, predict
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
@@ -87,8 +87,7 @@ def explain(
         raise unknown_key("class", target, saved.classes)
     how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     named = [images] if isinstance(images, str | Path) else images
-    places = [Path(name) for name in named if Path(name).is_dir() and Path(name).resolve() != Path().resolve()]
-    folder = new_folder(output, Path(FOLDER), *places)
+    folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
     predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")

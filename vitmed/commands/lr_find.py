@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from vitmed.core.errors import UsageError, VitmedError
-from vitmed.core.files import check_writable, free_name, write_bytes
+from vitmed.core.files import free_name, is_stream, write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
-from vitmed.core.run_folder import refuse_inside
+from vitmed.core.outputs import check_output
 from vitmed.core.ui import Ui
+from vitmed.data.folders import data_folder
 from vitmed.data.read_images import read_all
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
@@ -30,6 +31,7 @@ def lr_find(
     config: str | Path | None = None,
     sets: Sequence[str] = (),
     output: str | Path = "lr_find.png",
+    force: bool = False,
     low: float = 1e-7,
     high: float = 1.0,
     steps: int = 100,
@@ -43,7 +45,8 @@ def lr_find(
 
     Args:
         data, config, sets, offline, flags: as in `train`.
-        output: the picture (PNG); never overwritten, the next is lr_find-2.png.
+        output: the picture (PNG); where it is there already, the next is lr_find-2.png.
+        force: replace the picture instead; never an input, a file of a run or one in the data folder.
         low, high: the first and the last learning rate; steps: the number of steps.
 
     Raises:
@@ -56,12 +59,12 @@ def lr_find(
         )
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "lr_find")}
     file = Path(output)
-    file = free_name(file, file.suffix) if file.is_file() else file
-    if file.suffix.lower() != ".png":
+    file = free_name(file, file.suffix) if file.is_file() and not is_stream(file) and not force else file
+    if file.suffix.lower() != ".png" and not is_stream(file):
         raise UsageError(f"{file}: the picture is a PNG", f"--output {file.with_suffix('.png')}")
-    check_writable(file)
-    prepared = prepare_run(load_config(config, overrides, sets), config is None, offline, ui)
-    refuse_inside(prepared.splits.root, file)
+    settings = load_config(config, overrides, sets)
+    check_output(file, force=force, data=[data_folder(settings.data.root)])
+    prepared = prepare_run(settings, config is None, offline, ui)
     run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
     read_all({"train": run.images["train"]}, prepared.config.data, ui)
     run.prepare()

@@ -11,12 +11,14 @@ from typing import Any
 import yaml
 
 from vitmed.core.config import Config
-from vitmed.core.files import check_writable, free_name, write_text
+from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import describe as describe_device
 from vitmed.core.load_config import load_config
+from vitmed.core.outputs import check_output
 from vitmed.core.stored_paths import as_written
 from vitmed.core.ui import Ui
+from vitmed.data.folders import data_folder
 from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
 from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepare_run
 
@@ -38,6 +40,7 @@ def plan(
     config: str | Path | None = None,
     sets: Sequence[str] = (),
     output: str | Path = "plan.yaml",
+    force: bool = False,
     offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
@@ -48,7 +51,8 @@ def plan(
 
     Args:
         data, config, sets, flags: as in `train`. The plan keeps the settings they make.
-        output: the YAML file; never overwritten, the next is plan-2.yaml.
+        output: the YAML file; where it is there already, the next is plan-2.yaml.
+        force: replace the file instead; never an input, a file of a run or one in the data folder.
         offline: open no connection, not even for public weights.
 
     Raises:
@@ -57,10 +61,11 @@ def plan(
     ui = ui or Ui()
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     file = Path(output)
-    if file.is_file():
+    if file.is_file() and not is_stream(file) and not force:
         file = free_name(file, file.suffix)
-    check_writable(file)
-    prepared = prepare_run(load_config(config, overrides, sets), True, offline, ui)
+    settings = load_config(config, overrides, sets)
+    check_output(file, force=force, data=[data_folder(settings.data.root)], inputs=[] if config is None else [config])
+    prepared = prepare_run(settings, True, offline, ui)
     ui.say(f"plan for {prepared.inputs}:")
     for line in describe(prepared.settings):
         ui.say(f"  {line}")

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.files import is_stream
 from vitmed.core.hardware import pick_device
+from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.folders import image_files
@@ -95,23 +97,60 @@ def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> 
 def list_images(names: Sequence[str | Path]) -> list[Path]:
     """Files, images in folders and their subfolders, and matches of patterns. Raises DataError without any."""
     found: list[Path] = []
-    for name in names:
-        path = Path(name)
-        if path.is_dir():
-            inside = image_files(path)
-            if not inside:
-                raise DataError(f"{path}: no images in this folder", "name a folder of images")
-            found += inside
-        elif glob.has_magic(str(name)) and not path.exists():
-            matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))  # noqa: PTH207  absolute ones too
-            if not matches:
-                raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
-            found += [file for match in matches for file in (image_files(match) if match.is_dir() else [match])]
-        else:
-            found.append(path)  # a missing file becomes a row with its error
+    for path in find_named(names):
+        inside = image_files(path) if path.is_dir() else [path]  # a missing file becomes a row with its error
+        if not inside and path in map(Path, names):
+            raise DataError(f"{path}: no images in this folder", "name a folder of images")
+        found += inside
     if not found:
         raise DataError("no image is named", "vitmed predict image.png")
     return found
+
+
+def find_named(names: Sequence[str | Path]) -> list[Path]:
+    """Files and folders by their names, and the matches of patterns. Raises DataError for a pattern without any."""
+    found: list[Path] = []
+    for name in names:
+        if not glob.has_magic(str(name)) or Path(name).exists():
+            found.append(Path(name))
+            continue
+        matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))  # noqa: PTH207  absolute ones too
+        if not matches:
+            raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
+        found += matches
+    return found
+
+
+def check_outputs(
+    csv: Path | None,
+    plot: Path | None,
+    images: Sequence[str | Path],
+    checkpoint: str | Path | None,
+    runs: str | Path = "runs",
+    force: bool = False,
+) -> None:
+    """Check, before the images are read, that a table and a picture may be written: `check_output`.
+
+    Args:
+        csv, plot: the files.
+        images, checkpoint, runs: as in `predict`. Nothing is written into folders of images, nor into the data folder
+            that the checkpoint was trained on.
+        force: replace existing files.
+
+    Raises:
+        UsageError: a file may not or cannot be written. DataError, CheckpointError: as in `predict`.
+    """
+    files, named = [file for file in (csv, plot) if file is not None], find_named(images)
+    for file in files:
+        check_output(file, force=force, data=[path for path in named if path.is_dir()], inputs=named)
+    if plot is not None and plot.suffix.lower() != ".png" and not is_stream(plot):
+        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
+    if csv is not None and plot is not None and csv.resolve() == plot.resolve():
+        raise UsageError(f"{csv}: is named as table and as picture", "name two files")
+    if files:
+        root = find_checkpoint(checkpoint, runs, Silent()).splits.root
+        for file in files:
+            check_output(file, force=force, data=[root])
 
 
 def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.train import default_name, folder_to_resume, resumed_settings, train_and_draw
+from vitmed.commands.train import check_place, default_name, folder_to_resume, resumed_settings, train_and_draw
 from vitmed.core.config import Config, ModelConfig
 from vitmed.core.errors import Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
@@ -15,7 +15,7 @@ from vitmed.core.flags import read_overrides
 from vitmed.core.hardware import describe, pick_device, seeded
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
-from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
 from vitmed.data.patients import report_patients
@@ -97,6 +97,7 @@ def pretrain(
 
 
 def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui) -> PretrainingRun:
+    check_place(config, output, name)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
@@ -108,7 +109,6 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
         ui.say(f"test:  {held_out:,} images, left out: pretraining never uses them")
     else:
         ui.warn("no test images were left out: keep the images of a later test out of this folder")
-    refuse_inside(splits.root, output)
     RunFolder.probe(output)
     run.hashes = read_all(run.images, config.data, ui)
     run.begin(RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae"))

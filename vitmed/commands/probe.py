@@ -8,13 +8,13 @@ from typing import Any
 
 from vitmed.checks.data_check import check_before_training
 from vitmed.commands.evaluate import thumbnail
-from vitmed.commands.train import TrainResult, default_name, train
+from vitmed.commands.train import TrainResult, check_place, default_name, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths
-from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients
 from vitmed.data.samples import labelled
@@ -61,6 +61,7 @@ def probe(
     ui = ui or Ui()
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
+    check_place(settings, output, name)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
@@ -77,7 +78,6 @@ def _colours_alone(
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
     report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
-    refuse_inside(splits.root, output)
     RunFolder.probe(output)
     config = with_window(config, splits, ui)
     preprocessing = Preprocessing.of(config)

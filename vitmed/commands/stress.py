@@ -85,10 +85,10 @@ def stress(
         given = f"--images {images}, --resamples {resamples}, --seed {seed}"
         raise UsageError(given, "--images is 1 or more, the others are 0 or more")
     saved = load_checkpoint(checkpoint)
+    folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
         ui.warn(note)
-    folder = new_folder(output, saved.path.parent / FOLDER, chosen.root)
     asked = pick_images([sample.label for sample in chosen.samples], images, seed)
     decoded = _decode(saved.preprocessing, chosen, asked, ui)
     unreadable = len(asked) - len(decoded)

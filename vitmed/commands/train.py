@@ -18,8 +18,9 @@ from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
+from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import REPORT, RunFolder, refuse_inside
+from vitmed.core.run_folder import REPORT, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.evaluation_folder import find_evaluation
@@ -98,8 +99,8 @@ def train(
     else:
         settings = load_config(config, {"data.root": data, **overrides}, sets)
         if settings.data.folds is not None and settings.data.fold is None:
+            check_place(settings, output, name)
             root = data_folder(settings.data.root)
-            refuse_inside(root, output)
             called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
             first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
             result = _train_folds(new_folds(settings.data, output, called), first, ui)
@@ -135,6 +136,7 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
 
 
 def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
+    check_place(config, output, name)
     check_formats(config.evaluate)
     prepared = prepare_run(config, plans, offline, ui)
     config, splits = prepared.config, prepared.splits
@@ -144,7 +146,6 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
         ui.say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
         for line in describe(prepared.settings):
             ui.say(f"  {line}")
-    refuse_inside(splits.root, output)
     RunFolder.probe(output)
     run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
@@ -152,6 +153,14 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
     write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples())))
     ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
     return run
+
+
+def check_place(config: Config | PretrainConfig, output: str | Path, name: str | None) -> None:
+    """Raise UsageError, before any work, if the run folder has no plain name, or its place cannot be used."""
+    if name is not None:
+        check_name(name)
+    refuse_inside(data_folder(config.data.root), output)
+    refuse_file(output)
 
 
 def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.models.weights_catalogue import CATALOGUE, entry_of, fetch, weight_path
 
@@ -40,4 +41,6 @@ def fetch_weights(
     """
     for name in names:
         entry_of(name)
+    if folder is not None:
+        refuse_file(folder)
     return [fetch(name, ui, offline, folder) for name in names]

@@ -9,6 +9,7 @@ stored_paths     where data and weights lie, stored without private folder names
 base_models      the base of every typed result, and of typed parts in files
 files            files that are written whole or not at all
 run_folder       the names of the files in a run folder
+outputs          where a command may write
 cache_folder     where downloads and decoded images are kept
 downloads        fetching a public file: resumed, checked, whole or not at all
 hardware         device and arithmetic
@@ -16,6 +17,6 @@ process          cores, memory allocation and waiting threads of this process
 aliases          names of 0.1.0 in a user's files
 environment      what a run depended on, for environment.json
 ui               messages and progress bars
-text             counts and lists in sentences
-csv_files        CSV as spreadsheets save it
+text             counts and lists in sentences; names without control characters
+csv_files        CSV as spreadsheets save it, written so that they run nothing
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,7 +26,8 @@ class Frozen(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types for the JSON."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        # Not `mode="json"`, which replaces the characters that stand for the bytes of a name that is not UTF-8.
+        return dict(json.loads(json.dumps(self.model_dump(by_alias=True, exclude_unset=True))))
 
 
 class Stored(Frozen):

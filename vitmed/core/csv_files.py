@@ -1,15 +1,56 @@
-"""Read CSV files with the encodings and separators of common spreadsheets."""
+"""CSV files: read with the encodings and separators of common spreadsheets, written so that a spreadsheet runs nothing.
+
+A spreadsheet takes a cell that begins with =, +, -, @, a tab or a carriage return for a formula. Such a cell, unless it
+is a number, is written with an apostrophe before it; so is one that begins with apostrophes and such a character.
+Characters that are not Unicode, which stand for the bytes of a file name that is not UTF-8, are written as \\udce9.
+Reading takes away exactly what writing added.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from vitmed.core.errors import DataError
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_NO_UNICODE = re.compile("(\\\\*)([\ud800-\udfff]|ud[89a-f][0-9a-f]{2})")  # or what such a character is written as
+
+
+def to_cell(text: str) -> str:
+    """The cell of a text; `from_cell` gives the text back."""
+    if not text.isascii() or "\\ud" in text:
+        text = _NO_UNICODE.sub(_escaped, text)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def from_cell(cell: str) -> str:
+    """The text of a cell that `to_cell` wrote."""
+    text = cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
+    return _NO_UNICODE.sub(_unescaped, text) if "\\ud" in text else text
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """Twice the backslashes before, so that their number tells the two apart."""
+    name = match[2] if len(match[2]) > 1 else f"\\u{ord(match[2]):x}"
+    return match[1] * 2 + name
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    half, odd = divmod(len(match[1]), 2)
+    return "\\" * half + (chr(int(match[2][1:], 16)) if odd else match[2])
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """The text of a CSV file. Lines end in CR LF, so that a cell that holds either is quoted."""
+    stream = io.StringIO(newline="")
+    csv.writer(stream).writerows([to_cell(str(cell)) for cell in row] for row in rows)
+    return stream.getvalue()
 
 
 def read_text(file: Path, what: str) -> str:

@@ -1,12 +1,12 @@
-"""Write files completely or not at all, and never overwrite folders."""
+"""Write files completely or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import secrets
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,12 +18,38 @@ from vitmed.core.errors import UsageError
 def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     """Write a file completely or not at all: temporary file, fsync, rename, fsync of the folder.
 
-    After a crash, a full disk or an exception, the old file is unchanged.
+    After a crash, a full disk or an exception, the old file is unchanged. The target of a link is replaced, not the
+    link. A device or a pipe is written to.
 
     Raises:
         UsageError: the folder cannot be written, or the disk is full.
     """
     path = Path(path)
+    try:
+        with _opened(path) if is_stream(path) else _renamed(Path(os.path.realpath(path))) as stream:
+            yield stream
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place") from None
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path names a device, a pipe, or an open file of this process, as /dev/stdout does."""
+    return _DESCRIPTOR.fullmatch(str(path)) is not None or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+_DESCRIPTOR = re.compile(r"/dev/(?:fd/(?P<number>\d+)|(?P<out>stdout)|stderr)")
+
+
+def _opened(path: Path) -> BinaryIO:
+    if match := _DESCRIPTOR.fullmatch(str(path)):  # opened by its name, a file would be written again from its start
+        number = int(match["number"] or (1 if match["out"] else 2))
+        return os.fdopen(os.dup(number), "wb")
+    return path.open("wb")
+
+
+@contextlib.contextmanager
+def _renamed(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside `path`, which takes its name at the end."""
     # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
     try:
@@ -38,8 +64,6 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place") from None
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -67,19 +91,6 @@ def make_folder(path: str | Path) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another --output") from None
-
-
-def check_writable(file: Path) -> None:
-    """Raise UsageError if a file cannot be written: its folder is missing or not writable."""
-    if not file.parent.is_dir():
-        raise UsageError(f"{file}: its folder is missing", "make it first")
-    if file.is_dir():
-        raise UsageError(f"{file}: cannot be written (it is a folder)", "name a file")
-    try:
-        with tempfile.TemporaryFile(dir=file.parent):
-            pass
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written ({error.strerror})", "choose another place") from None
 
 
 def free_name(path: Path, suffix: str = "") -> Path:

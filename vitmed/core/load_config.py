@@ -35,7 +35,7 @@ def load_config(
     Raises:
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
-    tree: dict[str, Any] = {} if file is None else _read_yaml(find_config(file))
+    tree: dict[str, Any] = {} if file is None else read_yaml(find_config(file))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
@@ -137,7 +137,7 @@ def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> Non
             raise unknown_key(what, name, table)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """The sections of a file, with its relative paths found from its folder."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -81,11 +81,15 @@ class RunFolder:
         best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
         return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent) if best else None
 
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is that of a run."""
+        some = (self.best, self.last, self.encoder, self.baseline, self.folds)
+        return any(file.is_file() for file in some) or (self.config.is_file() and self.splits.is_file())
 
-def refuse_inside(data: Path, output: str | Path) -> None:
-    """Raise UsageError if an output folder lies in the data folder, where its images would become a class."""
-    if Path(output).resolve().is_relative_to(data.resolve()):
-        raise UsageError(
-            f"{output}: lies in the data folder {data}, where its images would become a class",
-            "choose an --output outside it",
-        )
+    @classmethod
+    def owns(cls, file: Path) -> bool:
+        """Whether a file is one of a run: named by this class, or there already in a folder inside the run."""
+        run = cls(file.parent)
+        named = file in vars(run).values() or re.fullmatch(r"epoch_\d{4,}\.pt", file.name) is not None
+        return (named and run.is_run) or (cls(file.parent.parent).is_run and file.exists())

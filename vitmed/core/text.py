@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 LISTED = 10  # most names in a list
+# Control characters but for line feed and tab, those that change the direction of text, and halves of characters, which
+# stand for the bytes of a file name that is not UTF-8.
+HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def counted(n: int, noun: str) -> str:
@@ -39,6 +43,11 @@ def format_probability(p: float) -> str:
     if 1 - p < 1e-9:
         return "1" if p == 1 else f"1 - {1 - p:.1g}"
     return next(text for digits in range(4, 12) if float(text := f"{p:.{digits}f}") < 1)
+
+
+def visible(text: str) -> str:
+    """Text that is safe to print and to draw: characters of `HIDDEN` become \\x1b, \\u202e, \\udce9."""
+    return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def first_line(error: BaseException | str) -> str:

@@ -6,6 +6,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+from vitmed.core.text import visible
+
 Advance = Callable[..., None]  # (done, total, text="")
 
 
@@ -14,11 +16,11 @@ class Ui:
 
     def say(self, text: str) -> None:
         """A line of information."""
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         """A problem that the user should act on."""
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        print(f"warning: {visible(text)}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from vitmed.core.aliases import COLUMNS
-from vitmed.core.csv_files import read_text
+from vitmed.core.csv_files import from_cell, read_text
 from vitmed.core.errors import DataError
 from vitmed.core.text import lines_of
 from vitmed.data.split_names import SPLIT_WORDS, split_of
@@ -88,7 +88,8 @@ def read_table(file: str | Path) -> Table:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
     lines, rows, header = [], [], None
     try:
-        for row in reader:
+        for cells in reader:
+            row = [from_cell(cell) for cell in cells]
             if header is None:
                 header = [name.strip() for name in row]
             elif len(row) == len(header):

@@ -11,13 +11,13 @@ No label is changed. A suspect is an image to look at: the model may be wrong, a
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.csv_files import csv_text
 from vitmed.metrics.predictions import Predictions, known_labels
 
 LISTED = 50  # suspects in metrics.json; label_issues.csv has all
@@ -112,10 +112,8 @@ def label_errors(predictions: Predictions) -> LabelErrors | None:
 def issues_csv(predictions: Predictions) -> str:
     """The text of `label_issues.csv`: all suspects, the most doubtful first; row 1 is the first of predictions.csv."""
     labels, found = known_labels(predictions), find_suspects(predictions)
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream)
-    writer.writerow(HEADER)
+    rows: list[Sequence[object]] = [HEADER]
     for row, other, score in zip(found.rows, found.suggested, found.scores, strict=True):
         own = (predictions.paths[row], predictions.classes[labels[row]], predictions.classes[other])
-        writer.writerow([int(row) + 1, *own, f"{score:.6f}"])
-    return stream.getvalue()
+        rows.append([int(row) + 1, *own, f"{score:.6f}"])
+    return csv_text(rows)

@@ -6,8 +6,6 @@ Validation, evaluation and prediction produce one; every metric, figure and repo
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, OOD_SCORE, PROB, Table, read_table
 
@@ -156,19 +155,16 @@ class Predictions:
         return rows
 
     def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`. A file name that is no valid Unicode is written with backslashes.
+        """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
 
         Args:
             errors: add a column `error`, and a row with path and error for every unreadable image.
         """
-        stream = io.StringIO(newline="")
-        writer = csv.writer(stream)  # lines end in CR LF, so that a name that holds either is quoted
-        columns, last = self.header(), ([""] if errors else [])
-        writer.writerow([*columns, *(["error"] if errors else [])])
-        writer.writerows([*row, *last] for row in self.rows())
-        if errors:
-            writer.writerows([path, *[""] * (len(columns) - 1), problem] for path, problem in self.errors)
-        return stream.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
+        columns = self.header()
+        if not errors:
+            return csv_text([columns, *self.rows()])
+        unread = ([path, *[""] * (len(columns) - 1), problem] for path, problem in self.errors)
+        return csv_text([[*columns, "error"], *([*row, ""] for row in self.rows()), *unread])
 
     @classmethod
     def from_csv(

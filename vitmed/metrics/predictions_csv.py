@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.aliases import COLUMNS, report_alias
-from vitmed.core.csv_files import describe_header, read_text, rows_of, separator_of
+from vitmed.core.csv_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
@@ -114,7 +114,7 @@ def read_table(file: Path) -> Table:
     text = read_text(file, "a predictions.csv")
     separator = separator_of(text, _is_ours)
     try:
-        lines = list(rows_of(text, separator))
+        lines = [[from_cell(cell) for cell in row] for row in rows_of(text, separator)]
     except csv.Error as error:
         raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
     header = _usual(lines[0])

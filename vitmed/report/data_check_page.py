@@ -21,7 +21,7 @@ from vitmed.core.files import write_json, write_text
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.decode import read_image
 from vitmed.report.page import data_uri, fill
-from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png
+from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png, short
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
 EXAMPLES = 8  # pictures of a class
@@ -80,7 +80,14 @@ def size_histogram(images: Sequence[Image]) -> Figure:
         axes.hist(longer, bins=edges.tolist(), color=BLUE)
         return figure
     for name, colour in zip(names, COLOURS, strict=False):
-        axes.hist(longer[labels == name], edges.tolist(), histtype="step", linewidth=2, color=colour, label=name)
+        axes.hist(
+            longer[labels == name],
+            edges.tolist(),
+            histtype="step",
+            linewidth=2,
+            color=colour,
+            label=short(str(name), 30),
+        )
     axes.legend(frameon=False)
     return figure
 

@@ -13,7 +13,8 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import free_name, read_json_lines
 from vitmed.core.flags import evaluate_config
-from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder, refuse_inside
+from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
+from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_results import Folds
@@ -34,7 +35,7 @@ def rebuild(
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
-    evaluated, folder = read_evaluation(file), new_folder(output, file.parent / "report")
+    evaluated, folder = read_evaluation(file), new_folder(output, file.parent / "report", *data_of_runs([file]))
     predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
@@ -166,7 +167,8 @@ def new_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
         UsageError: it cannot be written, is not empty, or lies in one of the folders `data`.
     """
     folder = free_name(default) if output is None else Path(output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    refuse_file(folder)
+    if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
     for place in data:
         refuse_inside(place, folder)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import signal
 import threading
@@ -18,6 +16,7 @@ import torch
 from torch import nn
 
 from vitmed.core.config import Config, DataConfig
+from vitmed.core.csv_files import csv_text
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError
 from vitmed.core.files import write_json, write_text
@@ -374,12 +373,10 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
     """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
-    stream = io.StringIO()
     rows = [
         [sample.path, digest, splits.classes[sample.label], sample.group or "", name, *sample.columns]
         for name, samples in splits.samples.items()
         for sample, digest in zip(samples, hashes[name], strict=True)
     ]
     head = ["path", "sha256", "class", "group", "split", *splits.columns]
-    csv.writer(stream, lineterminator="\n").writerows([head, *rows])
-    return stream.getvalue()
+    return csv_text([head, *rows])

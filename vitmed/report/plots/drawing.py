@@ -18,8 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator
 from PIL import Image
 
+from vitmed.core.text import visible
 from vitmed.metrics.estimates import Estimate
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -96,11 +99,26 @@ def png(figure: Figure) -> bytes:
 
 def _raster(figure: Figure) -> Image.Image:
     """RGB, drawn once: `Figure.savefig` draws twice, the first time for nothing but the layout."""
+    _make_drawable(figure)
     figure.dpi = DPI
     canvas = FigureCanvasAgg(figure)
     with _any_glyph():
         canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
+def _make_drawable(figure: Figure) -> None:
+    """Show what no font can draw, as in a name that is not UTF-8, with backslashes in every text of a figure."""
+    for axes in figure.findobj(Axes):
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_locator(), FixedLocator):
+                at = axis.get_majorticklocs().tolist()
+                labels = axis.get_major_formatter().format_ticks(at)
+                if (shown := list(map(visible, labels))) != labels:
+                    axis.set_ticks(at, shown)
+    for text in figure.findobj(Text):
+        if visible(text.get_text()) != text.get_text():
+            text.set_text(visible(text.get_text()))
 
 
 def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -209,8 +227,8 @@ def percent(share: float) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without the characters that change the direction of what follows."""
-    return text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+    """Text that every font and file can hold, without the characters that change the direction of what follows."""
+    return visible(text.translate(dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])))
 
 
 def path_label(name: str, most: int) -> str:

@@ -1,0 +1,123 @@
+"""A cell of a CSV file reads back exactly, and no spreadsheet runs it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitmed.core.csv_files import csv_text, from_cell, rows_of, to_cell
+from vitmed.data.tables import labels_from_table, read_table
+from vitmed.metrics.predictions import Predictions
+
+PIECES = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+    "\n",
+    "'",
+    "\\",
+    "udce9",
+    "\udce9",
+    "\ud83d",
+    "1",
+    "e5",
+    ".",
+    ",",
+    '"',
+    ";",
+    " ",
+    "é",
+)
+NASTY = ["".join(parts) for count in range(4) for parts in itertools.product(PIECES, repeat=count)]
+FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-inf", "+-1", "'=1", "''@x")
+
+
+def test_every_text_reads_back_exactly() -> None:
+    for text in NASTY:
+        assert from_cell(to_cell(text)) == text, ascii(text)
+    assert len({to_cell(text) for text in NASTY}) == len(NASTY)
+
+
+def test_no_cell_begins_a_formula() -> None:
+    for text in NASTY:
+        cell = to_cell(text)
+        if cell[:1] in ("=", "+", "-", "@", "\t", "\r"):
+            float(cell)  # a plain number
+    assert [to_cell(text) for text in FORMULAS] == [f"'{text}" for text in FORMULAS]
+
+
+def test_numbers_and_usual_names_are_written_as_they_are() -> None:
+    for text in (
+        "-0.5",
+        "+3",
+        "-1.5e-30",
+        "",
+        "P-1",
+        "O'Hara",
+        "'quoted'",
+        "a=b",
+        "naïve Ω 細胞",
+        r"C:\users\udo",
+        r"\x",
+    ):
+        assert to_cell(text) == from_cell(text) == text
+
+
+def test_a_file_can_be_encoded_and_holds_lines_in_cells() -> None:
+    rows = [["a", "b"], *([text, text] for text in NASTY if text)]
+    data = csv_text(rows).encode("utf-8")
+    read = list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))
+    assert [[from_cell(cell) for cell in row] for row in read] == rows
+
+
+def test_predictions_with_such_names_read_back_exactly(tmp_path: Path) -> None:
+    names = [text for text in NASTY[1:] if "\0" not in text][:2000] + list(FORMULAS)
+    before = Predictions(
+        classes=("=b", "+a", "caf\udce9"), paths=tuple(names), groups=tuple(reversed(names)),
+        labels=np.arange(len(names)) % 3, logits=np.random.default_rng(0).normal(size=(len(names), 3)).astype("f4"),
+        columns={"@site": tuple(names)}, errors=(("=bad.png", "-broken"),),
+    )  # fmt: skip
+    file = tmp_path / "predictions.csv"
+    file.write_bytes(before.to_csv(errors=True).encode("utf-8"))
+    after = Predictions.from_csv(file)
+    assert (after.classes, after.paths, after.groups) == (before.classes, before.paths, before.groups)
+    assert after.columns == before.columns and after.errors == before.errors
+    assert after.labels is not None and before.labels is not None
+    assert after.labels.tolist() == before.labels.tolist() and after.logits.tobytes() == before.logits.tobytes()
+    assert "'@site" in file.read_text(encoding="utf-8").splitlines()[0].split(",")
+
+
+def test_a_table_of_0_1_0_reads_as_it_did(tmp_path: Path) -> None:
+    file = tmp_path / "predictions.csv"
+    file.write_text(
+        "path,label,group,prediction,confidence,prob_a,prob_b,logit_a,logit_b\r\n=1.png,a,-p,a,0.5,0.5,0.5,0.0,0.0\r\n"
+    )
+    read = Predictions.from_csv(file)
+    assert read.paths == ("=1.png",) and read.groups == ("-p",)
+
+
+def test_a_table_of_labels_finds_the_files_again(tmp_path: Path) -> None:
+    paths = ["=1.png", "caf\udce9.png", r"back\udce9.png", "'+x.png"]
+    rows = [["path", "label", "-site"], *([path, f"={i % 2}", "@x"] for i, path in enumerate(paths))]
+    file = tmp_path / "labels.csv"
+    file.write_text(csv_text(rows), encoding="utf-8", newline="")
+    found = labels_from_table(file, tmp_path, paths)
+    assert found.images == [0, 1, 2, 3] and found.labels == ["=0", "=1", "=0", "=1"]
+    assert found.columns == ("-site",) and set(found.rows) == {("@x",)}
+    assert read_table(file).rows[1][0] == "caf\udce9.png"
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_spreadsheet_may_save_it_with_another_separator(separator: str) -> None:
+    texts = [text for text in FORMULAS if "\r" not in text]
+    stream = io.StringIO(newline="")
+    csv.writer(stream, delimiter=separator).writerows([[to_cell(text), "x"] for text in texts])
+    assert [from_cell(row[0]) for row in rows_of(stream.getvalue(), separator)] == texts
