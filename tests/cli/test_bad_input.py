@@ -363,7 +363,7 @@ def test_weights_that_are_not_finite(vitmed: RUN, trained: Trained, tmp_path: Pa
     weights["head.bias"][1] = torch.nan
     file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights, policy=None)
     image, report = trained.data / "test" / "amber" / "amber_0.png", tmp_path / "report"
-    told = "nan.pt: its logits are not finite"
+    told = "nan.pt: head.bias holds numbers that are not finite"
     clean(vitmed("predict", image, "--checkpoint", file, "--csv", tmp_path / "p.csv"), 4, told)
     clean(vitmed("evaluate", file, "--data", trained.data, "-o", report), 4, told, place=report)
     assert not (tmp_path / "p.csv").exists()

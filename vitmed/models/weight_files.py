@@ -94,8 +94,8 @@ def _check_members(path: Path) -> None:
 def _refused(tree: Any, size: int) -> str | None:
     """What forbids to work with what a file of `size` bytes held; None for plain tensors in plain containers.
 
-    A search through a container that lies inside itself, at any depth, would never end; a tensor that repeats one number
-    may state any shape.
+    A search through a container that lies inside itself, at any depth, would never end. A tensor that repeats one
+    number may state any shape.
     """
     above: set[int] = set()  # the containers around the current one
     finished: set[int] = set()

@@ -80,7 +80,7 @@ class TrainState:
         return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. Raises ValueError, KeyError, TypeError or RuntimeError if it is not that."""
+        """Restore what `state_dict` returned. Raises ValueError, KeyError, TypeError or RuntimeError for other content."""
         position = _Position.model_validate({name: saved[name] for name in POSITION})
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
