@@ -403,7 +403,7 @@ def make_tables(folder: Path) -> list[Path]:
     labels.write_text("\n".join(["path,label,patient,split,age", *rows]) + "\n")
     samples = tuple(Sample(path, i % 2, f"P{i}") for i, path in enumerate(PATHS))
     logits = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
-    labelled(("a", "b"), samples, logits, None).to_csv(predicted)
+    predicted.write_text(labelled(("a", "b"), samples, logits, None).to_csv())
     return [labels, predicted]
 
 

@@ -137,7 +137,7 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         )
     read = {".npz": read_npz, ".safetensors": read_safetensors}.get(path.suffix)
     found = read(path) if read is not None else safe_load(path, foreign=True)
-    if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
+    if isinstance(found, dict) and is_text(found.get("format"), FORMAT, ENCODER):
         check_digests(path, found)
         return _vitmed_weights(found, path)
     state, left_out = _unwrap(found, path)
@@ -246,6 +246,11 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
 
 
 FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
+
+
+def is_text(value: Any, *texts: str) -> bool:
+    """Whether a value from a file is one of these texts; a tensor compared with a text is an error."""
+    return isinstance(value, str) and value in texts
 
 
 def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:

@@ -66,16 +66,16 @@ def _check_members(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
+            if any(member.filename.endswith("/constants.pkl") for member in members):
+                raise CheckpointError(
+                    f"{path}: refused: a TorchScript program, expected weights", "save the state_dict() of the model"
+                )
             stated = sum(member.file_size for member in members)
             if stated > path.stat().st_size or any(member.compress_type for member in members):
                 problem = f"its members state {stated:,} bytes, in a file of {path.stat().st_size:,}"
                 raise CheckpointError(f"{path}: refused: {problem}", "use the file as torch.save wrote it, unpacked")
             if len({member.filename for member in members}) < len(members):
                 raise CheckpointError(f"{path}: refused: two members have one name", AGAIN)
-            if any(member.filename.endswith("/constants.pkl") for member in members):
-                raise CheckpointError(
-                    f"{path}: refused: a TorchScript program, expected weights", "save the state_dict() of the model"
-                )
             if damaged := archive.testzip():
                 raise CheckpointError(f"{path}: damaged: the checksum of its member {damaged} is wrong", AGAIN)
             for member in members:

@@ -30,7 +30,7 @@ from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.digests import DIGESTS, bytes_of, check_digests, digests_of, hash_of
-from vitmed.models.pretrained import ENCODER, FORMAT
+from vitmed.models.pretrained import ENCODER, FORMAT, is_text
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import AGAIN, safe_load
 
@@ -169,7 +169,7 @@ def add_policy(path: Path, policy: DecisionPolicy) -> None:
 def set_data_root(path: Path, root: Path) -> None:
     """Store the current place of the data folder in a checkpoint of training or pretraining."""
     content = safe_load(path)
-    if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
+    if isinstance(content, dict) and is_text(content.get("format"), FORMAT, PRETRAINING):
         check_digests(path, content)
         content["data"]["root"] = content["config"]["data"]["root"] = store_path(root, path.parent)
         _write(path, content)
@@ -305,11 +305,11 @@ def _expect(what: str, values: Collection[Any], kind: Any) -> None:
 
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     content = safe_load(path)
-    if not isinstance(content, dict) or content.get("format") != format:
+    if not isinstance(content, dict) or not is_text(content.get("format"), format):
         raise CheckpointError(f"{path}: not {what}", fix)
-    if content.get("version") != VERSION:
+    if str(content.get("version")) != str(VERSION):
         raise CheckpointError(
-            f"{path}: checkpoint version {content.get('version')}, this vitmed reads {VERSION}",
+            f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}",
             "use the vitmed that wrote it",
         )
     check_digests(path, content)

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class TrainState:
         return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. Raises ValueError, KeyError, TypeError or RuntimeError for other content."""
+        """Restore what `state_dict` returned. Other content raises ValueError, KeyError, TypeError or RuntimeError."""
         position = _Position.model_validate({name: saved[name] for name in POSITION})
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
@@ -108,6 +108,13 @@ class _Epoch(TypedDict):
     val_loss: float
 
 
+class _Running(TypedDict):
+    loss: float
+    images: float
+    seconds: float
+    waited: float
+
+
 class _Position(BaseModel):
     """The types of the entries `POSITION` in last.pt."""
 
@@ -119,7 +126,7 @@ class _Position(BaseModel):
     best_loss: float
     best_epoch: NonNegativeInt
     history: list[_Epoch]
-    running: dict[Literal["loss", "images", "seconds", "waited"], float]
+    running: _Running
 
 
 @dataclass(frozen=True)
