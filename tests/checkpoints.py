@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from vitmed.models.digests import digests_of
+
 TIMED = ("images_per_second", "wait_share", "seconds")
 
 
@@ -16,9 +18,13 @@ def content(file: Path) -> dict[str, object]:
 
 
 def rewrite(source: Path, target: Path, **changes: object) -> Path:
-    """A copy of a checkpoint with other entries; None takes one out."""
-    changed = {k: v for k, v in (content(source) | changes).items() if v is not None or k == "training"}
-    torch.save(changed, target)
+    """A copy of a checkpoint with other entries, and with their digests; None takes one out."""
+    return save({k: v for k, v in (content(source) | changes).items() if v is not None or k == "training"}, target)
+
+
+def save(changed: dict[str, Any], target: Path) -> Path:
+    """Save the content of a checkpoint as if vitmed had written it so."""
+    torch.save(changed | {"digests": digests_of(changed)}, target)
     return target
 
 

@@ -270,7 +270,7 @@ def test_a_disk_that_really_is_full(vitmed: RUN, tmp_path: Path) -> None:
         (("--model", "resnet50"), ["unknown model 'resnet50'", "vit_tiny, vit_small, vit_base, vit_large"]),
         (("--policy", "medicla"), ["unknown policy 'medicla'", "chest_xray", "did you mean 'medical'"]),
         (("--monitor", "auc"), ["unknown metric 'auc'", "balanced_accuracy", "did you mean 'auroc'"]),
-        (("--set", "train.learning_rate=1"), ["unknown config key in 'train' 'learning_rate'", "weight_decay"]),
+        (("--set", "train.learning_rate=1"), ["unknown key 'learning_rate' in section 'train'", "weight_decay"]),
         (("--set", "optim.lr=1"), ["unknown config section 'optim'", "data, model, augment, train"]),
         (("--set", "train.lr"), ["expected section.field=value"]),
         (("--set", "model.width=wide"), ["model.width", "wide", "docs/configuration.md"]),
@@ -302,7 +302,7 @@ def test_a_config_file_with_an_unknown_key(trained: Trained, refused: Callable[.
     refused(
         2,
         trained.data,
-        "unknown config key in 'train' 'epoch'",
+        "unknown key 'epoch' in section 'train'",
         "did you mean 'epochs'",
         args=("-c", tmp_path / "mine.yaml"),
     )
@@ -363,7 +363,7 @@ def test_weights_that_are_not_finite(vitmed: RUN, trained: Trained, tmp_path: Pa
     weights["head.bias"][1] = torch.nan
     file = rewrite(trained.best, tmp_path / "nan.pt", weights=weights, policy=None)
     image, report = trained.data / "test" / "amber" / "amber_0.png", tmp_path / "report"
-    told = "nan.pt: its logits are not finite"
+    told = "nan.pt: head.bias holds numbers that are not finite"
     clean(vitmed("predict", image, "--checkpoint", file, "--csv", tmp_path / "p.csv"), 4, told)
     clean(vitmed("evaluate", file, "--data", trained.data, "-o", report), 4, told, place=report)
     assert not (tmp_path / "p.csv").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from checkpoints import save
 from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
 
 from vitmed import evaluate, train
@@ -119,7 +120,7 @@ def test_a_checkpoint_from_before_columns(run: TrainResult, tmp_path: Path) -> N
         del content["data"][key]
     for part in content["data"]["splits"].values():
         del part["columns"]
-    torch.save(content, tmp_path / "old.pt")
+    save(content, tmp_path / "old.pt")
     splits = load_checkpoint(tmp_path / "old.pt").splits
     assert splits.columns == () and splits.grouped and all(s.columns == () for s in splits.samples["test"])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import same
+from checkpoints import same, save
 from conftest import (
     TINY,
     TINY_NETWORK,
@@ -257,7 +257,7 @@ def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path
     file = tmp_path / "mae" / "last.pt"
     saved = torch.load(file, weights_only=True)
     del saved["data"]["splits"]
-    torch.save(saved, file)
+    save(saved, file)
     with pytest.raises(CheckpointError, match="damaged"):
         pretrain(resume=tmp_path / "mae", ui=Recorder())
 
@@ -292,7 +292,7 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
 def test_an_encoder_that_is_damaged_is_refused(made: PretrainResult, tmp_path: Path) -> None:
     saved = torch.load(made.encoder, weights_only=True)
     for key in ("weights", "config", "seen"):
-        torch.save({k: v for k, v in saved.items() if k != key}, tmp_path / "e.pt")
+        save({k: v for k, v in saved.items() if k != key}, tmp_path / "e.pt")
         with pytest.raises(CheckpointError, match="damaged"):
             read_weights(tmp_path / "e.pt")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from checkpoints import same
+from checkpoints import same, save
 from conftest import TINY, TINY_SETS, Recorder, Trained, draw_splits, exit_code, interrupt_at
 
 from vitmed import train
@@ -165,7 +165,7 @@ def test_the_best_checkpoint_outlives_a_resume(trained: Trained, tmp_path: Path)
         for tensor in part.values():
             if tensor.is_floating_point():
                 tensor.zero_()
-    torch.save(state, run / "last.pt")
+    save(state, run / "last.pt")
     best = torch.load(run / "best.pt", weights_only=True)
     shutil.rmtree(run / "test")
     result = train(resume=run, epochs=8, ui=Recorder())
@@ -250,7 +250,7 @@ def test_data_that_have_moved_are_found_where_no_later_epoch_is_better(trained: 
         for tensor in part.values():
             if tensor.is_floating_point():
                 tensor.zero_()
-    torch.save(state, run / "last.pt")
+    save(state, run / "last.pt")
     shutil.rmtree(run / "test")
     before = torch.load(run / "best.pt", weights_only=True)
     result = train(tmp_path / "new place" / "data", resume=run, epochs=7, ui=Recorder())

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoints import save
 from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, draw_splits, listing
 from PIL import Image
 
@@ -488,7 +489,7 @@ def test_a_run_goes_on_without_the_cache_and_from_a_checkpoint_of_an_earlier_vit
     last = once.folder / "last.pt"
     content = torch.load(last, weights_only=True)
     content["config"]["data"]["cache_mb"] = 2048  # a field that is gone
-    torch.save(content, last)
+    save(content, last)
     before = listing(cache)
     vitmed.train(resume=once.folder, epochs=2, cache=False, ui=Recorder())
     assert listing(cache) == before

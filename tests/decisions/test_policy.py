@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoints import save
 from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_nothing, draw_splits
 from scipy.special import softmax
 
@@ -145,7 +146,7 @@ def rewrite_weights(file: Path) -> Path:
     """Other weights in place of those of a checkpoint."""
     content = torch.load(file, weights_only=True)
     content["weights"] = {name: tensor + 0.5 for name, tensor in content["weights"].items()}
-    torch.save(content, file)
+    save(content, file)
     return file
 
 
@@ -165,7 +166,7 @@ def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_p
 def test_a_checkpoint_without_it_gives_raw_probabilities_and_a_note(run: Trained, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "run")
     best = tmp_path / "run" / "best.pt"
-    torch.save({k: v for k, v in torch.load(best, weights_only=True).items() if k != "policy"}, best)
+    save({k: v for k, v in torch.load(best, weights_only=True).items() if k != "policy"}, best)
     for file in (best, tmp_path / "run" / "last.pt"):
         ui = Recorder()
         found = evaluate(file, data=run.data, output=tmp_path / file.stem, resamples=20, ui=ui)
@@ -183,7 +184,7 @@ def test_a_damaged_one_is_a_checkpoint_error(run: Trained, tmp_path: Path) -> No
         {"n": "x"},
         {"weights_hash": "0" * 64},
     ):
-        torch.save(content | {"policy": content["policy"] | change}, tmp_path / "best.pt")
+        save(content | {"policy": content["policy"] | change}, tmp_path / "best.pt")
         with pytest.raises(CheckpointError, match="damaged") as error:
             predict(run.data / "test", checkpoint=tmp_path / "best.pt", ui=Recorder())
         assert str(error.value).count("best.pt") == 1
@@ -235,7 +236,7 @@ def test_what_is_missing_inside_is_told(run: Trained, tmp_path: Path, vitmed: Ca
     content = torch.load(run.best, weights_only=True)
     part, key = way.split(".")
     del content["policy"][part][key]
-    torch.save(content, tmp_path / "best.pt")
+    save(content, tmp_path / "best.pt")
     for args in (("predict", run.data / "test", "--checkpoint"), ("evaluate", "--data", run.data)):
         answer = vitmed(*args, tmp_path / "best.pt")
         assert answer.code == 4 and "its decision policy is damaged" in answer.err and part in answer.err

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoints import save
 from conftest import TINY, Recorder, Trained, draw_splits
 from timm.models.vision_transformer import VisionTransformer
 
@@ -291,7 +292,7 @@ def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained:
     """Its config leaves width, depth and heads to the name; its image size is taken over, however large."""
     content = torch.load(trained.best, weights_only=True)
     content["config"]["model"] |= {"width": None, "depth": None, "heads": None, "image_size": 512}
-    torch.save(content, tmp_path / "best.pt")
+    save(content, tmp_path / "best.pt")
     config = config_for_weights(ModelConfig(), read_weights(tmp_path / "best.pt"))
     assert (config.width, config.depth, config.heads, config.image_size) == (192, 12, 3, 512)
 
@@ -300,7 +301,7 @@ def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained:
 def test_a_damaged_checkpoint_is_no_weight_file(tmp_path: Path, trained: Trained, part: str) -> None:
     content = torch.load(trained.best, weights_only=True)
     for wrong in (None, 3, {"model": 1, "data": 2}, {"a": "b"}):
-        torch.save(content | {part: wrong}, tmp_path / "best.pt")
+        save(content | {part: wrong}, tmp_path / "best.pt")
         with pytest.raises(CheckpointError, match=r"best\.pt"):
             read_weights(tmp_path / "best.pt")
 

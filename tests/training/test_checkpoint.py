@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import os
 import pickletools
+import re
+import resource
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
-from checkpoints import Hostile, content, rewrite
-from conftest import Trained
+from checkpoints import Hostile, content, rewrite, save
+from conftest import Recorder, Trained, listing
 
+from vitmed import train
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.checkpoint import VERSION, from_scratch, load_checkpoint, save_checkpoint
+from vitmed.training.checkpoint import (
+    VERSION,
+    add_policy,
+    from_scratch,
+    hash_weights,
+    load_checkpoint,
+    save_checkpoint,
+    set_data_root,
+)
 
 
 def test_it_knows_all_that_evaluation_and_prediction_need(trained: Trained) -> None:
@@ -192,3 +204,99 @@ def test_a_run_without_a_classifier_is_called_one(tmp_path: Path) -> None:
     (tmp_path / "encoder.pt").touch()
     with pytest.raises(CheckpointError, match="a pretraining run, which has no classifier"):
         load_checkpoint(tmp_path)
+
+
+def test_every_tensor_and_entry_has_a_digest(trained: Trained, tmp_path: Path) -> None:
+    """Files saved again after a change have right CRCs; their digests reveal the change, and name what differs."""
+    for source in (trained.best, trained.folder / "last.pt"):
+        saved = content(source)
+        for name in ("cls_token", "blocks.0.attn.qkv.weight", "head.bias"):
+            tensor = saved["weights"][name]
+            saved["weights"][name] = -tensor - 1
+            torch.save(saved, tmp_path / "c.pt")
+            assert f"c.pt: damaged: weights.{name} is not what was saved" in told(tmp_path / "c.pt")
+            saved["weights"][name] = tensor
+        torch.save(saved | {"classes": saved["classes"][::-1]}, tmp_path / "c.pt")
+        assert "classes is not what was saved" in told(tmp_path / "c.pt")
+    for part in ("model", "ema", "optimiser"):
+        saved = content(trained.folder / "last.pt")
+        tree = saved["training"][part]
+        tree = tree["state"][0] if part == "optimiser" else tree
+        name = next(key for key, value in tree.items() if value.ndim)
+        tree[name] = tree[name] * 2 + 1
+        torch.save(saved, tmp_path / "last.pt")
+        assert re.search(
+            rf"damaged: (weights|training\.{part})\..*{name} is not what was saved", told(tmp_path / "last.pt")
+        )
+
+
+def test_a_flipped_sign_in_the_file_is_noticed(trained: Trained, tmp_path: Path) -> None:
+    for source in (trained.best, trained.folder / "last.pt"):
+        data = bytearray(source.read_bytes())
+        weight = content(source)["weights"]["head.weight"].numpy().tobytes()
+        data[data.index(weight) + 3] ^= 0x80
+        (tmp_path / source.name).write_bytes(data)
+        assert "the checksum of its member archive/data/" in told(tmp_path / source.name)
+
+
+def test_a_file_without_digests_is_read_and_keeps_its_hash(trained: Trained, tmp_path: Path) -> None:
+    """As vitmed 0.2 and 0.1 wrote them; also after the policy or the place of the data is stored in it."""
+    plain = {name: entry for name, entry in content(trained.best).items() if name not in ("digests", "policy")}
+    torch.save(plain, tmp_path / "old.pt")
+    before = load_checkpoint(tmp_path / "old.pt")
+    assert before.weights_hash == hash_weights(before.weights)
+    policy = load_checkpoint(trained.best).policy
+    assert policy is not None
+    add_policy(tmp_path / "old.pt", policy.model_copy(update={"weights_hash": before.weights_hash}))
+    set_data_root(tmp_path / "old.pt", trained.data)
+    assert load_checkpoint(tmp_path / "old.pt").weights_hash == before.weights_hash
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"width": 8192, "heads": 8, "depth": 128}, {"width": 10**9}, {"image_size": 2048, "patch_size": 1}]
+)
+def test_an_enormous_config_takes_no_memory(trained: Trained, tmp_path: Path, sizes: dict[str, int]) -> None:
+    config = content(trained.best)["config"]
+    config["model"] |= sizes
+    config["model"]["stem"] = "patch"
+    how = content(trained.best)["preprocessing"] | {"side": config["model"]["image_size"]}
+    file = rewrite(trained.best, tmp_path / "wide.pt", config=config, preprocessing=how)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CheckpointError, match=r"wide\.pt"):
+        load_checkpoint(file).model()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KB
+
+
+def test_numbers_that_are_not_finite_are_named(trained: Trained, tmp_path: Path) -> None:
+    weights = content(trained.best)["weights"]
+    weights["head.bias"][0] = torch.nan
+    saved = load_checkpoint(rewrite(trained.best, tmp_path / "nan.pt", weights=weights, policy=None))
+    with pytest.raises(CheckpointError, match=r"nan\.pt: head\.bias holds numbers that are not finite"):
+        saved.model()
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (("epoch",), -1), (("epoch",), "2"), (("history",), [1, 2]), (("history",), []), (("best_epoch",), 7),
+        (("running",), {}), (("running",), None), (("batch",), 1.5), (("model",), {}), (("ema",), None),
+        (("optimiser",), 3), (("optimiser", "state", 0), {}), (("optimiser", "param_groups"), []),
+        (("optimiser", "state", 0, "exp_avg"), torch.zeros(3)), (("optimiser", "state", 0, "step"), torch.zeros(5)),
+    ],
+)  # fmt: skip
+def test_a_tampered_training_state_is_refused(
+    trained: Trained, tmp_path: Path, place: tuple[Any, ...], wrong: Any
+) -> None:
+    """Even with right digests: exit 4 before anything in the run folder is changed."""
+    run = shutil.copytree(trained.folder, tmp_path / "run")
+    saved = content(run / "last.pt")
+    saved.pop("digests")
+    tree = saved["training"]
+    for key in place[:-1]:
+        tree = tree[key]
+    tree[place[-1]] = wrong
+    save(saved, run / "last.pt")
+    before = listing(run)
+    with pytest.raises(CheckpointError, match=r"last\.pt: its training state does not fit"):
+        train(trained.data, resume=run, epochs=5, ui=Recorder())
+    assert listing(run) == before

@@ -183,6 +183,7 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
+    checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
     root = data_folder(data) if data is not None else checkpoint.data_root()
     config = build_config(resumed_settings(checkpoint.config, folder, root, overrides))
     epochs = checkpoint.config.train.epochs

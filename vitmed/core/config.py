@@ -198,10 +198,10 @@ class ModelConfig(Section):
     image_size: int = setting(224, "Side of the square input, px.", Flag(first=True), ge=4, le=2048)
     patch_size: int = setting(16, "Side of a patch, px; must divide the image size.", Flag(), ge=1, le=256)
     channels: int = setting(3, "Input channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.", Flag(), ge=1, le=4)
-    width: int | None = setting(None, "Embedding width; default from the name.", ge=4)
+    width: int | None = setting(None, "Embedding width; default from the name.", ge=4, le=8192)
     depth: int | None = setting(None, "Number of blocks; default from the name.", ge=1, le=128)
     heads: int | None = setting(None, "Attention heads; must divide width; default from the name.", ge=1)
-    mlp_ratio: float = setting(4.0, "Hidden width of the MLP / width.", gt=0)
+    mlp_ratio: float = setting(4.0, "Hidden width of the MLP / width.", gt=0, le=64)
     stem: Literal["auto", "patch", "conv"] = setting(
         "auto",
         "How patches are embedded: one convolution (patch) or a stack of them (conv). conv, 3x3 convolutions of "

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from vitmed.core.errors import DataError
+from vitmed.core.files import why_unreadable
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -62,10 +63,13 @@ def read_text(file: Path, what: str) -> str:
     Raises:
         DataError: missing, empty, or in another encoding.
     """
+    if reason := why_unreadable(file):
+        problem, fix = reason
+        raise DataError(f"{file}: cannot be read ({problem})", f"name {what}" if fix == "check the path" else fix)
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror})", f"name {what}") from None
+        raise DataError(f"{file}: cannot be read ({error.strerror})", "check the disk") from None
     try:
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
         if "\0" in text:

@@ -62,11 +62,18 @@ class Interrupted(VitmedError):
     exit_code = 130
 
 
-def unknown_key(what: str, found: str, known: object) -> UsageError:
-    """The error for an unknown name; lists the known names and suggests the nearest."""
+def unknown_key(what: str, found: str, known: object, where: str = "") -> UsageError:
+    """The error for an unknown name; lists the known names and suggests the nearest.
+
+    Args:
+        what: what the name is of, such as "metric".
+        found: the name.
+        known: the names that there are.
+        where: where it stands, such as " in section 'train'".
+    """
     import difflib
 
     names = [str(k) for k in known]  # type: ignore[attr-defined]
     near = difflib.get_close_matches(found, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else "use one of these names"
-    return UsageError(f"unknown {what} '{found}', expected one of: {', '.join(names)}", hint)
+    return UsageError(f"unknown {what} '{found[:100]}'{where}, expected one of: {', '.join(names)}", hint)

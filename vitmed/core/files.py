@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -100,6 +101,24 @@ def free_name(path: Path, suffix: str = "") -> Path:
         number += 1
         free = path.with_name(f"{path.name.removesuffix(suffix)}-{number}{suffix}")
     return free
+
+
+def why_unreadable(path: Path) -> tuple[str, str] | None:
+    """Why a file cannot be read, and what to do about it; None for a readable regular file. Opens nothing."""
+    try:
+        mode = path.stat().st_mode
+    except PermissionError:
+        return "permission denied, in one of its folders", "ask the owner for the right to read it"
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        return "no such file" if missing else str(getattr(error, "strerror", error)), "check the path"
+    if stat.S_ISDIR(mode):
+        return "is a folder, expected a file", "name a file in it"
+    if not stat.S_ISREG(mode):
+        return "is a pipe or a device, expected a file", "save its content as a file first"
+    if not os.access(path, os.R_OK):
+        return "permission denied", f"ask its owner, or: chmod u+r {path}"
+    return None
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.files import why_unreadable
 from vitmed.core.flags import fields_of
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.yaml_files import YamlError, parse_yaml, read_yaml
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 
@@ -35,15 +36,15 @@ def load_config(
     Raises:
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
-    tree: dict[str, Any] = {} if file is None else read_yaml(find_config(file))
+    tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
         try:
-            _put(tree, key.strip(), _number(yaml.safe_load(value)), kind)
-        except yaml.YAMLError:
-            raise UsageError(f"--set {text}: the value is not valid YAML", "quote it") from None
+            _put(tree, key.strip(), _number(parse_yaml(value)), kind)
+        except YamlError:
+            raise UsageError(f"--set {text[:200]}: the value is not valid YAML", "quote it") from None
     for key, value in (overrides or {}).items():
         if value is not None:
             _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
@@ -94,7 +95,7 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
         known = fields_of(kind, section)
         for key in fields:
             if key not in known:
-                raise unknown_key(f"config key in '{section}'", str(key), known)
+                raise unknown_key("key", str(key), known, f" in section '{section}'")
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -108,14 +109,17 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
 
 def find_config(name: str | Path) -> Path:
     """The YAML file at that path, or the recipe of that name in the package."""
-    path = Path(name)
-    if path.is_file():
+    path, bundled = Path(name), recipes()
+    reason = why_unreadable(path)
+    if reason is None:
         return path
-    bundled = recipes()
     if str(name) in bundled:
         return bundled[str(name)]
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        raise UsageError(f"{path}: no such config file", f"name a YAML file, or one of: {', '.join(bundled)}")
+        problem, fix = reason
+        if problem == "no such file":
+            problem, fix = "no such config file", f"name a YAML file, or one of: {', '.join(bundled)}"
+        raise UsageError(f"{path}: {problem}", fix)
     raise unknown_key("config", str(name), bundled)
 
 
@@ -137,12 +141,12 @@ def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> Non
             raise unknown_key(what, name, table)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """The sections of a file, with its relative paths found from its folder."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: not a readable YAML file ({error})", "correct the file") from None
+        tree = read_yaml(path)
+    except YamlError as error:
+        raise UsageError(f"{path}: not a readable YAML file ({error})", error.fix) from None
     tree = {} if tree is None else _number(tree)
     if not isinstance(tree, dict):
         sections = "write data:, model:, augment:, train:"

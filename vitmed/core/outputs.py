@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import is_stream
-from vitmed.core.load_config import read_yaml
+from vitmed.core.load_config import read_config
 from vitmed.core.run_folder import RunFolder
 
 CHECKPOINTS = {".pt", ".pth", ".ckpt", ".safetensors"}
@@ -110,7 +110,7 @@ def data_of_runs(places: Iterable[Path]) -> list[Path]:
             config = RunFolder(folder).config
             if config.is_file():
                 try:
-                    root = read_yaml(config)["data"]["root"]
+                    root = read_config(config)["data"]["root"]
                 except (UsageError, KeyError, TypeError):  # not the configuration of a run
                     continue
                 found += [Path(root)] if isinstance(root, str) else []

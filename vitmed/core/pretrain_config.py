@@ -38,9 +38,9 @@ class MaeConfig(Section):
         True, "Predict each patch at mean 0 and standard deviation 1, which the paper found better."
     )
     decoder_width: int | None = setting(
-        None, "Default 512 for encoders of 768 and more, else about half the encoder's.", ge=4
+        None, "Default 512 for encoders of 768 and more, else about half the encoder's.", ge=4, le=8192
     )
-    decoder_depth: int | None = setting(None, "Default 8 for encoders of 768 and more, else 4.", ge=1)
+    decoder_depth: int | None = setting(None, "Default 8 for encoders of 768 and more, else 4.", ge=1, le=128)
     decoder_heads: int | None = setting(None, "Default the decoder's width / 32.", ge=1)
 
 

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.yaml_files import YamlError, read_yaml
 
 
 class _Strict(BaseModel):
@@ -128,12 +128,12 @@ def cards() -> dict[str, Card]:
 def read_card(file: Path) -> Card:
     """A validated card. Raises DataError, which names the first wrong field."""
     try:
-        return Card.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return Card.model_validate(read_yaml(file))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise DataError(f"{file}: {field}: {first['msg']}", "see datasets/README.md") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except YamlError as error:
         raise DataError(f"{file}: not a readable card ({error})", "see datasets/README.md") from None
 
 

@@ -7,6 +7,7 @@ summary            a network in words, and torchinfo's table
 pretrained         starting from somebody's weights
 weight_layouts     parameter names of public weights, and `LAYOUTS`
 weight_files       reading tensors without running code
+digests            digests of everything in a checkpoint
 resample_weights   another patch grid, patch size or channel count
 weights_catalogue  public weights by name, and fetching them
 inference          images to logits

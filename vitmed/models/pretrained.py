@@ -23,9 +23,10 @@ from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import CONSTANTS, Preprocessing
+from vitmed.models.digests import check_digests
 from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
 from vitmed.models.vit import SIZES, ViT
-from vitmed.models.weight_files import magic, read_npz, read_safetensors, safe_load
+from vitmed.models.weight_files import AGAIN, magic, read_npz, read_safetensors, safe_load
 from vitmed.models.weight_layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
 from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED, Entry, entry_of, fetch, means_file
 
@@ -121,7 +122,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         )
     read = {".npz": read_npz, ".safetensors": read_safetensors}.get(path.suffix)
     found = read(path) if read is not None else safe_load(path, foreign=True)
-    if isinstance(found, dict) and found.get("format") in (FORMAT, ENCODER):
+    if isinstance(found, dict) and is_text(found.get("format"), FORMAT, ENCODER):
+        check_digests(path, found)
         return _vitmed_weights(found, path)
     state, left_out = _unwrap(found, path)
     _refuse_others(state, path)
@@ -134,9 +136,7 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
             f"use weights with the names of {', '.join(LAYOUTS)}",
         )
     plain = {name: value.float() for name, value in state.items() if PLAIN.fullmatch(name)}
-    broken = next((name for name, value in plain.items() if not bool(value.isfinite().all())), None)
-    if broken is not None:
-        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
+    _refuse_not_finite(plain, path)
     unused = (*left_out, *(name for name in state if name not in plain))
     _refuse_incomplete(plain, unused, path)
     _join_positions(plain, path)
@@ -233,6 +233,11 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
 FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
 
 
+def is_text(value: Any, *texts: str) -> bool:
+    """Whether a value from a file is one of these texts; a tensor compared with a text is an error."""
+    return isinstance(value, str) and value in texts
+
+
 def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
     """The weights of a checkpoint or encoder of vitmed, which states its network and the images it was made with."""
     try:
@@ -240,6 +245,7 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise TypeError("weights")
+        _refuse_not_finite(state, path)
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         licence, data = config["model"].get("licence"), config["data"]
         mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
@@ -254,7 +260,7 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
             (), mean, std, interpolation, licence, tuple(seen),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise CheckpointError(f"{path}: a damaged vitmed checkpoint", "copy it again") from None
+        raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
 
 
 ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "drop_path", "weights", "licence"}
@@ -338,6 +344,12 @@ def _refuse_others(state: State, path: Path) -> None:
     kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
     if len(kernels) > 8:
         raise not_plain(path, f"{len(kernels)} convolutions, such as {kernels[0]}: a CNN")
+
+
+def _refuse_not_finite(state: State, path: Path) -> None:
+    broken = next((name for name, value in state.items() if not bool(value.isfinite().all())), None)
+    if broken is not None:
+        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
 
 
 def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:

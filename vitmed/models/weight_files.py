@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import pickle
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,18 @@ import numpy as np
 import torch
 
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.files import why_unreadable
 from vitmed.core.text import first_line
 from vitmed.models.weight_layouts import State
 
+AGAIN = "copy it again from where it came from"
+MOST_DEPTH = 100  # of dicts and lists inside each other
+# Pickle's codes that begin an empty list, dict or tuple, each perhaps with a number for later reference.
+NESTED = re.compile(rb"(?:[\]})](?:q.|r.{4}|\x94)?){10000}", re.DOTALL)
+
 
 def safe_load(path: Path, foreign: bool = False) -> Any:
-    """Read a torch file with `weights_only=True`: tensors and plain types, no code.
+    """Read a torch file with `weights_only=True`: tensors and plain types, no code. Checks the CRC of every member.
 
     Args:
         foreign: also allow argparse.Namespace, a plain container in which training scripts keep their settings.
@@ -24,25 +33,70 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
     Raises:
         CheckpointError: missing, damaged, with code in it, or with a container that contains itself.
     """
-    if magic(path)[:2] not in (b"PK", b"\x80\x02"):  # torch's zip files, and its older format
-        raise CheckpointError(f"{path}: not a checkpoint or weight file", "name the .pt file of a run, or a .pth file")
+    start, zipped = magic(path)[:2], True
+    if start == b"PK":
+        _check_members(path)
+    elif start == b"\x80\x02":  # torch's older format, which has no checksums
+        zipped = False
+    else:
+        what = "not a checkpoint or weight file" if start else "the file is empty (0 bytes)"
+        raise CheckpointError(f"{path}: {what}", "name the .pt file of a run, or a .pth file")
     try:
         with torch.serialization.safe_globals([argparse.Namespace] if foreign else []):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
+        damaged = "" if zipped else "is damaged, or "
         raise CheckpointError(
-            f"{path}: refused: it is damaged, or holds more than tensors and plain values, which could run code",
+            f"{path}: refused: it {damaged}holds more than tensors and plain values, which could run code",
             "use a file that vitmed wrote, or a plain state dict",
         ) from None
+    except MemoryError:
+        raise CheckpointError(f"{path}: needs more memory than there is", "end other programs") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
     except Exception as error:  # torch raises many errors for damaged files
-        raise CheckpointError(f"{path}: not a readable checkpoint ({first_line(error)})", "copy it again") from None
-    if _contains_itself(content):
-        raise CheckpointError(f"{path}: refused: a part of it contains itself", "use a plain state dict")
+        raise CheckpointError(f"{path}: not a readable checkpoint ({first_line(error)})", AGAIN) from None
+    if problem := _refused(content, path.stat().st_size):
+        raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
     return content
 
 
-def _contains_itself(tree: Any) -> bool:
-    """Whether a dict, list or tuple lies inside itself, at any depth; a search through such a tree never ends."""
+def _check_members(path: Path) -> None:
+    """Raise CheckpointError for a torch file whose zip archive is cut off, damaged, packed or nested without end."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if any(member.filename.endswith("/constants.pkl") for member in members):
+                raise CheckpointError(
+                    f"{path}: refused: a TorchScript program, expected weights", "save the state_dict() of the model"
+                )
+            stated = sum(member.file_size for member in members)
+            if stated > path.stat().st_size or any(member.compress_type for member in members):
+                problem = f"its members state {stated:,} bytes, in a file of {path.stat().st_size:,}"
+                raise CheckpointError(f"{path}: refused: {problem}", "use the file as torch.save wrote it, unpacked")
+            if len({member.filename for member in members}) < len(members):
+                raise CheckpointError(f"{path}: refused: two members have one name", AGAIN)
+            if damaged := archive.testzip():
+                raise CheckpointError(f"{path}: damaged: the checksum of its member {damaged} is wrong", AGAIN)
+            for member in members:
+                if member.filename.endswith("/data.pkl") and NESTED.search(archive.read(member)):
+                    problem = f"nested deeper than {MOST_DEPTH} levels"
+                    raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
+    except Exception as error:  # zipfile raises many errors for damaged files
+        why = "its end is missing" if "not a zip file" in str(error) else first_line(error)
+        raise CheckpointError(f"{path}: not a whole checkpoint or weight file ({why})", AGAIN) from None
+
+
+def _refused(tree: Any, size: int) -> str | None:
+    """What forbids to work with what a file of `size` bytes held; None for plain tensors in plain containers.
+
+    A search through a container that lies inside itself, at any depth, would never end. A tensor that repeats one
+    number may state any shape.
+    """
     above: set[int] = set()  # the containers around the current one
     finished: set[int] = set()
     stack = [(tree, False)]
@@ -52,35 +106,67 @@ def _contains_itself(tree: Any) -> bool:
             above.remove(id(value))
             finished.add(id(value))
         elif id(value) in above:
-            return True
+            return "a part of it contains itself"
         elif isinstance(value, dict | list | tuple) and id(value) not in finished:
             above.add(id(value))
+            if len(above) > MOST_DEPTH:
+                return f"nested deeper than {MOST_DEPTH} levels"
             stack.append((value, True))
             stack += [(part, False) for part in (value.values() if isinstance(value, dict) else value)]
-    return False
+        elif isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.is_nested or value.device.type != "cpu":
+                return "it holds tensors that are not plain arrays"
+            if value.numel() > size:
+                return f"a tensor states the shape {tuple(value.shape)}, in a file of {size:,} bytes"
+    return None
 
 
 def magic(path: Path) -> bytes:
-    """The first 32 bytes of a file. Raises CheckpointError if there is no such file."""
-    if not path.is_file():
-        inside = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).is_file()]
-        what = "is a folder, expected a file such as best.pt" if path.is_dir() else "no such file"
-        raise CheckpointError(f"{path}: {what}", f"name {inside[0] if inside else 'a checkpoint or weight file'}")
-    with path.open("rb") as stream:
-        return stream.read(32)
+    """The first 32 bytes of a file. Raises CheckpointError if it cannot be read."""
+    if reason := why_unreadable(path):
+        problem, fix = reason
+        if path.is_dir():
+            inside = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).is_file()]
+            problem, fix = "is a folder, expected a file such as best.pt", f"name {inside[0]}" if inside else ""
+        elif problem == "no such file":
+            fix = ""
+        raise CheckpointError(f"{path}: {problem}", fix or "name a checkpoint or weight file")
+    try:
+        with path.open("rb") as stream:
+            return stream.read(32)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})", "check the disk") from None
 
 
 def read_npz(path: Path) -> State:
     """The arrays of a `.npz` file as float32 tensors; pickled ones are refused. Raises CheckpointError."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: torch.from_numpy(np.asarray(archive[name], dtype=np.float32)) for name in archive.files}
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                _check_array(archive, member)
+        with np.load(path, allow_pickle=False) as arrays:  # checks each CRC
+            return {name: torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)) for name in arrays.files}
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
     except Exception as error:  # zipfile, zlib and numpy raise many errors for damaged files
         if "allow_pickle" in str(error):
             raise CheckpointError(
                 f"{path}: refused: it holds Python objects; loading them could run code", "use a file of plain arrays"
             ) from None
-        raise CheckpointError(f"{path}: not a readable .npz file ({first_line(error)})", "copy it again") from None
+        raise CheckpointError(f"{path}: not a readable .npz file ({first_line(error)})", AGAIN) from None
+
+
+def _check_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raise ValueError for a member with another size than its header states, or one that unpacks without end."""
+    if member.file_size > 100_000_000 + 100 * member.compress_size:
+        raise ValueError(f"{member.filename} states {member.file_size:,} bytes, packed into {member.compress_size:,}")
+    with archive.open(member) as stream:
+        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
+        if dtype.hasobject:
+            raise ValueError("Object arrays cannot be loaded when allow_pickle=False")
+        if stream.tell() + math.prod(shape) * dtype.itemsize != member.file_size:
+            raise ValueError(f"{member.filename} states {dtype} {shape}, and has {member.file_size:,} bytes")
 
 
 def read_safetensors(path: Path) -> State:
@@ -91,6 +177,7 @@ def read_safetensors(path: Path) -> State:
         raise UsageError(f"{path}: .safetensors files need one more package", "pip install 'vitmed[weights]'") from None
     try:
         return load_file(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
     except Exception as error:  # its own error class is not part of its interface
-        why = first_line(error)
-        raise CheckpointError(f"{path}: not a readable .safetensors file ({why})", "copy it again") from None
+        raise CheckpointError(f"{path}: not a readable .safetensors file ({first_line(error)})", AGAIN) from None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vitmed.core.aliases import HOLDER, with_new_names
@@ -24,13 +24,15 @@ from vitmed.core.hardware import seeded
 from vitmed.core.load_config import AnyConfig, build_config, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
+from vitmed.core.text import first_line
 from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.pretrained import ENCODER, FORMAT
+from vitmed.models.digests import DIGESTS, bytes_of, check_digests, digests_of, hash_of
+from vitmed.models.pretrained import ENCODER, FORMAT, is_text
 from vitmed.models.vit import ViT, build_vit
-from vitmed.models.weight_files import safe_load
+from vitmed.models.weight_files import AGAIN, safe_load
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
@@ -54,6 +56,7 @@ class Checkpoint:
         versions: of vitmed and torch, when the file was written.
         seen: sha256 of the images that the starting weights were made with.
         policy: the decision policy; None if there is none.
+        weights_hash: the sha256 of the weights, which every evaluation of them states.
     """
 
     path: Path
@@ -68,22 +71,25 @@ class Checkpoint:
     training: dict[str, Any] | None = field(default=None, repr=False)
     seen: tuple[str, ...] = field(default=(), repr=False)
     policy: DecisionPolicy | None = field(default=None, repr=False)
-
-    @cached_property
-    def weights_hash(self) -> str:
-        """The sha256 of the weights, which every evaluation of them states."""
-        return hash_weights(self.weights)
+    weights_hash: str = ""
 
     def model(self) -> ViT:
         """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
         try:
-            with seeded(0):  # keeps the user's random state; the weights are replaced at once
+            with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
                 model = build_vit(self.config.model, len(self.classes))
-            model.load_state_dict(self.weights)
+            for name, expected in model.state_dict().items():
+                if name in self.weights and self.weights[name].dtype != expected.dtype:
+                    raise RuntimeError(f"{name}: {self.weights[name].dtype}, expected {expected.dtype}")
+            model.load_state_dict({name: value.clone() for name, value in self.weights.items()}, assign=True)
         except (RuntimeError, VitmedError) as error:
             raise CheckpointError(
-                f"{self.path}: the weights do not fit their own model config ({error})", "copy the file again"
+                f"{self.path}: the weights do not fit their own model config ({first_line(error)})", AGAIN
             ) from None
+        for name, value in self.weights.items():
+            if not (value.sum().isfinite() or value.isfinite().all()):  # a sum is fast, and may be too large
+                problem = f"{self.path}: {name} holds numbers that are not finite"
+                raise CheckpointError(problem, "use another checkpoint, or train again with a lower --lr")
         return model.eval()
 
     def data_root(self) -> Path:
@@ -126,10 +132,13 @@ def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
         "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
         "config": store_paths(config, path.parent).model_dump(),
     }
-    _write(path, head | content)
+    _write(path, head | content | {DIGESTS: {}})
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file, with the digests of its content unless vitmed 0.2 or earlier wrote it: they decide its hash."""
+    if DIGESTS in content:
+        content[DIGESTS] = digests_of(content)
     with whole_file(path) as stream:
         torch.save(content, stream)
 
@@ -139,17 +148,17 @@ def _on_cpu(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
-    """The sha256 of a state dict: names and bytes."""
+    """The sha256 of the weights in a file without digests, of vitmed 0.2 or earlier: names and bytes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)  # without a copy
+        digest.update(bytes_of(tensor))
     return digest.hexdigest()
 
 
 def add_policy(path: Path, policy: DecisionPolicy) -> None:
     """Store the decision policy in a checkpoint."""
-    content = with_new_names(_load(path, FORMAT, "a vitmed checkpoint", "copy it again"), HOLDER)
+    content = with_new_names(_load(path, FORMAT, "a vitmed checkpoint", "name the best.pt of a run"), HOLDER)
     content["policy"], score = policy.to_json(), policy.ood_score
     if score is not None:
         arrays = {"means": score.means, "precision": score.precision}
@@ -160,7 +169,8 @@ def add_policy(path: Path, policy: DecisionPolicy) -> None:
 def set_data_root(path: Path, root: Path) -> None:
     """Store the current place of the data folder in a checkpoint of training or pretraining."""
     content = safe_load(path)
-    if isinstance(content, dict) and content.get("format") in (FORMAT, PRETRAINING):
+    if isinstance(content, dict) and is_text(content.get("format"), FORMAT, PRETRAINING):
+        check_digests(path, content)
         content["data"]["root"] = content["config"]["data"]["root"] = store_path(root, path.parent)
         _write(path, content)
 
@@ -208,7 +218,13 @@ def load_pretraining(path: Path) -> PretrainingState:
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
     with _damage(path):
         splits, hashes = _read_membership(path, content)
-        return PretrainingState(_read_config(content, PretrainConfig), splits, hashes, dict(content["training"]))
+        config, training = _read_config(content, PretrainConfig), dict(content["training"])
+        with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
+            expected = build_vit(config.model.model_copy(update={"pool": "cls"}), 1).state_dict()
+        for name, value in expected.items():
+            if training["model"][f"encoder.{name}"].shape != value.shape:
+                raise ValueError(f"encoder.{name} does not fit the model config")
+        return PretrainingState(config, splits, hashes, training)
 
 
 @contextlib.contextmanager
@@ -218,8 +234,10 @@ def _damage(path: Path) -> Iterator[None]:
         yield
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: damaged: {type(error).__name__} {error}", "copy it again") from None
+    except KeyError as error:
+        raise CheckpointError(f"{path}: damaged: it lacks {error}", AGAIN) from None
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
 
 
 def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
@@ -253,14 +271,24 @@ def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dic
 
 def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
     data, samples, hashes = content["data"], {}, {}
+    classes = tuple(content["classes"])
+    _expect("classes", classes, str)
+    _expect("data.made", data["made"].values(), str)
+    _expect("data.seen", data.get("seen", ()), str)
     for name, part in data["splits"].items():
+        for column, kind in (("paths", str), ("labels", int), ("groups", str | None), ("sha256", str)):
+            _expect(f"data.splits.{name}.{column}", part[column], kind)
+        if part["labels"] and not 0 <= min(part["labels"]) <= max(part["labels"]) < len(classes):
+            raise ValueError(f"data.splits.{name}.labels: expected classes from 0 to {len(classes) - 1}")
+        if len(part["sha256"]) not in (0, len(part["paths"])):
+            raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
         further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
         rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
     splits = Splits(
         find_path(data["root"], path.parent),
-        tuple(content["classes"]),
+        classes,
         samples,
         dict(data["made"]),
         columns=tuple(data.get("columns", ())),  # none in files of vitmed 0.1
@@ -269,15 +297,22 @@ def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[
     return splits, hashes
 
 
+def _expect(what: str, values: Collection[Any], kind: Any) -> None:
+    """Raise ValueError for a value of another type."""
+    if isinstance(values, str) or not all(isinstance(value, kind) for value in values):
+        raise ValueError(f"{what}: expected {getattr(kind, '__name__', kind)}")
+
+
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     content = safe_load(path)
-    if not isinstance(content, dict) or content.get("format") != format:
+    if not isinstance(content, dict) or not is_text(content.get("format"), format):
         raise CheckpointError(f"{path}: not {what}", fix)
-    if content.get("version") != VERSION:
+    if str(content.get("version")) != str(VERSION):
         raise CheckpointError(
-            f"{path}: checkpoint version {content.get('version')}, this vitmed reads {VERSION}",
+            f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}",
             "use the vitmed that wrote it",
         )
+    check_digests(path, content)
     return content
 
 
@@ -324,9 +359,14 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         raise ValueError(f"preprocessing {content['preprocessing']}")
     weights, record, versions = (dict(content[name]) for name in ("weights", "record", "versions"))
     training, seen = content["training"], tuple(content["data"].get("seen", ()))
+    _expect("weights", weights.values(), torch.Tensor)
+    _expect("record", record.values(), str | int | float | None)
+    _expect("training", [training], dict | None)
+    weights_hash = hash_of(content[DIGESTS], "weights") if DIGESTS in content else hash_weights(weights)
     return Checkpoint(
-        path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content)
-    )
+        path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content),
+        weights_hash,
+    )  # fmt: skip
 
 
 def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
@@ -337,8 +377,11 @@ def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
         policy = DecisionPolicy.of(_arrays(stored), content["classes"])
         if policy.ood_score is not None and policy.ood_score.means is None:
             raise ValueError("ood_score: means and precision are missing")
+        for array in (policy.ood_score.means, policy.ood_score.precision) if policy.ood_score is not None else ():
+            if array is not None and not np.isfinite(array).all():
+                raise ValueError("ood_score: numbers that are not finite")
     except ValueError as error:
-        raise CheckpointError(f"its decision policy is damaged ({error})", "copy it again") from None
+        raise CheckpointError(f"its decision policy is damaged ({error})", AGAIN) from None
     return policy
 
 

@@ -15,9 +15,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
+from typing_extensions import TypedDict
 
 from vitmed.core.config import Config, TrainConfig
 from vitmed.core.errors import VitmedError
@@ -78,12 +80,53 @@ class TrainState:
         return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned. Other content raises ValueError, KeyError, TypeError or RuntimeError."""
+        position = _Position.model_validate({name: saved[name] for name in POSITION})
+        if not position.best_epoch <= position.epoch == len(position.history):
+            raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
                 part.load_state_dict(saved[name])
+        for parameter, state in self.optimiser.state.items():
+            for name in ("exp_avg", "exp_avg_sq"):
+                if state[name].shape != parameter.shape:
+                    raise ValueError(f"optimiser: {name} is {tuple(state[name].shape)}, not {tuple(parameter.shape)}")
+            if state["step"].shape != ():
+                raise ValueError("optimiser: step is not a number")
         for name in POSITION:
             setattr(self, name, saved[name])
+
+
+class _Epoch(TypedDict):
+    """What a resumed run reads of a record; records hold more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
+    epoch: int
+    step: int
+    lr: float
+    train_loss: float
+    val_loss: float
+
+
+class _Running(TypedDict):
+    loss: float
+    images: float
+    seconds: float
+    waited: float
+
+
+class _Position(BaseModel):
+    """The types of the entries `POSITION` in last.pt."""
+
+    model_config = ConfigDict(strict=True)
+    epoch: NonNegativeInt
+    batch: NonNegativeInt
+    step: NonNegativeInt
+    best: float | None
+    best_loss: float
+    best_epoch: NonNegativeInt
+    history: list[_Epoch]
+    running: _Running
 
 
 @dataclass(frozen=True)

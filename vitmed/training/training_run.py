@@ -24,7 +24,7 @@ from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted
+from vitmed.core.text import counted, first_line
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.data.patients import report_patients
@@ -38,6 +38,7 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weight_files import AGAIN
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import (
@@ -91,8 +92,9 @@ class Run(Generic[AnyConfig]):
         self.prepare()
         try:
             self.state.load_state_dict(training)
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
+        except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+            problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
+            raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
