@@ -95,6 +95,7 @@ class Run(Generic[AnyConfig]):
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder.last}: its training state does not fit ({error})") from None
         write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
+        self.write_records()  # a kill may have come between last.pt and metrics.jsonl
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
@@ -109,8 +110,13 @@ class Run(Generic[AnyConfig]):
         """Train until the end. Raises Interrupted after saving last.pt."""
         with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
             events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop)
-            for record in with_progress(events, self.config, advance):
-                self.end_epoch(record)
+            try:
+                for record in with_progress(events, self.config, advance):
+                    self.end_epoch(record)
+            except DataError:
+                if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
+                    self.save_last()
+                raise
             if stop():
                 self.save_last()
                 raise Interrupted(
@@ -134,9 +140,13 @@ class Run(Generic[AnyConfig]):
         """Save last.pt, from which `--resume` continues."""
         raise NotImplementedError
 
+    def write_records(self) -> None:
+        """Write metrics.jsonl."""
+        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
+
     def report_epoch(self, record: Record, monitor: str = "") -> None:
         """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
-        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
+        self.write_records()
         self.ui.say(
             f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
             f"val loss {record['val_loss']:.4f}{monitor}  lr {record['lr']:.1e}  "
@@ -351,7 +361,10 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM end training after the current step, and a second one end it immediately."""
+    """Let the first Ctrl-C, SIGTERM or SIGHUP end training after the current step, a second one end it immediately.
+
+    SIGHUP comes when the terminal is closed; under `nohup` it stays ignored.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
@@ -362,7 +375,10 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.set()
 
-    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    old = {number: signal.signal(number, note) for number in numbers}
     try:
         yield asked.is_set
     finally:
