@@ -86,7 +86,8 @@ def evaluate(
         raise unknown_key("split", split, SPLITS)
     saved = load_checkpoint(checkpoint)
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
-    config = evaluate_config(saved.config.evaluate, {"report": True, **flags})  # also for a run with --no-report
+    config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
+    config = evaluate_config(config, flags)
     check_formats(config)
     policy = policy_for(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy)]

@@ -124,6 +124,7 @@ def _train_folds(folder: RunFolder, first: dict[str, Any] | None, ui: Ui) -> Tra
 def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
     """Train to the end, choose the decision policy on validation, and evaluate val and test."""
     folder, best, device = run.folder, run.folder.best, run.device.type
+    trained = not run.config.train.freeze and finished(run.state, run.config)
     try:
         if not (run.config.train.freeze or folder.last.is_file()):
             run.save_last()  # so that an interruption before the first step can be resumed too
@@ -133,7 +134,7 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
         fit_decision_policy(best, run.images, run.device, ui)
 
         def evaluated(split: str) -> Evaluation:
-            if found := known_evaluation(best, split):  # by the run that was interrupted
+            if trained and (found := known_evaluation(best, split)):  # before the run was interrupted
                 ui.say(f"{found.folder}: is complete already")
                 return found
             others, page = partial(baselines.predictions, split), run.config.evaluate.report

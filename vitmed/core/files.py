@@ -23,10 +23,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # the hidden name of what is being written
-NEW, OLD = (
-    1,
-    24 * 3600,
-)  # s: below NEW a part may not be claimed yet; above OLD it is abandoned where files have no locks
+NEW = 1  # s after which a part is locked by its writer
+OLD = 24 * 3600  # s after which a part is abandoned, where files have no locks
 
 
 @contextlib.contextmanager
@@ -151,12 +149,10 @@ def _sync(folder: Path) -> None:
 def _not_written(path: Path, error: OSError) -> UsageError:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place")
+    free = "unknown"
     with contextlib.suppress(OSError):
-        free = shutil.disk_usage(path.parent).free / 2**20
-        return UsageError(
-            f"{path}: cannot be written ({error.strerror}; {free:,.1f} MB free)", "make room on this disk"
-        )
-    return UsageError(f"{path}: cannot be written ({error.strerror})", "make room on this disk")
+        free = f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MB"
+    return UsageError(f"{path}: cannot be written ({error.strerror}; free: {free})", "make room on this disk")
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

@@ -40,7 +40,8 @@ def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
         except (OSError, NotImplementedError) as error:
             ui.warn(f"{run.path}: cannot be locked ({error}); make sure that no other process writes to this run")
         else:
-            stack.callback(lambda: [file.unlink(missing_ok=True) for file in (holder, lock)])
+            for file in (lock, holder):
+                stack.callback(file.unlink, missing_ok=True)
             write_text(holder, f"{os.getpid()} {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
         remove_abandoned(run.path)
         yield

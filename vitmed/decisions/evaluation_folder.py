@@ -134,9 +134,8 @@ def is_torn(folder: Path) -> bool:
 
 def torn_evaluations(run: RunFolder) -> list[Path]:
     """The folders of a run in which the writing of an evaluation was cut off."""
-    return [
-        folder for split in ("val", "test") for folder in run.evaluations(split) if folder.is_dir() and is_torn(folder)
-    ]
+    folders = [*run.evaluations("val"), *run.evaluations("test")]
+    return [folder for folder in folders if folder.is_dir() and is_torn(folder)]
 
 
 def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:

@@ -38,10 +38,8 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         ui.say(verdict(baseline, metrics.n_groups))
     if metrics.external is not None:
         ui.say(_own_test(metrics.external))
-    page = (evaluation.folder / REPORT).is_file()
-    ui.say(
-        f"report: {evaluation.folder / REPORT}" if page else f"numbers, without a page: {evaluation.folder / NUMBERS}"
-    )
+    page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
+    ui.say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 

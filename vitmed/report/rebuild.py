@@ -46,7 +46,9 @@ def rebuild(
     for note in changes:
         ui.warn(f"{file.name}: {note}")
     asked = EvaluateConfig(**origin.evaluate)
-    config = with_columns(evaluate_config(asked, {"report": True, **flags}), flags, own_columns(predictions), notes)
+    config = with_columns(
+        evaluate_config(asked.model_copy(update={"report": True}), flags), flags, own_columns(predictions), notes
+    )
     note_prevalence(config, predictions.classes, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:

@@ -67,7 +67,7 @@ def write_report(
     flow: Flow | None = None,
     folds: Folds | None = None,
 ) -> Results:
-    """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html: a whole folder or none.
+    """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html: all or nothing.
 
     And report.md and report.pdf where `config.format` asks for them. Without `config.report` neither figures nor
     pages. A report holds no patient, and unless
