@@ -45,7 +45,7 @@ def rebuild(
     notes = list(dict.fromkeys([*origin.notes, *changes]))
     for note in changes:
         ui.warn(f"{file.name}: {note}")
-    asked = EvaluateConfig(**origin.evaluate)
+    asked = EvaluateConfig(**origin.evaluate).model_copy(update={"report": True})
     config = with_columns(
         evaluate_config(asked.model_copy(update={"report": True}), flags), flags, own_columns(predictions), notes
     )
