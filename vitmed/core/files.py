@@ -62,7 +62,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     After a crash, a full disk or an exception there is no folder. Removes what killed processes left beside it.
 
     Raises:
-        UsageError: the folder cannot be written, or the disk is full; or another process has made it meanwhile.
+        UsageError: the folder cannot be written, the disk is full, or the folder is not empty.
     """
     path = Path(path).resolve()  # a link is followed, not replaced
     part, handle = _part_of(path), None
@@ -92,8 +92,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            problem = f"{path}: another process made it while this one worked"
-            raise UsageError(problem, "run the command again; it takes the next free name") from None
+            raise UsageError(f"{path}: exists already and is not empty", "name a new folder") from None
         raise _not_written(path, error) from None
 
 

@@ -94,7 +94,7 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
                 items.append(self[key])
             except DataError as error:
                 problems.append(error.line)
-        return [unusable(problems, len(keys))] if problems else items
+        return [DataError("\n".join(problems), "restore these files")] if problems else items
 
 
 class EpochBatches(Sampler[list[Key]]):

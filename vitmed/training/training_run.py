@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -370,7 +371,14 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
         return
 
+    terminals = [handle for handle in (1, 2) if os.isatty(handle)]
+
     def note(number: int, frame: Any) -> None:
+        for handle in terminals:
+            try:
+                os.get_terminal_size(handle)
+            except OSError:  # it was closed: what is written there now would be an error
+                os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
