@@ -352,9 +352,10 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
             f"out of memory with batches of {train.batch_size} images of {config.model.image_size} px",
             f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
         )
-    if "DataLoader worker" in text and "killed by signal" in text:
+    killed = "DataLoader worker" in text and "killed by signal" in text
+    if killed or "unable to allocate shared memory" in text:
         return OutOfMemoryError(
-            "a loader process was killed, most likely because memory or /dev/shm was full",
+            "a loader process found memory or /dev/shm full",
             "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
         )
     return error
