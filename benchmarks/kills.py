@@ -1,6 +1,7 @@
 """Kill a training with SIGKILL at random moments, resume it, and compare the run with one that was never stopped.
 
     python benchmarks/kills.py --kills 100
+    python benchmarks/kills.py --kills 100 --epochs 100
 
 Each process is killed in the training or in the report phase, with equal chance. After every kill, each file with its
 final name must be readable and each folder of a report complete. When a run is done, its weights, its predictions and
@@ -149,8 +150,10 @@ def differences(whole: Path, run: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=4, help="more epochs, more kills in the training")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    SETTINGS.update(epochs=asked.epochs, patience=asked.epochs)
     rng, count = random.Random(asked.seed), {"kills": 0, "in the report phase": 0, "before last.pt": 0}
     lost, damaged, different, runs = [], [], [], 0
     place = Path(tempfile.mkdtemp(prefix="vitmed-kills-"))
