@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from vitmed.core.errors import UsageError
-from vitmed.core.files import free_name, read_json_lines, whole_file, write_bytes, write_json, write_text
+from vitmed.core.files import (
+    free_name,
+    read_json_lines,
+    whole_file,
+    whole_folder,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from vitmed.core.run_folder import RunFolder
 
 
@@ -159,3 +167,40 @@ def test_records_are_read_but_for_a_torn_line(tmp_path: Path) -> None:
     assert read_json_lines(file) == []
     file.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')
     assert read_json_lines(file) == [{"epoch": 1}, {"epoch": 2}]
+
+
+def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "deep" / "test") as part:
+        write_text(part / "a", "x")
+        assert part.name.startswith(".") and not (tmp_path / "deep" / "test").exists()
+    assert names(tmp_path / "deep") == ["test"] and names(tmp_path / "deep" / "test") == ["a"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("half way"), KeyboardInterrupt()])
+def test_an_exception_leaves_no_folder(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)), whole_folder(tmp_path / "test") as part:
+        write_text(part / "a", "x")
+        raise error
+    assert names(tmp_path) == []
+
+
+def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    with whole_folder(tmp_path / "link") as part:
+        write_text(part / "a", "x")
+    assert names(tmp_path / "empty") == ["a"] and (tmp_path / "link").is_symlink()
+    with pytest.raises(UsageError, match="exists already and is not empty"), whole_folder(tmp_path / "empty") as part:
+        write_text(part / "b", "x")
+    assert names(tmp_path / "empty") == ["a"] and names(tmp_path) == ["empty", "link"]
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UsageError, match=r"No space left on device; free: [\d,.]+ MB"):  # noqa: SIM117
+        with whole_folder(tmp_path / "test") as part:
+            monkeypatch.setattr(os, "fsync", full)
+            write_text(part / "a", "x")
+    assert names(tmp_path) == []

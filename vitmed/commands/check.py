@@ -15,7 +15,7 @@ from vitmed.checks.folder_contents import FolderContents, Place, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.files import free_name, make_folder
+from vitmed.core.files import free_name, whole_folder
 from vitmed.core.load_config import build_config
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
@@ -130,10 +130,9 @@ def check(
         "findings": [finding.to_dict() for finding in findings],
     }
     folder = free_name(Path(output))
-    make_folder(folder)
-    with ui.bar("writing the report", unit="steps"):
+    with whole_folder(folder) as part, ui.bar("writing the report", unit="steps"):
         copies = {"exact": found.exact, "near": found.near}
-        write_data_report(folder, root, f"Data check of {numbers['data']}", numbers, images, findings, copies)
+        write_data_report(part, root, f"Data check of {numbers['data']}", numbers, images, findings, copies)
     ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
     result = DataCheck(folder, tuple(findings), numbers)
     if strict and not result.clean:

@@ -11,11 +11,11 @@ from typing import TypeVar
 import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.files import make_folder, write_bytes, write_json
+from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
-from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
+from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, torn_evaluations
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.metric_table import METRICS
@@ -107,9 +107,9 @@ def compare(
         from vitmed.report.plots.drawing import png
 
         picture = png(differences(content))
-        make_folder(folder)
-        write_json(folder / "compare.json", content.to_dict())
-        write_bytes(folder / "differences.png", picture)
+        with whole_folder(folder) as part:
+            write_json(part / "compare.json", content.to_dict())
+            write_bytes(part / "differences.png", picture)
     for note in notes:
         ui.warn(note)
     return Comparison(content, last, folder)
@@ -179,12 +179,16 @@ def _table(path: Path) -> Path:
     if not path.is_dir():
         return path
     run = RunFolder(path)
+    if path in torn_evaluations(RunFolder(path.parent)):
+        raise DataError(f"{path}: incomplete, its writing was interrupted", f"vitmed train --resume {path.parent}")
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS
     if run.best.is_file():
         saved = load_checkpoint(run.best)
         if file := find_evaluation(run, "test", saved.weights_hash, saved.policy):
             return file
+        for torn in torn_evaluations(run):
+            raise DataError(f"{torn}: incomplete, its writing was interrupted", f"vitmed train --resume {path}")
         raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
     if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
         return path / "test" / PREDICTIONS

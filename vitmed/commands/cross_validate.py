@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -77,9 +78,8 @@ def train_folds(train: Callable[..., Any], folder: RunFolder, first: Mapping[str
             problem = f"in fold {fold} of {count}: {error.problem}"
             raise Interrupted(problem, f"vitmed train --resume {folder.path}") from None
         finally:
-            if first and [path.name for path in folder.path.iterdir()] == [folder.folds.name]:  # refused: nothing began
-                folder.folds.unlink()
-                folder.path.rmdir()
+            if first and not attempts(folder, fold) and fold == 1:  # refused: nothing began
+                shutil.rmtree(folder.path)
     return report_evaluation(_pool(folder, places, ui), {}, ui)
 
 

@@ -21,7 +21,7 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
-from vitmed.decisions.evaluation_folder import read_split
+from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation, read_split, torn_evaluations
 from vitmed.decisions.policy import notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
@@ -33,6 +33,7 @@ from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.pdf import check_formats
 from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
+from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts, is_own_split
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import load_checkpoint
@@ -88,7 +89,8 @@ def evaluate(
     if output is not None:
         new_folder(output, Path(output), *closed)  # raises now, not after all images were compared with the run's
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
-    config = evaluate_config(saved.config.evaluate, flags)
+    config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
+    config = evaluate_config(config, flags)
     check_formats(config)
     policy = policy_for(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy)]
@@ -123,9 +125,10 @@ def evaluate(
     own = split if is_own_split(saved, chosen) else None
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
-        ui.say(
-            f"no comparison with the test of the run: {saved.path.name} is not evaluated on it yet (vitmed evaluate)"
-        )
+        why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
+        for torn in torn_evaluations(run):
+            why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
+        ui.say(f"no comparison with the test of the run: {why}")
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder, predictions, title=what, facts=facts(saved, what, len(samples), describe(where)),
@@ -138,13 +141,23 @@ def evaluate(
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
         )  # fmt: skip
     if own == "test" and output is None and saved.path.name == run.best.name:
-        _write_card(run, model_card(metrics, run.path.resolve().name, folder.name), ui)
+        write_card(run, Evaluation(predictions, metrics, folder), ui)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 
 
-def _write_card(run: RunFolder, card: str, ui: Ui) -> None:
+def known_evaluation(checkpoint: Path, split: str) -> Evaluation | None:
+    """The complete evaluation of a split that the run folder holds of these weights; None where there is none."""
+    saved = load_checkpoint(checkpoint)
+    file = find_evaluation(RunFolder(checkpoint.parent), split, saved.weights_hash, saved.policy)
+    if file is None or is_torn(file.parent):
+        return None
+    found = read_evaluation(file)
+    return Evaluation(found.predictions, Results.read(found.metrics), file.parent)
+
+
+def write_card(run: RunFolder, test: Evaluation, ui: Ui) -> None:
     """Write model_card.md, unless somebody has edited it."""
-    file = run.model_card
+    file, card = run.model_card, model_card(test.metrics, run.path.resolve().name, test.folder.name)
     if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
         ui.warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
     else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitmed.commands.predict import NOTICE, find_checkpoint, find_named, list_images, predict
 from vitmed.core.errors import DataError, unknown_key
-from vitmed.core.files import make_folder, write_bytes, write_json
+from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -95,15 +95,14 @@ def explain(
     maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, chosen, ui)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
-    make_folder(folder)
-    with ui.bar("drawing", unit="pictures") as advance:
+    found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder)
+    with whole_folder(folder) as part, ui.bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
             figure = draw(predictions, maps.one(i))
             assert figure is not None
-            write_bytes(folder / picture_name(i), png(figure))
+            write_bytes(part / picture_name(i), png(figure))
             advance(i + 1, len(predictions))
-    found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder)
-    write_json(folder / NUMBERS, explanation_json(found, saved.path.name))
+        write_json(part / NUMBERS, explanation_json(found, saved.path.name))
     for name in maps.grids:
         ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
     ui.say(f"{counted(len(predictions), 'picture')}: {folder}")
@@ -155,7 +154,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
 def known_verdicts(saved: Checkpoint) -> dict[str, str]:
     """Method -> the verdict in the newest report on these weights, test before validation."""
     files = sorted(
-        saved.path.parent.glob("*/metrics.json"),
+        saved.path.parent.glob("[!.]*/metrics.json"),
         key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
     )
     for file in reversed(files):

@@ -7,15 +7,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.train import check_place, default_name, folder_to_resume, resumed_settings, train_and_draw
+from vitmed.commands.train import (
+    check_place,
+    default_name,
+    folder_to_resume,
+    resumable,
+    resumed_settings,
+    train_and_draw,
+)
 from vitmed.core.config import Config, ModelConfig
-from vitmed.core.errors import Interrupted, UsageError, unknown_key
+from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import read_overrides
 from vitmed.core.hardware import describe, pick_device, seeded
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_lock import run_lock
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
 from vitmed.data.patients import report_patients
@@ -79,21 +87,29 @@ def pretrain(
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, RESUMABLE)
-        run = _resume_run(folder, data, overrides, ui)
-    else:
-        settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
-        run = _new_run(settings, output, name, ui)
+        with run_lock(folder, ui):
+            return _train(_resume_run(folder, data, overrides, ui), ui)
+    settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
+    run = _new_run(settings, output, name, ui)
+    with run_lock(run.folder, ui):
+        return _train(run, ui)
+
+
+def _train(run: PretrainingRun, ui: Ui) -> PretrainResult:
+    """Train to the end, and draw."""
+    folder = run.folder
     try:
         train_and_draw(run, run.draw)
+    except (UsageError, DataError) as error:
+        raise resumable(error, run) from None
     except KeyboardInterrupt:
-        if not run.folder.last.is_file():
+        if not folder.last.is_file():
             raise
-        folder = run.folder
         raise Interrupted(
             f"stopped at once; {folder.last} is saved", f"vitmed pretrain --resume {folder.path}"
         ) from None
-    ui.say(f"to fine-tune the encoder: vitmed train DIR --weights {run.folder.encoder}")
-    return PretrainResult(run.folder.path, run.folder.encoder, run.state.history)
+    ui.say(f"to fine-tune the encoder: vitmed train DIR --weights {folder.encoder}")
+    return PretrainResult(folder.path, folder.encoder, run.state.history)
 
 
 def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui) -> PretrainingRun:

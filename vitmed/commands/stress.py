@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.files import make_folder, write_bytes, write_json
+from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -107,12 +107,12 @@ def stress(
         "image_size": saved.preprocessing.image_size, "notes": [*chosen.notes, *found.notes, *unread],
     }  # fmt: skip
     content = found.model_copy(update=about)
-    make_folder(folder)
     figure = stress_curves(content)
-    if figure is not None:
-        write_bytes(folder / CURVES, png(figure))
-        write_bytes(folder / SAMPLES, png(stress_samples(_pictures(content, chosen, decoded, seed))))
-    write_json(folder / NUMBERS, content.to_dict())
+    with whole_folder(folder) as part:
+        if figure is not None:
+            write_bytes(part / CURVES, png(figure))
+            write_bytes(part / SAMPLES, png(stress_samples(_pictures(content, chosen, decoded, seed))))
+        write_json(part / NUMBERS, content.to_dict())
     ui.say(content.verdict)
     ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
     return Stress(content, folder)

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import check_before_training
 from vitmed.commands.cross_validate import new_folds, train_folds
-from vitmed.commands.evaluate import evaluate
+from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.core.config import Config, ModelConfig
-from vitmed.core.errors import CheckpointError, Interrupted, UsageError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import REPORT, RunFolder
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_lock import run_lock
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
-from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
@@ -95,7 +98,9 @@ def train(
     elif resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
-        result = _train_and_evaluate(_resume_run(folder, data, overrides, ui), ui)
+        with run_lock(folder, ui):
+            remove_torn(folder, ui)
+            result = _train_and_evaluate(_resume_run(folder, data, overrides, ui), ui)
     else:
         settings = load_config(config, {"data.root": data, **overrides}, sets)
         if settings.data.folds is not None and settings.data.fold is None:
@@ -105,18 +110,22 @@ def train(
             first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
             result = _train_folds(new_folds(settings.data, output, called), first, ui)
         else:
-            result = _train_and_evaluate(_new_run(settings, output, name, ui, config is None, offline), ui)
+            run = _new_run(settings, output, name, ui, config is None, offline)
+            with run_lock(run.folder, ui):
+                result = _train_and_evaluate(run, ui)
     check_gates(gates, result.test.metrics, result)
     return result
 
 
 def _train_folds(folder: RunFolder, first: dict[str, Any] | None, ui: Ui) -> TrainResult:
-    return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui))
+    with run_lock(folder, ui):
+        return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui))
 
 
 def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
     """Train to the end, choose the decision policy on validation, and evaluate val and test."""
     folder, best, device = run.folder, run.folder.best, run.device.type
+    trained = not run.config.train.freeze and finished(run.state, run.config)
     try:
         if not (run.config.train.freeze or folder.last.is_file()):
             run.save_last()  # so that an interruption before the first step can be resumed too
@@ -124,8 +133,19 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
         if not run.config.train.freeze:
             train_and_draw(run, lambda: _draw_curves(run))
         fit_decision_policy(best, run.images, run.device, ui)
-        val = evaluate(best, split="val", device=device, baselines=lambda: baselines.predictions("val"), ui=ui)
-        test = evaluate(best, split="test", device=device, baselines=lambda: baselines.predictions("test"), ui=ui)
+
+        def evaluated(split: str) -> Evaluation:
+            if trained and (found := known_evaluation(best, split)):  # before the run was interrupted
+                ui.say(f"{found.folder}: is complete already")
+                return found
+            others, page = partial(baselines.predictions, split), run.config.evaluate.report
+            return evaluate(best, split=split, device=device, baselines=others, report=page, ui=ui)
+
+        val, test = evaluated("val"), evaluated("test")
+        if not folder.model_card.is_file():
+            write_card(folder, test, ui)
+    except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
+        raise resumable(error, run) from None
     except KeyboardInterrupt:
         if not folder.last.is_file():  # --freeze has nothing to go on from
             fix = f"start again: vitmed train --config {folder.config}"
@@ -133,6 +153,21 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
         raise Interrupted(f"stopped at once; {folder.last} is saved", f"vitmed train --resume {folder.path}") from None
     ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {folder.path}")
     return TrainResult(folder.path, best, val, test)
+
+
+def resumable(error: VitmedError, run: Run[Any]) -> VitmedError:
+    """The same error with the command that continues the run, where there is a last.pt."""
+    if not run.folder.last.is_file():
+        return error
+    go_on = f"vitmed {run.command} --resume {run.folder.path}"
+    return type(error)(error.problem, f"{error.fix}; then continue from {run.folder.last.name}: {go_on}")
+
+
+def remove_torn(folder: RunFolder, ui: Ui) -> None:
+    """Remove the evaluations whose writing was cut off, so that new ones take their place."""
+    for torn in torn_evaluations(folder):
+        shutil.rmtree(torn)
+        ui.warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
 
 
 def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
@@ -202,10 +237,8 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
 
 
 def _is_evaluated(run: RunFolder) -> bool:
-    """Whether a report holds the test of the weights in best.pt."""
-    best = load_checkpoint(run.best)
-    file = find_evaluation(run, "test", best.weights_hash, best.policy)
-    return file is not None and file.with_name(REPORT).is_file()
+    """Whether a report holds the test of the weights in best.pt, and the model card is written."""
+    return known_evaluation(run.best, "test") is not None and run.model_card.is_file()
 
 
 def folder_to_resume(

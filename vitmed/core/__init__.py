@@ -8,9 +8,10 @@ flags            flags and Python keywords, read from the fields
 errors           the errors that a user can cause, and their exit codes
 stored_paths     where data and weights lie, stored without private folder names
 base_models      the base of every typed result, and of typed parts in files
-files            files that are written whole or not at all
+files            files and folders that are written whole or not at all
 run_folder       the names of the files in a run folder
 outputs          where a command may write
+run_lock         one process at a time writes to a run folder
 cache_folder     where downloads and decoded images are kept
 downloads        fetching a public file: resumed, checked, whole or not at all
 hardware         device and arithmetic

@@ -433,6 +433,12 @@ class EvaluateConfig(Section):
         "Edge on this machine.",
         Flag(panel="Output", metavar="FORMAT,..."),
     )
+    report: bool = setting(
+        True,
+        "Draw figures and write report.html. false: only predictions.csv and metrics.json; `vitmed evaluate` makes "
+        "the page later.",
+        Flag(panel="Output"),
+    )
     show_names: bool = setting(
         False,
         "Name images by their paths in the report. false: by their rows in predictions.csv.",

@@ -1,5 +1,9 @@
 """The errors that a user can cause, each with the exit code of the command line."""
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class VitmedError(Exception):
     """A problem that the user can solve.
@@ -15,6 +19,9 @@ class VitmedError(Exception):
         super().__init__(problem if not fix else f"{problem}\nFix: {fix}")
         self.problem = problem
         self.fix = fix
+
+    def __reduce__(self) -> tuple[Any, ...]:  # from a loader process
+        return type(self), (self.problem, self.fix)
 
     @property
     def line(self) -> str:

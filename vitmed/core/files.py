@@ -1,18 +1,30 @@
-"""Write files completely or not at all."""
+"""Write files and folders completely or not at all, and never overwrite folders."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import secrets
+import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from vitmed.core.errors import UsageError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # the hidden name of what is being written
+NEW = 1  # s after which a part is locked by its writer
+OLD = 24 * 3600  # s after which a part is abandoned, where files have no locks
 
 
 @contextlib.contextmanager
@@ -30,7 +42,7 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
         with _opened(path) if is_stream(path) else _renamed(Path(os.path.realpath(path))) as stream:
             yield stream
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place") from None
+        raise _not_written(path, error) from None
 
 
 def is_stream(path: Path) -> bool:
@@ -52,22 +64,117 @@ def _opened(path: Path) -> BinaryIO:
 def _renamed(path: Path) -> Iterator[BinaryIO]:
     """A temporary file beside `path`, which takes its name at the end."""
     # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
+    temporary = _part_of(path)
     try:
         with temporary.open("xb") as stream:
+            _claim(stream.fileno())
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-        if hasattr(os, "O_DIRECTORY"):
-            handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        _sync(path.parent)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """Fill a new folder completely or not at all: yields a hidden folder beside it, which gets its name at the end.
+
+    After a crash, a full disk or an exception there is no folder. Removes what killed processes left beside it.
+
+    Raises:
+        UsageError: the folder cannot be written, the disk is full, or the folder is not empty.
+    """
+    path = Path(path).resolve()  # a link is followed, not replaced
+    part, handle = _part_of(path), None
+    try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(path.parent)
+            part.mkdir()
+            if fcntl is not None:
+                handle = os.open(part, os.O_RDONLY)
+                _claim(handle)
+            yield part
+            _sync(part)
+            if os.name == "nt" and path.is_dir():  # elsewhere an empty folder is replaced
+                path.rmdir()
+            try:
+                part.rename(path)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                for entry in list(part.iterdir()):  # into an empty folder that is mounted, as in a container
+                    shutil.move(entry, path)
+            _sync(path.parent)
+        finally:
+            if handle is not None:
+                os.close(handle)
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise UsageError(f"{path}: exists already and is not empty", "name a new folder") from None
+        raise _not_written(path, error) from None
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the unfinished files and folders that killed processes left in a folder; one in use stays."""
+    for part in folder.glob(".*.part"):
+        if PART.fullmatch(part.name) and _is_abandoned(part):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
+
+
+def _claim(handle: int) -> bool | None:
+    """Lock an open file or folder until it is closed; False: another process has it; None: there are no locks here."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (OSError, AttributeError):
+        return None
+    return True
+
+
+def _is_abandoned(part: Path) -> bool:
+    """Whether the process that wrote a part has ended."""
+    try:
+        age = time.time() - part.stat().st_mtime
+        if fcntl is None or age < NEW:
+            return age > OLD
+        handle = os.open(part, os.O_RDONLY)
+        try:
+            free = _claim(handle)
+        finally:
+            os.close(handle)
+        return age > OLD if free is None else free
+    except OSError:  # gone, or not ours
+        return False
+
+
+def _sync(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _not_written(path: Path, error: OSError) -> UsageError:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place")
+    free = "unknown"
+    with contextlib.suppress(OSError):
+        free = f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MB"
+    return UsageError(f"{path}: cannot be written ({error.strerror}; free: {free})", "make room on this disk")
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

@@ -10,10 +10,11 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
@@ -85,6 +86,16 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
         image = self.augmenter(self.images.read(index), (self.seed, epoch, index))
         return torch.from_numpy(np.array(image)), int(self.images.labels[index]), index
 
+    def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
+        """The items of a batch, or one DataError: raised in a loader process, it would arrive as a traceback."""
+        items, problems = [], []
+        for key in keys:
+            try:
+                items.append(self[key])
+            except DataError as error:
+                problems.append(error.line)
+        return [DataError("\n".join(problems), "restore these files")] if problems else items
+
 
 class EpochBatches(Sampler[list[Key]]):
     """The batches of one epoch, in an order that is a pure function of (seed, epoch).
@@ -125,13 +136,14 @@ class EpochBatches(Sampler[list[Key]]):
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
-    """Batches of images (B, S, S, C) uint8, labels (B,) int64, indices (B,) int64."""
+    """Batches of images (B, S, S, C) uint8, labels (B,) int64, indices (B,) int64; or a DataError for a batch."""
     # fork shares the decoded images between workers without a copy; the children never touch a GPU.
     context = "fork" if workers and sys.platform == "linux" else None
     return DataLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
+        collate_fn=_collate,
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
         pin_memory=pin,
@@ -150,8 +162,14 @@ def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: tor
     return max(1, cores() // 2) if device.type == "cpu" else min(8, cores())
 
 
+def _collate(items: list[Any]) -> Any:
+    return items[0] if isinstance(items[0], DataError) else default_collate(items)
+
+
 def _start_worker(_: int) -> None:
     import cv2
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the main process answers Ctrl-C
+    for name in ("SIGINT", "SIGHUP"):  # only the main process answers Ctrl-C and a closed terminal
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     cv2.setNumThreads(0)  # inherited by fork; one thread per core in each worker would compete

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitmed.core.aliases import FLOW, HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
+from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.decisions.operating_results import Folds, by_fold
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.metrics.predictions import Predictions
@@ -115,6 +115,27 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
         if found and (folder / PREDICTIONS).is_file():
             return folder / PREDICTIONS
     return None
+
+
+def is_torn(folder: Path) -> bool:
+    """Whether the writing of an evaluation was cut off here; by vitmed 0.1, since a folder now appears when complete.
+
+    False for a folder with other content.
+    """
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    try:
+        metrics = read_metrics(folder / NUMBERS)
+    except DataError:
+        return False
+    if not metrics:
+        return not names or PREDICTIONS in names
+    return REPORT not in names and metrics["report"].get("evaluate", {}).get("report", True) is True
+
+
+def torn_evaluations(run: RunFolder) -> list[Path]:
+    """The folders of a run in which the writing of an evaluation was cut off."""
+    folders = [*run.evaluations("val"), *run.evaluations("test")]
+    return [folder for folder in folders if folder.is_dir() and is_torn(folder)]
 
 
 def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:

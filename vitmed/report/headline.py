@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
+from vitmed.core.run_folder import NUMBERS, REPORT
 from vitmed.core.ui import Ui
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.metric_table import METRICS
@@ -37,7 +38,8 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         ui.say(verdict(baseline, metrics.n_groups))
     if metrics.external is not None:
         ui.say(_own_test(metrics.external))
-    ui.say(f"report: {evaluation.folder / 'report.html'}")
+    page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
+    ui.say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.files import make_folder, write_bytes, write_json, write_text
+from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted
 from vitmed.decisions.operating_results import Folds
@@ -67,14 +67,15 @@ def write_report(
     flow: Flow | None = None,
     folds: Folds | None = None,
 ) -> Results:
-    """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html; each whole or not.
+    """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html: all or nothing.
 
-    And report.md and report.pdf where `config.format` asks for them. A report holds no patient, and unless
+    And report.md and report.pdf where `config.format` asks for them. Without `config.report` neither figures nor
+    pages. A report holds no patient, and unless
     `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts`
     and `notes` is the caller's to keep free of them.
 
     Args:
-        folder: made if it is not there.
+        folder: not there yet, or empty.
         predictions: with labels.
         title: headline of the report.
         facts: name -> value, about data, model and training, as a table.
@@ -115,10 +116,15 @@ def write_report(
     parts |= {"baselines": compared, "report": origin, "weights_hash": weights_hash, "flow": flow, "folds": folds}
     shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, notes)})
     metrics = Results.of(shown, **parts | dict(found or {}))
-    figures = _draw(predictions, metrics, read, maps)
-    if records:
+    figures = _draw(predictions, metrics, read, maps) if config.report else {}
+    if records and config.report:
         figures["training_curves"] = drawn(training_curves(records))
-    _write(folder, predictions, baselines or {}, metrics, figures, config.format.split(","))
+    with whole_folder(folder) as part:
+        _write_tables(part, predictions, baselines or {}, metrics)
+        if config.report:
+            _write_pages(part, predictions, metrics, figures, "md" in config.format.split(","))
+    if config.report and "pdf" in config.format.split(","):  # last: a browser that fails costs no report
+        print_pdf(folder / REPORT, folder / PDF)
     return metrics
 
 
@@ -142,27 +148,27 @@ def _draw(predictions: Predictions, metrics: Results, read: Read | None, maps: M
     return figures
 
 
-def _write(
-    folder: Path, predictions: Predictions, baselines: Mapping[str, Predictions], metrics: Results,
-    figures: Mapping[str, Drawn], formats: Sequence[str],
-) -> None:  # fmt: skip
-    page = partial(render, metrics, figures, slider_data(predictions, metrics.operating_points))
-    html = page()
-    make_folder(folder)
+def _write_tables(
+    folder: Path, predictions: Predictions, baselines: Mapping[str, Predictions], metrics: Results
+) -> None:
     write_text(folder / PREDICTIONS, predictions.to_csv())
     for key, other in baselines.items():
         write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
     if metrics.label_errors is not None and metrics.label_errors.reason is None:
         write_text(folder / ISSUES, issues_csv(predictions))
     write_json(folder / NUMBERS, metrics.to_dict())
+
+
+def _write_pages(
+    folder: Path, predictions: Predictions, metrics: Results, figures: Mapping[str, Drawn], markdown: bool
+) -> None:
+    page = partial(render, metrics, figures, slider_data(predictions, metrics.operating_points))
     for name, figure in figures.items():
         write_bytes(folder / f"{name}.png", figure.png)
         write_bytes(folder / f"{name}.svg", figure.svg)
-    write_text(folder / REPORT, html)
-    if "md" in formats:
+    write_text(folder / REPORT, page())
+    if markdown:
         write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
-    if "pdf" in formats:
-        print_pdf(folder / REPORT, folder / PDF)
 
 
 def read_baselines(folder: Path) -> dict[str, Predictions]:

@@ -140,7 +140,10 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     if DIGESTS in content:
         content[DIGESTS] = digests_of(content)
     with whole_file(path) as stream:
-        torch.save(content, stream)
+        try:
+            torch.save(content, stream)
+        except RuntimeError as error:  # torch hides that the disk is full
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def _on_cpu(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import TypedDict
 
 from vitmed.core.config import Config, TrainConfig
-from vitmed.core.errors import VitmedError
+from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import EpochBatches, Images, seed_of
@@ -247,7 +247,11 @@ def train_epoch(
     state.model.train()
     clock = time.perf_counter()
     with without_opencv_threads():
-        for images, labels, indices in loader:
+        for batch in loader:
+            if isinstance(batch, DataError):  # an image that can no longer be read
+                watch.flush()
+                raise batch
+            images, labels, indices = batch
             state.running["waited"] += time.perf_counter() - clock
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
             with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -96,6 +97,7 @@ class Run(Generic[AnyConfig]):
             problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
             raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
+        self.write_records()  # a kill may have come between last.pt and metrics.jsonl
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
@@ -110,8 +112,13 @@ class Run(Generic[AnyConfig]):
         """Train until the end. Raises Interrupted after saving last.pt."""
         with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
             events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop)
-            for record in with_progress(events, self.config, advance):
-                self.end_epoch(record)
+            try:
+                for record in with_progress(events, self.config, advance):
+                    self.end_epoch(record)
+            except DataError:
+                if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
+                    self.save_last()
+                raise
             if stop():
                 self.save_last()
                 raise Interrupted(
@@ -135,9 +142,13 @@ class Run(Generic[AnyConfig]):
         """Save last.pt, from which `--resume` continues."""
         raise NotImplementedError
 
+    def write_records(self) -> None:
+        """Write metrics.jsonl."""
+        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
+
     def report_epoch(self, record: Record, monitor: str = "") -> None:
         """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
-        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
+        self.write_records()
         self.ui.say(
             f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
             f"val loss {record['val_loss']:.4f}{monitor}  lr {record['lr']:.1e}  "
@@ -344,9 +355,10 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
             f"out of memory with batches of {train.batch_size} images of {config.model.image_size} px",
             f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
         )
-    if "DataLoader worker" in text and "killed by signal" in text:
+    killed = "DataLoader worker" in text and "killed by signal" in text
+    if killed or "unable to allocate shared memory" in text:
         return OutOfMemoryError(
-            "a loader process was killed, most likely because memory or /dev/shm was full",
+            "a loader process found memory or /dev/shm full",
             "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
         )
     return error
@@ -354,18 +366,31 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM end training after the current step, and a second one end it immediately."""
+    """Let the first Ctrl-C, SIGTERM or SIGHUP end training after the current step, a second one end it immediately.
+
+    SIGHUP comes when the terminal is closed; under `nohup` it stays ignored.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
 
+    terminals = [handle for handle in (1, 2) if os.isatty(handle)]
+
     def note(number: int, frame: Any) -> None:
+        for handle in terminals:
+            try:
+                os.get_terminal_size(handle)
+            except OSError:  # it was closed: what is written there now would be an error
+                os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
 
-    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    old = {number: signal.signal(number, note) for number in numbers}
     try:
         yield asked.is_set
     finally:

@@ -1,0 +1,191 @@
+"""A kill in the report phase, a full disk, an image that breaks, a closed terminal: nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import same
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, exit_code
+
+from vitmed import compare, evaluate, train
+from vitmed.core.errors import DataError, Interrupted, UsageError
+from vitmed.report import write
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+SETTINGS: dict[str, Any] = TINY | {"resamples": 10, "map_images": 0, "baseline": False}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_splits(tmp_path_factory.mktemp("faults") / "data")
+
+
+def start(data: Path, output: Path, ui: Recorder | None = None, **flags: Any) -> Path:
+    return train(data, output=output, name="run", ui=ui or Recorder(), sets=TINY_SETS, **SETTINGS | flags).folder
+
+
+def names(run: Path) -> list[str]:
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+
+
+def killed_while_writing(data: Path, output: Path, report: int, file: str) -> None:
+    """SIGKILL when a file of the first or second report is written."""
+    seen, original = [0], write.write_text
+
+    def kill(path: Path, text: str) -> None:
+        seen[0] += path.name == file
+        if seen[0] == report:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(path, text)
+
+    write.write_text = kill
+    start(data, output)
+
+
+@pytest.mark.parametrize(("report", "file"), [(1, "predictions.csv"), (2, "report.html")])
+def test_a_kill_in_the_report_phase_loses_nothing(data: Path, tmp_path: Path, report: int, file: str) -> None:
+    run = tmp_path / "killed" / "run"
+    assert exit_code(killed_while_writing, data, run.parent, report, file) == -signal.SIGKILL
+    assert not (run / "test").exists() and (run / "val").is_dir() == (report == 2)
+    for part in run.glob(".*.part"):
+        os.utime(part, (1, 1))
+    train(resume=run, ui=Recorder())
+    whole = start(data, tmp_path / "whole")
+    assert names(run) == names(whole)  # test, not test-2; nothing hidden
+    assert (run / "test" / "predictions.csv").read_bytes() == (whole / "test" / "predictions.csv").read_bytes()
+
+
+@pytest.fixture
+def torn(trained: Trained, tmp_path: Path) -> Path:
+    """A run whose test/ was cut off by an earlier version."""
+    shutil.copytree(trained.data.parent, tmp_path / "moved")
+    run = tmp_path / "moved" / "runs" / "tiny"
+    for name in ("metrics.json", "report.html"):
+        (run / "test" / name).unlink()
+    return run
+
+
+def test_a_torn_report_of_an_earlier_version_is_named(torn: Path, tmp_path: Path) -> None:
+    for named in (torn, torn / "test"):
+        with pytest.raises(DataError, match="test: incomplete") as refused:
+            compare(named, named)
+        assert f"--resume {torn}" in refused.value.fix
+    ui, other = Recorder(), draw_classes(tmp_path / "other", 5, ("amber", "blue", "green"), seed=99)
+    evaluate(torn, data=other, output=tmp_path / "out", resamples=10, map_images=0, ui=ui)
+    assert any(f"{torn / 'test'} is incomplete" in text for text in ui.said)
+
+
+def test_resume_replaces_a_torn_report_and_says_so(torn: Path) -> None:
+    ui = Recorder()
+    result = train(resume=torn, ui=ui)
+    assert result.test.folder == torn / "test" and any("was incomplete" in text for text in ui.warned)
+    assert sorted(path.name for path in torn.glob("*t*st*")) == ["test"] and (torn / "test" / "report.html").is_file()
+
+
+def test_a_report_without_its_model_card_is_completed(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.data.parent, tmp_path / "moved")
+    run = tmp_path / "moved" / "runs" / "tiny"
+    (run / "model_card.md").unlink()
+    train(resume=run, ui=Recorder())
+    assert (run / "model_card.md").is_file() and not (run / "test-2").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_breaks_while_training(data: Path, tmp_path: Path, workers: int) -> None:
+    """The image, its cause and the way to go on; not the traceback of a loader process."""
+    shutil.copytree(data, tmp_path / "data")
+    victim = sorted((tmp_path / "data" / "train" / "amber").iterdir())[0]
+    whole = victim.read_bytes()
+    ui = Recorder(lambda done: victim.write_bytes(whole[:50]) if done == 2 else None)
+    run = tmp_path / "runs" / "run"
+    with pytest.raises(DataError) as broken:
+        start(tmp_path / "data", run.parent, ui, epochs=40, cache=False, workers=workers, policy="blood_smear")
+    assert victim.name in broken.value.problem and "Traceback" not in str(broken.value)
+    assert broken.value.fix.endswith(f"vitmed train --resume {run}")
+    victim.write_bytes(whole)
+    train(resume=run, epochs=4, ui=Recorder())
+
+
+def test_a_full_disk_keeps_the_checkpoints_of_before(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+
+    class Full:
+        def __init__(self, stream: Any):
+            self.stream = stream
+
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.stream, name)
+
+    before: dict[str, bytes] = {}
+    original = torch.save
+
+    def save(content: Any, stream: Any) -> None:
+        if content["record"].get("epoch") == 2:
+            before.update({name: (run / name).read_bytes() for name in ("best.pt", "last.pt")} if not before else {})
+            stream = Full(stream)
+        original(content, stream)
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(UsageError, match=r"\.pt: cannot be written \(No space left on device; free: ") as full:
+        start(data, tmp_path, epochs=3)
+    assert f"--resume {run}" in full.value.fix
+    assert before == {name: (run / name).read_bytes() for name in before} and len(before) == 2
+    assert not list(run.glob(".*.part"))
+    monkeypatch.undo()
+
+
+def test_a_closed_terminal_ends_training_as_sigterm_does(data: Path, tmp_path: Path) -> None:
+    ui = Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP) if done == 2 else None)
+    with pytest.raises(Interrupted, match=r"last\.pt is saved"):
+        start(data, tmp_path, ui)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_nohup_stays(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = start(data, tmp_path, Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP)))
+    finally:
+        signal.signal(signal.SIGHUP, old)
+    assert (run / "test" / "report.html").is_file()
+
+
+def test_no_report_writes_tables_and_the_page_can_follow(
+    data: Path, tmp_path: Path, vitmed: Callable[..., Answer]
+) -> None:
+    run = start(data, tmp_path, report=False)
+    assert not {path.suffix for path in (run / "test").iterdir()} - {".csv", ".json"}
+    with pytest.raises(UsageError, match="finished and evaluated"):
+        train(resume=run, ui=Recorder())
+    assert compare(run, run / "test", ui=Recorder()).verdict
+    assert vitmed("evaluate", run / "test" / "predictions.csv", "-o", tmp_path / "a").code == 0
+    assert vitmed("evaluate", run, "-o", tmp_path / "b").code == 0
+    assert (tmp_path / "a" / "report.html").is_file() and (tmp_path / "b" / "report.html").is_file()
+
+
+def test_weights_are_those_of_a_run_whose_image_never_broke(data: Path, tmp_path: Path) -> None:
+    """The error comes between two batches, so what is saved is a whole step."""
+    shutil.copytree(data, tmp_path / "data")
+    victim = sorted((tmp_path / "data" / "train" / "amber").iterdir())[0]
+    whole, run = victim.read_bytes(), tmp_path / "runs" / "run"
+    ui = Recorder(lambda done: victim.write_bytes(whole[:50]) if done == 4 else None)
+    with pytest.raises(DataError):
+        start(tmp_path / "data", run.parent, ui, epochs=3, cache=False)
+    victim.write_bytes(whole)
+    train(resume=run, ui=Recorder())
+    other = start(tmp_path / "data", tmp_path / "whole", epochs=3, cache=False)
+    trees = [torch.load(place / "last.pt", weights_only=True)["weights"] for place in (run, other)]
+    same(*trees, "weights")

@@ -1,0 +1,94 @@
+"""One process at a time writes to a run folder; what killed processes left there goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import filelock
+import pytest
+from conftest import Recorder, exit_code
+
+from vitmed.core.errors import UsageError
+from vitmed.core.files import whole_file, whole_folder
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_lock import run_lock
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def age(folder: Path) -> None:
+    """As if everything hidden had been there for ten seconds."""
+    for path in folder.glob(".*.part"):
+        os.utime(path, (path.stat().st_mtime - 10,) * 2)
+
+
+def refused(run: Path, other: int) -> None:
+    with pytest.raises(UsageError, match=f"process {other} has been writing to this run since 20"):  # noqa: SIM117
+        with run_lock(RunFolder(run), Recorder()):
+            pass
+
+
+def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
+    with run_lock(RunFolder(tmp_path), Recorder()):
+        assert exit_code(refused, tmp_path, os.getpid()) == 0
+    assert names(tmp_path) == []
+    with run_lock(RunFolder(tmp_path), Recorder()):  # free again
+        pass
+
+
+def begin_and_be_killed(run: Path) -> None:
+    with run_lock(RunFolder(run), Recorder()), whole_file(run / "best.pt"), whole_folder(run / "test") as part:
+        (part / "roc.png").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_process_leaves_no_lock_and_its_remains_are_removed(tmp_path: Path) -> None:
+    assert exit_code(begin_and_be_killed, tmp_path) == -signal.SIGKILL
+    left = names(tmp_path)
+    assert len(left) == 4 and all(name.startswith(".") for name in left)  # neither best.pt nor test
+    (tmp_path / ".mine.part").write_text("of somebody else")
+    age(tmp_path)
+    with run_lock(RunFolder(tmp_path), Recorder()):
+        assert names(tmp_path) == [".lock", ".lock.holder", ".mine.part"]
+    assert names(tmp_path) == [".mine.part"]
+
+
+def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "test") as part, whole_file(tmp_path / "model_card.md") as stream:
+        age(tmp_path)
+        with run_lock(RunFolder(tmp_path), Recorder()):
+            assert part.is_dir()
+        stream.write(b"card")
+    assert names(tmp_path) == ["model_card.md", "test"]
+
+
+def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise NotImplementedError("no locks")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", fails)
+    ui = Recorder()
+    with run_lock(RunFolder(tmp_path), ui):
+        assert "cannot be locked (no locks)" in ui.warned[0]
+
+
+def test_threads_are_refused_too(tmp_path: Path) -> None:
+    found: list[str] = []
+
+    def second() -> None:
+        try:
+            with run_lock(RunFolder(tmp_path), Recorder()):
+                pass
+        except UsageError as error:
+            found.append(error.problem)
+
+    with run_lock(RunFolder(tmp_path), Recorder()):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert len(found) == 1
