@@ -12,7 +12,7 @@ import numpy as np
 
 from vitmed.core.aliases import FLOW, HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT, RunFolder
+from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
 from vitmed.decisions.operating_results import Folds, by_fold
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.metrics.predictions import Predictions
@@ -120,16 +120,10 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
 def is_torn(folder: Path) -> bool:
     """Whether the writing of an evaluation was cut off here; by vitmed 0.1, since a folder now appears when complete.
 
-    False for a folder with other content.
+    False for a folder with other content, and for one with metrics.json: its page can be made again, or was deleted.
     """
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    try:
-        metrics = read_metrics(folder / NUMBERS)
-    except DataError:
-        return False
-    if not metrics:
-        return not names or PREDICTIONS in names
-    return REPORT not in names and metrics["report"].get("evaluate", {}).get("report", True) is True
+    return NUMBERS not in names and (not names or PREDICTIONS in names)
 
 
 def torn_evaluations(run: RunFolder) -> list[Path]:
