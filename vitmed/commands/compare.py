@@ -12,7 +12,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_folder, write_bytes, write_json
-from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
+from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, torn_evaluations
 from vitmed.metrics.estimates import Estimate
@@ -177,7 +177,7 @@ def _table(path: Path) -> Path:
     if not path.is_dir():
         return path
     run = RunFolder(path)
-    if path in torn_evaluations(RunFolder(path.parent)):
+    if not (path / NUMBERS).is_file() and path in torn_evaluations(RunFolder(path.parent)):
         raise DataError(f"{path}: incomplete, its writing was interrupted", f"vitmed train --resume {path.parent}")
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS

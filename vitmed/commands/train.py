@@ -21,11 +21,11 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import RunFolder, refuse_inside
+from vitmed.core.run_folder import NUMBERS, RunFolder, refuse_inside
 from vitmed.core.run_lock import run_lock
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
-from vitmed.decisions.evaluation_folder import torn_evaluations
+from vitmed.decisions.evaluation_folder import read_metrics, torn_evaluations
 from vitmed.decisions.operating_points import asked_point
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
@@ -163,8 +163,11 @@ def resumable(error: VitmedError, run: Run[Any]) -> VitmedError:
 
 
 def remove_torn(folder: RunFolder, ui: Ui) -> None:
-    """Remove the evaluations whose writing was cut off, so that new ones take their place."""
+    """Remove the evaluations whose writing was cut off, so that new ones take their place; not those of other weights."""
     for torn in torn_evaluations(folder):
+        metrics = read_metrics(torn / NUMBERS)
+        if metrics and metrics.get("weights_hash") != load_checkpoint(folder.best).weights_hash:
+            continue
         shutil.rmtree(torn)
         ui.warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
 
