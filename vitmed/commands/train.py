@@ -163,7 +163,7 @@ def resumable(error: VitmedError, run: Run[Any]) -> VitmedError:
 
 
 def remove_torn(folder: RunFolder, ui: Ui) -> None:
-    """Remove the evaluations whose writing was cut off, so that new ones take their place; not those of other weights."""
+    """Remove evaluations whose writing was cut off, so that new ones replace them; those of other weights stay."""
     for torn in torn_evaluations(folder):
         metrics = read_metrics(torn / NUMBERS)
         if metrics and metrics.get("weights_hash") != load_checkpoint(folder.best).weights_hash:
