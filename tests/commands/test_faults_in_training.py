@@ -189,3 +189,11 @@ def test_weights_are_those_of_a_run_whose_image_never_broke(data: Path, tmp_path
     other = start(tmp_path / "data", tmp_path / "whole", epochs=3, cache=False)
     trees = [torch.load(place / "last.pt", weights_only=True)["weights"] for place in (run, other)]
     same(*trees, "weights")
+
+
+def test_numbers_of_other_weights_are_kept_without_their_page(torn: Path, trained: Trained) -> None:
+    shutil.copy(trained.folder / "test" / "metrics.json", torn / "test")
+    numbers = (torn / "test" / "metrics.json").read_text().replace('"weights_hash": "', '"weights_hash": "0')
+    (torn / "test" / "metrics.json").write_text(numbers)
+    assert train(resume=torn, ui=Recorder()).test.folder == torn / "test-2"
+    assert (torn / "test" / "metrics.json").read_text() == numbers
