@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.files import check_regular
 from vitmed.core.text import counted, lines_of
 from vitmed.core.ui import Ui
 from vitmed.data.patient_names import guess_patients
@@ -113,9 +114,12 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
     found, missing = [], []
     for done, path in enumerate(paths, 1):
         try:
+            check_regular(root / path)
             head = dcmread(root / path, stop_before_pixels=True, specific_tags=["PatientID"])
             group = str(head.get("PatientID") or "").strip()
             problem = "PatientID is missing or empty"
+        except DataError as error:
+            group, problem = "", error.problem.removeprefix(f"{root / path}: ")
         except InvalidDicomError:
             group, problem = "", "not a DICOM file"
         except Exception as error:  # pydicom raises many errors for damaged headers
