@@ -12,7 +12,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.ui import Ui
 from vitmed.data.folders import image_names
 from vitmed.data.patient_names import Guess
-from vitmed.data.patients import compile_group, group_of
+from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
 from vitmed.imaging.file_record import FileRecord
 
@@ -68,5 +68,4 @@ def check_before_training(
 
 def guessed_groups(paths: Sequence[str], guess: Guess) -> list[str | None]:
     """The patients that file names suggest."""
-    pattern = compile_group(guess.expression)
-    return [group_of(path, pattern) for path in paths]
+    return groups_of(guess.expression, paths)

@@ -12,7 +12,7 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, data_folder, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
-from vitmed.data.patients import UNKNOWN, patient_notes
+from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
 from vitmed.data.scan_cache import hash_files
 from vitmed.training.checkpoint import Checkpoint
@@ -75,7 +75,7 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
             ui.say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
         return EvaluationImages(root, samples, saved.splits.columns, notes, split)
-    listing, part, notes = foreign_images(saved, root, request)
+    listing, part, notes = foreign_images(saved, root, request, ui)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
@@ -107,7 +107,9 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
+def foreign_images(
+    saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui
+) -> tuple[Listing, str, list[str]]:
     """The labelled images of another folder, with classes matched by name.
 
     Returns:
@@ -133,11 +135,13 @@ def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest) -> tupl
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    listing, notes = _foreign_patients(saved, listing, request)
+    listing, notes = _foreign_patients(saved, listing, request, ui)
     return listing, part, [*notes, *listing.notes]
 
 
-def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest) -> tuple[Listing, list[str]]:
+def _foreign_patients(
+    saved: Checkpoint, listing: Listing, request: ImageRequest, ui: Ui
+) -> tuple[Listing, list[str]]:
     """The listing with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
@@ -148,10 +152,13 @@ def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest
         return with_patients(listing, DataConfig(group_regex=request.group_regex, groups=groups)), []  # type: ignore[call-arg]
     if listing.groups is not None or (run.group_regex is None and run.groups not in GROUP_WORDS):
         return listing, []
+    show_expression(run.group_regex, ui)
     try:
         config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
         return with_patients(listing, config), []
-    except (DataError, UsageError):
+    except (DataError, UsageError) as error:
+        if isinstance(error, UsageError) and run.group_regex is not None:  # not one that ends
+            raise
         way = {"names": "file names", "dicom": "PatientID"}.get(run.groups or "", "expression")
         note = f"The {way} of the run finds no patient in these images (--group-regex or --groups sets another way)."
         return listing, [note]

@@ -21,7 +21,7 @@ from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
-from vitmed.data.patients import compile_group, find_patients, group_of
+from vitmed.data.patients import compile_group, find_patients, groups_of
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
 from vitmed.data.tables import labels_from_table
@@ -142,8 +142,7 @@ def check(
 def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> tuple[Sequence[str | None], str | None]:
     """The patient of each image where it is known, and how it is known, in words."""
     if config.group_regex is not None:
-        pattern = compile_group(config.group_regex)
-        found = [group_of(path, pattern) for path in paths]
+        found = groups_of(config.group_regex, paths)
         if missed := found.count(None):
             ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
         return found, f"--group-regex {config.group_regex}"

@@ -18,7 +18,7 @@ from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, Pretrain
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
-from vitmed.data.patients import report_patients
+from vitmed.data.patients import report_patients, show_expression
 from vitmed.data.read_images import read_all
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
@@ -100,6 +100,7 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
+    show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
     config = with_window(_default_sizes(config, splits, ui), splits, ui)

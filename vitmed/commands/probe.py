@@ -16,7 +16,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
-from vitmed.data.patients import describe_patients, patient_notes, report_patients
+from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
@@ -74,6 +74,7 @@ def _colours_alone(
     config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
 ) -> TrainResult:
     """Fit on train, choose on val, and evaluate val and test, each with a report."""
+    show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
     report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
