@@ -71,7 +71,9 @@ def test_an_expression_that_backtracks_ends_in_time(tmp_path: Path, monkeypatch:
     assert time.monotonic() - start < 20
 
 
-@pytest.mark.parametrize("expression", ["(?:(?:a{9999}){9999}){9999}", "a{2000000000}", "(?x)((a{99} )#\n{99})", "a" * 10**6])
+@pytest.mark.parametrize(
+    "expression", ["(?:(?:a{9999}){9999}){9999}", "a{2000000000}", "(?x)((a{99} )#\n{99})", "a" * 10**6]
+)
 def test_an_expression_that_would_fill_the_memory_is_refused(expression: str) -> None:
     with pytest.raises(UsageError, match="too many repetitions"):
         compile_group(expression)

@@ -107,9 +107,7 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(
-    saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui
-) -> tuple[Listing, str, list[str]]:
+def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui) -> tuple[Listing, str, list[str]]:
     """The labelled images of another folder, with classes matched by name.
 
     Returns:
@@ -139,9 +137,7 @@ def foreign_images(
     return listing, part, [*notes, *listing.notes]
 
 
-def _foreign_patients(
-    saved: Checkpoint, listing: Listing, request: ImageRequest, ui: Ui
-) -> tuple[Listing, list[str]]:
+def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest, ui: Ui) -> tuple[Listing, list[str]]:
     """The listing with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.

@@ -26,6 +26,8 @@ from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
 from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
+from vitmed.imaging.choose_window import choose_window
+from vitmed.imaging.window import Window
 from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
 
 
@@ -100,7 +102,9 @@ def check(
     named: list[str] | None = None
     if labels is not None:
         contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
-    records = scan(root, contents.files, ScanCache.open(frame, ui=ui) if index else ScanCache(None, frame), ui)
+    window = _window(root, contents, frame, ui)
+    cache = ScanCache.open(frame, ui=ui, window=window) if index else ScanCache(None, frame, window=window)
+    records = scan(root, contents.files, cache, ui)
     patients, source = _patients(config, root, contents.files, ui) if named is None else (named, "by table (--labels)")
     images = [
         Image(path, record, place.label, place.split, group)
@@ -137,6 +141,17 @@ def check(
     if strict and not result.clean:
         raise CheckFailed(result)
     return result
+
+
+def _window(root: Path, contents: FolderContents, frame: int | None, ui: Ui) -> Window:
+    """The window that training would choose for deep images, so that the check sees what the network would see."""
+    places = zip(contents.files, contents.places, strict=True)
+    paths = [root / path for path, place in places if place.split in (None, "train")]
+    with ui.bar("looking at training images") as advance:
+        found = choose_window(paths, "auto", frame, advance)
+    for line in found.notes:
+        ui.say(line)
+    return found.window
 
 
 def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> tuple[Sequence[str | None], str | None]:

@@ -55,7 +55,11 @@ class _Reader:
         self.how = how = next(iter(images.values())).preprocessing
         warned = ui if records else None  # without records, the pixel cache warns of the same folder
         reduced = f"{how.image_size} {how.resize}"
-        cache = ScanCache.open(how.frame, reduced, warned) if data.cache else ScanCache(None, how.frame)
+        cache = (
+            ScanCache.open(how.frame, reduced, warned, how.window)
+            if data.cache
+            else ScanCache(None, how.frame, window=how.window)
+        )
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with ui.bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)

@@ -73,7 +73,7 @@ class Scan:
         if i in self.early:
             return self.early.pop(i)
         needed = bool(self.records) and self.records[i] is None
-        return examine(self.files[i], self.hashes[i], self.cache.frame, self.how, needed)
+        return examine(self.files[i], self.hashes[i], self.cache.frame, self.how, needed, self.cache.window)
 
 
 def scan(root: Path, paths: Sequence[str], cache: ScanCache, ui: Ui) -> list[FileRecord]:
