@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import GUESSED, guessed_groups
 from vitmed.checks.detect import Image, decoded_with_labels, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order, make
-from vitmed.checks.folder_contents import FolderContents, Place, read_contents
+from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
@@ -170,21 +170,14 @@ def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> t
 def _by_table(
     root: Path, contents: FolderContents, file: Path, own_groups: bool, ui: Ui
 ) -> tuple[FolderContents, list[str] | None]:
-    """The images that a table names, with its classes and splits; without a column of splits, with those of the folder.
-
-    Returns:
-        the folder with these images alone, and their patients where the table has a column of patients that counts.
-    """
+    """The images that a table names, and their patients where the table has a column of patients that counts."""
     table = labels_from_table(file, root, contents.files, own_groups)
     for warning in table.notes:
         ui.warn(warning)
-    files, total = tuple(contents.files[i] for i in table.images), len(contents.files)
-    if len(files) < total:
-        ui.say(f"{total - len(files):,} of {total:,} images are in no row of {file.name}")
-    splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
-    places = tuple(map(Place, splits, table.labels))
-    folders = {split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in set(splits)}
-    kept = replace(contents, base="", files=files, places=places, folders=folders, splits={}, outside=(), copies={})
+    kept = named_in_table(contents, table)
+    if len(kept.files) < len(contents.files):
+        total = len(contents.files)
+        ui.say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
     return kept, table.groups
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import refuse_inside
 from vitmed.core.ui import Ui
-from vitmed.data.read_images import read_all
+from vitmed.data.read_images import read_splits
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
 from vitmed.training.loop import end_epoch, train_epoch
@@ -63,7 +64,8 @@ def lr_find(
     prepared = prepare_run(load_config(config, overrides, sets), config is None, offline, ui)
     refuse_inside(prepared.splits.root, file)
     run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
-    read_all({"train": run.images["train"]}, prepared.config.data, ui)
+    train = replace(run.splits, samples={"train": run.splits.samples["train"]})
+    run.images |= read_splits(train, run.images["train"].preprocessing, run.config.data, ui, False).images
     run.prepare()
     rates = rising_rates(low, high, steps)
     found = run_range_test(rates, _losses(run, rates, ui))

@@ -19,7 +19,7 @@ from vitmed.core.run_folder import RunFolder, refuse_inside
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
 from vitmed.data.patients import report_patients, show_expression
-from vitmed.data.read_images import read_all
+from vitmed.data.read_images import read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES
@@ -111,7 +111,9 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
         ui.warn("no test images were left out: keep the images of a later test out of this folder")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    run.hashes = read_all(run.images, config.data, ui)
+    run.splits, run.images, run.hashes, *_ = read_splits(
+        splits, run.images["train"].preprocessing, config.data, ui, False
+    )
     run.begin(RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae"))
     ui.say(f"run folder: {run.folder.path}")
     return run

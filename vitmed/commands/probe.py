@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitmed.checks.data_check import check_before_training
+from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.train import TrainResult, default_name, train
 from vitmed.core.config import Config
@@ -28,7 +28,7 @@ from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_o
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.baselines import fit_colours
 from vitmed.training.prepare import with_window
-from vitmed.training.training_run import check_images, images_of, splits_csv
+from vitmed.training.training_run import check_images, splits_csv
 
 
 def probe(
@@ -77,14 +77,14 @@ def _colours_alone(
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
+    check_folder(config.data, ui)
     report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
     config = with_window(config, splits, ui)
     preprocessing = Preprocessing.of(config)
-    images = images_of(splits, preprocessing)
-    hashes, records = check_images(images, config.data, ui)
-    notes, counts = check_before_training(splits, records, config, ui)
+    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data, ui)
+    notes, counts = check_before_training(splits, records, skipped, config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, store_paths(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))

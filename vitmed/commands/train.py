@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.checks.data_check import check_before_training
+from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import Config, ModelConfig
@@ -138,6 +138,7 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
     check_formats(config.evaluate)
     prepared = prepare_run(config, plans, offline, ui)
     config, splits = prepared.config, prepared.splits
+    check_folder(config.data, ui)
     asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
     run = TrainingRun(config, splits, prepared.device, ui, prepared.weights)  # raises for sizes that do not fit
     if prepared.settings:
@@ -146,12 +147,18 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
             ui.say(f"  {line}")
     refuse_inside(splits.root, output)
     RunFolder.probe(output)
-    run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
+    _check_images(run)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     run.begin(folder)
     write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples())))
     ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
     return run
+
+
+def _check_images(run: TrainingRun) -> None:
+    """Read every image and report what the data check finds."""
+    records = run.check_images()
+    run.notes, run.counts = check_before_training(run.splits, records, run.skipped, run.config, run.ui)
 
 
 def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:
@@ -181,7 +188,7 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
         ui.warn(f"{config.train.epochs} epochs instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
     run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt")
-    run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
+    _check_images(run)
     run.check_unchanged(checkpoint.hashes)
     run.resume_from(folder, checkpoint)
     if finished(run.state, run.config) and _is_evaluated(folder):

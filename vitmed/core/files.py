@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 
 from vitmed.core.errors import DataError, UsageError
 
-
 # What a path may lead to that has no end, no content or an effect when it is opened.
 SPECIAL = {
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -26,7 +25,7 @@ SPECIAL = {
 }
 
 
-def check_regular(path: str | Path) -> None:
+def check_regular(path: str | os.PathLike[str]) -> None:
     """Refuse what is not a regular file before it is opened, because opening a FIFO waits for ever.
 
     Raises:

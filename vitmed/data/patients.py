@@ -125,7 +125,7 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
             raise UsageError(
                 f"--group-regex {expression!r}: takes more than {seconds:.0f} s for {counted(len(paths), 'path')}, "
                 f"stopped at {path!r}: the expression backtracks",
-                "write it without a repetition of a repetition, such as (a+)+; or name the patients with --groups TABLE",
+                "write it without a repetition of a repetition, such as (a+)+; or use --groups TABLE",
             ) from None
         found.append((match.group(which) or None) if match else None)
     return found

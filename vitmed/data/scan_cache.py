@@ -2,9 +2,9 @@
 
 A SQLite file in the cache folder, which you can delete at any time. It contains thumbnails, so the folder is closed to
 other users. Two tables: the hash of a file's content by the identity of the file (path, size, times, inode), and the
-record by that content, the versions of every decoder and, for deep images, the window. A copied, moved or renamed file is hashed again, but not
-decoded again. Failures are not kept, because their cause, such as a missing permission, may go away without a change of
-the file.
+record by that content, the versions of every decoder and, for deep images, the window. A copied, moved or renamed file
+is hashed again, but not decoded again. Failures are not kept, because their cause, such as a missing permission, may go
+away without a change of the file.
 """
 
 from __future__ import annotations

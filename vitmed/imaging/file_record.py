@@ -117,7 +117,7 @@ def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, agai
 
 
 def _stretched(path: Path, found: RawImage) -> Image.Image:
-    """RawImage values as RGB, stretched by the image's own percentiles, where no training image has settled a window."""
+    """RawImage values as RGB, stretched by the image's own percentiles, where there is no window."""
     shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
     low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
     return to_8_bit(path, apply_window(path, found, (low, high)))
