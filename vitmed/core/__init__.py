@@ -18,4 +18,5 @@ environment      what a run depended on, for environment.json
 ui               messages and progress bars
 text             counts and lists in sentences
 csv_files        CSV as spreadsheets save it
+excel_files      the first sheet of an .xlsx file as text
 """
