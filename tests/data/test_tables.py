@@ -257,10 +257,10 @@ def test_an_excel_table(tmp_path: Path) -> None:
     root = draw_classes(tmp_path / "data", 12)
     paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
     born = datetime.datetime(1960, 4, 12)
-    rows = [[path, path.split("/")[0], i // 2, born, 0.1 + 0.2, True, 3.0] for i, path in enumerate(paths)]
+    rows = [[path, path.split("/")[0], i // 2, born, 0.125, True, 3.0] for i, path in enumerate(paths)]
     file = excel(tmp_path / "t.xlsx", [["path", "label", "patient", "born", "dose", "smokes", "stage"], *rows])
     found = samples(split(root, labels=file))
-    assert found["amber/amber_0.png"] == ("amber", "0", ("1960-04-12", "0.30000000000000004", "TRUE", "3"))
+    assert found["amber/amber_0.png"] == ("amber", "0", ("1960-04-12", "0.125", "TRUE", "3"))
     assert len(found) == 24
 
 
