@@ -11,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_patients, draw_splits
+from PIL import Image
 
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import leakage
@@ -114,3 +116,30 @@ def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
     notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
     assert any(note.startswith("Leakage: 2 of these images") for note in notes)
     assert not any("Leakage" in note for note in result.val.metrics["notes"])
+
+
+def test_near_copies_of_training_images_are_noticed(run: TrainResult, tmp_path: Path) -> None:
+    """Three training images, a little paler; their bytes differ, so nothing else notices them."""
+    data = draw_classes(tmp_path / "other", 4, seed=70)
+    for i, file in enumerate(sorted((run.folder.parents[1] / "data" / "train").rglob("*.png"))[:3]):
+        with Image.open(file) as image:
+            image.point(lambda value: int(value * 0.9 + 10)).save(data / "amber" / f"again_{i}.png")
+    notes = judge(run, tmp_path, data=data)["notes"]
+    assert any(note.startswith("Leakage: 3 of 11 images look like near copies") for note in notes), notes
+
+
+def test_other_images_are_no_near_copies(run: TrainResult, tmp_path: Path) -> None:
+    notes = judge(run, tmp_path, data=draw_classes(tmp_path / "other", 20, seed=70))["notes"]
+    assert not any("near cop" in note for note in notes)
+
+
+def test_a_checkpoint_without_fingerprints_says_so(run: TrainResult, tmp_path: Path) -> None:
+    old = tmp_path / "best.pt"
+    shutil.copy(run.checkpoint, old)
+    content = torch.load(old, weights_only=True)
+    del content["data"]["fingerprints"]
+    torch.save(content, old)
+    ui = Recorder()
+    data = draw_classes(tmp_path / "other", 4, seed=70)
+    evaluate(old, data=data, output=tmp_path / "report", resamples=20, ui=ui)
+    assert any("near copies of its training images cannot be noticed" in text for text in ui.warned)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted
@@ -14,7 +15,8 @@ from vitmed.data.folders import class_names, data_folder, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
-from vitmed.data.scan_cache import hash_files
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import ScanCache, hash_files
 from vitmed.training.checkpoint import Checkpoint
 
 
@@ -80,6 +82,7 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     seen, leaks = leakage(saved, root, samples, allow_leakage)
+    leaks += near_copies(saved, root, samples, ui)
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen)
@@ -190,3 +193,29 @@ def leakage(
         notes.append(f"Patients that share a name with a patient used to make the model: {len(both):,}.")
     patients = len(both) if saved.splits.grouped and groups else None
     return {"images": len(seen), "patients": patients, "test": again}, notes
+
+
+def near_copies(saved: Checkpoint, root: Path, samples: list[Sample], ui: Ui) -> list[str]:
+    """A note if images look like images that the model was made with, though their bytes differ.
+
+    Every image is decoded once for this; the index of `vitmed check` keeps what it finds.
+    """
+    if not saved.fingerprints:
+        return [
+            "This checkpoint was made by an earlier version, so near copies of its training images cannot be noticed."
+        ]
+    how, cache = saved.preprocessing, ScanCache(None, saved.preprocessing.frame, window=saved.preprocessing.window)
+    if saved.config.data.cache:
+        cache = ScanCache.open(how.frame, ui=ui, window=how.window)
+    records = scan(root, [sample.path for sample in samples], cache, ui)
+    identical = {digest for name in saved.fingerprints for digest in saved.hashes[name]}
+    known = [text for part in saved.fingerprints.values() for text in part]
+    near = near_any(fingerprints(records), known)
+    count = sum(bool(alike) and record.sha256 not in identical for alike, record in zip(near, records, strict=True))
+    if not count:
+        return []
+    verb, what = ("looks", "a near copy") if count == 1 else ("look", "near copies")
+    return [
+        f"Leakage: {count:,} of {counted(len(samples), 'image')} {verb} like {what} of images that were used to make "
+        "this model, in another size, quality or brightness; the result may be optimistic."
+    ]

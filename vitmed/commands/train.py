@@ -6,10 +6,12 @@ import contextlib
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
+from vitmed.checks.duplicates import fingerprints
 from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import Config, ModelConfig
@@ -159,6 +161,9 @@ def _check_images(run: TrainingRun) -> None:
     """Read every image and report what the data check finds."""
     records = run.check_images()
     run.notes, run.counts = check_before_training(run.splits, records, run.skipped, run.config, run.ui)
+    rest = iter(fingerprints(records))  # in the order of the splits
+    by_split = {name: list(islice(rest, len(part))) for name, part in run.splits.samples.items()}
+    run.fingerprints = {name: by_split[name] for name in ("train", "val")}
 
 
 def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,6 +55,8 @@ class Checkpoint:
         versions: of vitmed and torch, when the file was written.
         seen: sha256 of the images that the starting weights were made with.
         policy: the decision policy; None if there is none.
+        fingerprints: train and val -> `checks.duplicates.fingerprints` of the images, in the order of the samples;
+            empty in files of vitmed 0.1.
     """
 
     path: Path
@@ -68,6 +71,7 @@ class Checkpoint:
     training: dict[str, Any] | None = field(default=None, repr=False)
     seen: tuple[str, ...] = field(default=(), repr=False)
     policy: DecisionPolicy | None = field(default=None, repr=False)
+    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def weights_hash(self) -> str:
@@ -107,11 +111,13 @@ def save_checkpoint(
     record: dict[str, Any],
     training: dict[str, Any] | None = None,
     seen: Sequence[str] = (),
+    fingerprints: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Write a checkpoint. Paths are stored relative to its folder."""
     _save(
         path, FORMAT, config, classes=list(splits.classes), preprocessing=Preprocessing.of(config).to_dict(),
-        data={**_membership(splits, hashes, path), "seen": list(seen)}, weights=_on_cpu(weights), record=record,
+        data={**_membership(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})},
+        weights=_on_cpu(weights), record=record,
         training=training,
     )  # fmt: skip
 
@@ -324,9 +330,13 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         raise ValueError(f"preprocessing {content['preprocessing']}")
     weights, record, versions = (dict(content[name]) for name in ("weights", "record", "versions"))
     training, seen = content["training"], tuple(content["data"].get("seen", ()))
+    fingerprints = {name: list(part) for name, part in content["data"].get("fingerprints", {}).items()}
+    if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
+        raise ValueError("fingerprints of images")
     return Checkpoint(
-        path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content)
-    )
+        path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content),
+        fingerprints,
+    )  # fmt: skip
 
 
 def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:

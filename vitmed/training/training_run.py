@@ -167,6 +167,7 @@ class TrainingRun(Run[Config]):
         self.model = model.to(device)
         self.notes: list[str] = []  # about the data, for the head of every report
         self.counts: dict[str, int] = {}  # files found and copies, for the flow diagram of every report
+        self.fingerprints: dict[str, list[str]] = {}  # of train and val, to notice near copies in an evaluation
         self.skipped = 0  # files that cannot be read
         self.warned = False
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
@@ -282,7 +283,7 @@ class TrainingRun(Run[Config]):
         """Save a checkpoint of these weights."""
         save_checkpoint(
             path, config=self.config, splits=self.splits, hashes=self.hashes, weights=weights, record=record,
-            training=training, seen=self.seen,
+            training=training, seen=self.seen, fingerprints=self.fingerprints,
         )  # fmt: skip
 
     def augmented_examples(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
