@@ -18,7 +18,8 @@ from PIL import Image
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import leakage
 from vitmed.commands.train import TrainResult
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data import patients
 from vitmed.data.samples import Sample
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -143,3 +144,19 @@ def test_a_checkpoint_without_fingerprints_says_so(run: TrainResult, tmp_path: P
     data = draw_classes(tmp_path / "other", 4, seed=70)
     evaluate(old, data=data, output=tmp_path / "report", resamples=20, ui=ui)
     assert any("near copies of its training images cannot be noticed" in text for text in ui.warned)
+
+
+def test_an_expression_of_a_checkpoint_that_backtracks(
+    run: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's checkpoint: the expression is shown, and its time is limited."""
+    hostile, ui = tmp_path / "best.pt", Recorder()
+    content = torch.load(run.checkpoint, weights_only=True)
+    content["config"]["data"]["group_regex"] = "(a|aa)+[yz]"
+    torch.save(content, hostile)
+    data = draw_classes(tmp_path / "other", 2, seed=70)
+    (data / "amber" / "amber_0.png").rename(data / "amber" / f"{'a' * 60}.png")
+    monkeypatch.setattr(patients, "SECONDS", 0.5)
+    with pytest.raises(UsageError, match="backtracks"):
+        evaluate(hostile, data=data, output=tmp_path / "report", ui=ui)
+    assert any("--group-regex '(a|aa)+[yz]'" in text for text in ui.said)
