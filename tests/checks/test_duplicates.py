@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitmed.checks.duplicates import DISTANCE, candidates, exact_groups, near_pairs, perceptual_hash
+from vitmed.checks.duplicates import (
+    DISTANCE,
+    candidates,
+    exact_groups,
+    fingerprints,
+    near_any,
+    near_pairs,
+    perceptual_hash,
+)
+from vitmed.imaging.file_record import FileRecord
 
 
 def smooth(rng: np.random.Generator) -> Image.Image:
@@ -76,3 +85,30 @@ def test_a_hundred_thousand_images_take_seconds() -> None:
     start = time.process_time()
     assert sum(len(i) for i, _ in candidates(hashes)) == 0
     assert time.process_time() - start < 60
+
+
+def record(image: Image.Image) -> FileRecord:
+    side = image.convert("L").resize((32, 32), Image.Resampling.BOX)
+    return FileRecord(sha256="x", thumbnail=np.asarray(side))
+
+
+def textured(rng: np.random.Generator) -> Image.Image:
+    """Detail of every size, as in photographs, 128 x 128 px grey."""
+    total = np.zeros((128, 128), np.float32)
+    for side in (4, 8, 16, 32, 64):
+        part = Image.fromarray(rng.normal(0, 1 / side, (side, side)).astype(np.float32))
+        total += np.asarray(part.resize((128, 128), Image.Resampling.BICUBIC))
+    return Image.fromarray((128 + 40 * total / total.std()).clip(0, 255).astype(np.uint8))
+
+
+def test_fingerprints_notice_copies_and_no_other_image() -> None:
+    images = [textured(np.random.default_rng(seed)) for seed in range(200)]
+    copies = [image.resize((64, 64)).point(lambda value: int(value * 0.9 + 10)) for image in images[:100]]
+    known = fingerprints([record(image) for image in images[:100]])
+    found = near_any(fingerprints([record(image) for image in (*copies, *images[100:])]), known)
+    assert found[:100].all() and not found[100:].any()
+
+
+def test_flat_images_are_copies_of_nothing() -> None:
+    flat = fingerprints([record(Image.new("L", (50, 50), 7)), FileRecord()])
+    assert flat == ["", ""] and not near_any(flat, flat).any()

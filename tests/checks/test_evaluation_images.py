@@ -11,12 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_patients, draw_splits
+from PIL import Image
 
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import leakage
 from vitmed.commands.train import TrainResult
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data import patients
 from vitmed.data.samples import Sample
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -114,3 +117,46 @@ def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
     notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
     assert any(note.startswith("Leakage: 2 of these images") for note in notes)
     assert not any("Leakage" in note for note in result.val.metrics["notes"])
+
+
+def test_near_copies_of_training_images_are_noticed(run: TrainResult, tmp_path: Path) -> None:
+    """Three training images, a little paler; their bytes differ, so nothing else notices them."""
+    data = draw_classes(tmp_path / "other", 4, seed=70)
+    for i, file in enumerate(sorted((run.folder.parents[1] / "data" / "train").rglob("*.png"))[:3]):
+        with Image.open(file) as image:
+            image.point(lambda value: int(value * 0.9 + 10)).save(data / "amber" / f"again_{i}.png")
+    notes = judge(run, tmp_path, data=data)["notes"]
+    assert any(note.startswith("Leakage: 3 of 11 images look like near copies") for note in notes), notes
+
+
+def test_other_images_are_no_near_copies(run: TrainResult, tmp_path: Path) -> None:
+    notes = judge(run, tmp_path, data=draw_classes(tmp_path / "other", 20, seed=70))["notes"]
+    assert not any("near cop" in note for note in notes)
+
+
+def test_a_checkpoint_without_fingerprints_says_so(run: TrainResult, tmp_path: Path) -> None:
+    old = tmp_path / "best.pt"
+    shutil.copy(run.checkpoint, old)
+    content = torch.load(old, weights_only=True)
+    del content["data"]["fingerprints"]
+    torch.save(content, old)
+    ui = Recorder()
+    data = draw_classes(tmp_path / "other", 4, seed=70)
+    evaluate(old, data=data, output=tmp_path / "report", resamples=20, ui=ui)
+    assert any("near copies of its training images cannot be noticed" in text for text in ui.warned)
+
+
+def test_an_expression_of_a_checkpoint_that_backtracks(
+    run: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's checkpoint: the expression is shown, and its time is limited."""
+    hostile, ui = tmp_path / "best.pt", Recorder()
+    content = torch.load(run.checkpoint, weights_only=True)
+    content["config"]["data"]["group_regex"] = "(a|aa)+[yz]"
+    torch.save(content, hostile)
+    data = draw_classes(tmp_path / "other", 2, seed=70)
+    (data / "amber" / "amber_0.png").rename(data / "amber" / f"{'a' * 60}.png")
+    monkeypatch.setattr(patients, "SECONDS", 0.5)
+    with pytest.raises(UsageError, match="backtracks"):
+        evaluate(hostile, data=data, output=tmp_path / "report", ui=ui)
+    assert any("--group-regex '(a|aa)+[yz]'" in text for text in ui.said)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import time
 from collections.abc import Callable
@@ -14,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits, python
+from dicom_files import RAMP, write
 from PIL import Image
 
 from vitmed import check, train
@@ -565,3 +568,114 @@ def test_every_finding_is_made_by_a_fixture() -> None:
         "shortcut_file", "shortcut_colour", "shortcut_border", "text_in_picture",
     }  # fmt: skip
     assert {code for code, _ in DAMAGE.values()} | elsewhere == set(FINDINGS)
+
+
+# --- what stands between a folder and its images
+
+
+def test_a_class_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder) -> None:
+    """The tests may run as root, whom no permission stops; nothing advises to remove the folder."""
+    root, real = draw_classes(tmp_path / "data", 12), os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).rstrip("/").endswith("amber"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = check(root, output=tmp_path / "out", ui=ui)
+    (finding,) = [finding for finding in found.findings if "amber" in finding.files]
+    assert finding.code == "unreadable" and "amber cannot be read (Permission denied)" in finding.problem
+    assert finding.fix == "check its permissions"
+    assert "empty_class" not in {finding.code for finding in found.findings}
+    with pytest.raises(DataError, match=r"amber: cannot be read \(Permission denied\)"):
+        train(root, output=tmp_path / "runs", ui=ui)
+
+
+def test_a_folder_whose_files_can_be_listed_but_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder
+) -> None:
+    root, real = draw_classes(tmp_path / "data", 12), os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "amber" not in str(path) and real(path, mode))
+    found = check(root, output=tmp_path / "out", ui=ui)
+    assert [finding.files for finding in found.findings if finding.code == "unreadable"] == [("amber",)]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_file_is_never_opened(tmp_path: Path, vitmed: RUN, trained: Trained) -> None:
+    """Reading a pipe without a writer would wait for ever."""
+    root = draw_classes(tmp_path / "data", 12)
+    os.mkfifo(root / "amber" / "x.png")
+    os.mkfifo(root / "amber" / "IM-0001")
+    (root / "amber" / "loop.png").symlink_to("loop.png")
+    (root / "amber" / "gone.dcm").symlink_to("nowhere.dcm")
+    with socket.socket(socket.AF_UNIX) as server:
+        with contextlib.chdir(root / "blue"):  # the path of a socket is short
+            server.bind("s.png")
+        found = check(root, output=tmp_path / "out", ui=Recorder())
+        (finding,) = [finding for finding in found.findings if finding.code == "unreadable"]
+        assert finding.files == ("amber/gone.dcm", "amber/loop.png", "amber/x.png", "blue/s.png")
+        answer = vitmed("train", root, "-o", tmp_path / "runs", "--groups", "dicom")
+        assert answer.code == 3 and "no PatientID in 28 of 28 files" in answer.err
+        answer = vitmed("train", root, "-o", tmp_path / "runs")
+        for text in ("x.png: a named pipe (FIFO)", "loop.png: a link that leads back to itself", "s.png: a socket"):
+            assert answer.code == 3 and text in answer.err, answer.err
+        answer = vitmed("predict", root / "amber", "--checkpoint", trained.best, "--json")
+        errors = {Path(row["path"]).name: row["error"] for row in json.loads(answer.out)["errors"]}
+        assert "a named pipe (FIFO)" in errors["x.png"] and "a broken link" in errors["gone.dcm"]
+
+
+def test_no_library_warns_on_the_terminal(tmp_path: Path) -> None:
+    """Pillow's and pydicom's warnings show a path of theirs, and Pillow's another limit of pixels."""
+    root = draw_classes(tmp_path / "data", 3)
+    Image.new("1", (10_000, 9_500)).save(root / "amber" / "large.png")
+    exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\xff" * 40
+    Image.new("RGB", (50, 50)).save(root / "amber" / "exif.jpg", exif=exif)
+    write(root / "blue" / "odd.dcm", RAMP, PatientID="P" * 100, WindowCenter=40, WindowWidth=400)
+    data = (root / "blue" / "odd.dcm").read_bytes()
+    (root / "blue" / "odd.dcm").write_bytes(data.replace(b"1.2.840.10008.5.1.4.1.1.2", b"1.2.840.10008.5.01.4.1.02"))
+    done = python("-W", "always", "-m", "vitmed", "check", str(root), "-o", str(tmp_path / "out"))
+    assert done.returncode == 0 and "Warning:" not in done.stderr and "site-packages" not in done.stderr, done.stderr
+
+
+def test_counts_and_depths_cannot_be_confused(tmp_path: Path, ui: Recorder) -> None:
+    root = draw_classes(tmp_path / "data", 11)
+    np.save(root / "amber" / "deep.npy", np.random.default_rng(0).normal(size=(20, 20)))
+    found = check(root, output=tmp_path / "out", ui=ui)
+    assert "8 bits: 22 images, 64 bits: 1 image" in {finding.problem for finding in found.findings}
+
+
+# --- deep images
+
+
+def draw_deep(root: Path, frame: int) -> Path:
+    """16-bit images with the same border in both classes, but brighter spots in one; `frame`: added to its border."""
+    rng = np.random.default_rng(0)
+    for k, name in enumerate(("normal", "sick")):
+        (root / name).mkdir(parents=True)
+        for i in range(30):
+            image = rng.normal(10_000, 300, (48, 48))
+            image[16:32, 16:32] = rng.normal(45_000 if k else 15_000, 5_000, (16, 16))
+            image[:3] += k * frame
+            Image.fromarray(image.clip(0, 65_535).astype(np.uint16)).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.mark.parametrize("frame", [0, 4_000])
+def test_the_border_of_deep_images_is_seen_in_the_window_of_the_run(tmp_path: Path, frame: int) -> None:
+    """Each image stretched alone would show a border that is the darker the brighter the spot."""
+    root, ui = draw_deep(tmp_path / "data", frame), Recorder()
+    expected = {"shortcut_border"} if frame else set()
+    found = check(root, output=tmp_path / "out", ui=ui)
+    assert {finding.code for finding in found.findings} & {"shortcut_border"} == expected
+    assert any(text.startswith("16-bit images: window ") for text in ui.said)
+    files, seen = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png")), []
+    for window in (None, (0.0, 60_000.0), (0.0, 50_000.0), None):  # what one window kept does not answer for another
+        records = scan(root, files, ScanCache.open(window=window), ui)
+        seen.append([float(record.numbers[0]) for record in records if record.numbers is not None])
+    assert seen[0] == seen[3] and len({tuple(means) for means in seen}) == 3
+
+
+def test_training_sees_the_border_of_deep_images_in_its_window(tmp_path: Path, no_figures: None, ui: Recorder) -> None:
+    train(draw_deep(tmp_path / "data", 0), output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
+    assert not any("shortcut_border" in text for text in ui.warned)

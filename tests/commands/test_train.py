@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_only, draw_splits
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_classes, draw_only, draw_splits
 from PIL import Image
 
-from vitmed import predict, train
+from vitmed import check, predict, train
 from vitmed.core.environment import without_folders
 from vitmed.core.errors import UsageError
 from vitmed.report.plots.plot_table import PLOTS
@@ -127,3 +127,69 @@ def test_what_a_notebook_was_started_with_is_not_told(monkeypatch: pytest.Monkey
     cpu = torch.device("cpu")
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", str(tmp_path / "kernel.json")])
     assert environment(Config(), cpu, pick_precision("fp32", cpu), {})["command"] is None
+
+
+# --- errors of the folder, and files that cannot be read
+
+
+def test_training_stops_at_what_check_calls_an_error_of_the_folder(tmp_path: Path, vitmed: RUN) -> None:
+    """`normal` and `Normal ` would become two classes."""
+    data = draw_classes(tmp_path / "data", 12, ("normal", "Normal ", "sick"))
+    answer = vitmed("train", data, "-o", tmp_path / "runs", *TINY_ARGS)
+    assert answer.code == 3 and "class folders 'Normal ' and 'normal' are hard to tell apart by eye" in answer.err
+    assert "put their images into one folder" in answer.err and not (tmp_path / "runs").exists()
+    found = check(data, output=tmp_path / "check", ui=Recorder())
+    assert found.findings[0].code == "class_names_alike" and found.findings[0].severity == "error"
+
+
+def test_training_warns_of_what_check_warns_of(tmp_path: Path, ui: Recorder, no_figures: None) -> None:
+    data = draw_classes(tmp_path / "data", 9)
+    Image.new("RGB", (20, 20)).save(data / "loose.png")
+    train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
+    assert any("(small_class)" in text for text in ui.warned) and any("(loose_images)" in text for text in ui.warned)
+
+
+def break_files(data: Path) -> None:
+    (data / "train" / "amber" / "amber_0.png").write_bytes(b"")
+    (data / "val" / "blue" / "blue_1.png").write_text("no image")
+    cut = data / "test" / "blue" / "blue_2.png"
+    cut.write_bytes(cut.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_unreadable_files_are_skipped_and_counted(tmp_path: Path, no_figures: None, cache: bool) -> None:
+    data, ui = draw_splits(tmp_path / "data"), Recorder()
+    break_files(data)
+    settings = TINY | {"epochs": 1, "on_bad_file": "skip", "cache": cache}
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **settings)
+    (line,) = [text for text in ui.warned if "cannot be used and are left out" in text]
+    assert line.startswith("3 of 44 images") and "train 1, val 1, test 1" in line and "amber_0.png" in line
+    rows = (result.folder / "splits.csv").read_text().splitlines()
+    assert len(rows) == 1 + 41 and not any("train/amber/amber_0.png" in row for row in rows)
+    kept = json.loads((result.folder / "data_check.json").read_text())
+    assert kept["counts"]["unreadable"] == 3 and kept["counts"]["found"] == 44
+    flow = json.loads((result.folder / "test" / "metrics.json").read_text())["flow"]
+    assert (flow["unreadable"], flow["left_out"], flow["used"]) == (3, 3, 41) and "unreadable" in flow["why_left_out"]
+    assert any("3 files cannot be read and are in no split" in note for note in result.test.metrics["report"]["notes"])
+    resumed = train(resume=result.folder, epochs=2, ui=Recorder())
+    assert resumed.test.metrics["flow"]["unreadable"] == 3
+
+
+def test_by_default_an_unreadable_file_ends_the_run(tmp_path: Path, vitmed: RUN) -> None:
+    data = draw_splits(tmp_path / "data")
+    break_files(data)
+    answer = vitmed("train", data, "-o", tmp_path / "runs", *TINY_ARGS)
+    assert answer.code == 3 and "3 of 44 images cannot be used" in answer.err and "--on-bad-file skip" in answer.err
+
+
+def test_too_many_unreadable_files_are_not_skipped(tmp_path: Path, vitmed: RUN) -> None:
+    data = draw_splits(tmp_path / "data")
+    for i in range(4):
+        (data / "val" / "amber" / f"amber_{i}.png").write_bytes(b"")
+    args = ("-o", tmp_path / "runs", *TINY_ARGS, "--on-bad-file", "skip")
+    answer = vitmed("train", data, *args)
+    assert answer.code == 3 and "among them all of val: too many to skip" in answer.err
+    for i in range(8):
+        (data / "train" / "amber" / f"amber_{i}.png").write_bytes(b"")
+    answer = vitmed("train", data, *args)
+    assert answer.code == 3 and "12 of 22 images of class 'amber' cannot be used" in answer.err

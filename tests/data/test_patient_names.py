@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vitmed.data.patient_names import guess_patients
-from vitmed.data.patients import group_of
+from vitmed.data.patients import groups_of
 
 
 def ids(paths: list[str], **options: bool) -> list[str | None] | None:
@@ -18,7 +18,7 @@ def ids(paths: list[str], **options: bool) -> list[str | None] | None:
     guess = guess_patients(paths, **options)
     if guess is None:
         return None
-    found = [group_of(path, re.compile(guess.expression)) for path in paths]
+    found = groups_of(guess.expression, paths)
     assert guess.patients == len(set(found)) and list(guess.examples) == sorted(set(map(str, found)))[:3]
     return found
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import draw_classes
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
@@ -217,3 +220,59 @@ def test_a_yaml_names_tables_relative_to_itself(tmp_path: Path) -> None:
     for word in ("names", "dicom"):
         file.write_text(f"data: {{groups: {word}}}")
         assert load_config(file).data.groups == store_paths(load_config(file), tmp_path).data.groups == word
+
+
+# --- files of spreadsheets
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1"])
+def test_a_table_in_an_old_encoding_is_read_and_named(tmp_path: Path, encoding: str) -> None:
+    """Excel's plain CSV; \x81 is in no table of Windows."""
+    odd = "\x81" if encoding == "latin-1" else "ü"
+    root = draw_classes(tmp_path / "data", 12)
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+    rows = [["path", "label"], *([path, f"Gr{odd}n" if "amber" in path else "blau"] for path in paths)]
+    found = split(root, labels=table(tmp_path / "t.csv", rows, ";", encoding))
+    assert found.classes == (f"Gr{odd}n", "blau")
+    assert any(f"t.csv: not UTF-8; read as {encoding}" in note for note in found.notes)
+
+
+def test_a_picture_is_no_table(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "data", 12)
+    assert "not UTF-8 text" in told(root, labels=root / "amber" / "amber_0.png")
+
+
+def excel(file: Path, rows: list[list[object]]) -> Path:
+    from openpyxl import Workbook
+
+    book = Workbook()
+    for row in rows:
+        book.worksheets[0].append(row)
+    book.create_sheet("second").append(["nothing"])
+    book.save(file)
+    return file
+
+
+def test_an_excel_table(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "data", 12)
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+    born = datetime.datetime(1960, 4, 12)
+    rows = [[path, path.split("/")[0], i // 2, born, 0.125, True, 3.0] for i, path in enumerate(paths)]
+    file = excel(tmp_path / "t.xlsx", [["path", "label", "patient", "born", "dose", "smokes", "stage"], *rows])
+    found = samples(split(root, labels=file))
+    assert found["amber/amber_0.png"] == ("amber", "0", ("1960-04-12", "0.125", "TRUE", "3"))
+    assert len(found) == 24
+
+
+@pytest.mark.parametrize("content", [b"", b"path,label\n", b"PK\x03\x04" + bytes(200)])
+def test_a_damaged_excel_table_is_an_error(tmp_path: Path, content: bytes) -> None:
+    root, file = draw_classes(tmp_path / "data", 12), tmp_path / "t.xlsx"
+    file.write_bytes(content)
+    assert "t.xlsx: not an Excel file" in told(root, labels=file)
+
+
+def test_excel_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = draw_classes(tmp_path / "data", 12)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(UsageError, match=r"pip install 'vitmed\[xlsx\]'"):
+        split(root, labels=tmp_path / "t.xlsx")

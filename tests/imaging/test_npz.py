@@ -206,7 +206,7 @@ def test_an_image_in_two_splits_is_noticed(tmp_path: Path) -> None:
     from vitmed.imaging.preprocessing import Preprocessing
 
     preprocessing = Preprocessing(16, 3, "pad", "imagenet")
-    training_run.check_images(training_run.images_of(splits, preprocessing), DataConfig(), ui := Recorder())
+    training_run.check_images(splits, preprocessing, DataConfig(), ui := Recorder())
     assert any("identical copies of 1 test image are in another split" in line for line in ui.warned)
 
 

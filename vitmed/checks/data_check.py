@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from vitmed.checks.detect import Image, run_checks
-from vitmed.checks.findings import in_order
-from vitmed.core.config import Config
+from vitmed.checks.detect import Image, folder_findings, run_checks
+from vitmed.checks.findings import Finding, in_order
+from vitmed.checks.folder_contents import named_in_table, read_contents
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.folders import image_names
+from vitmed.data.folders import data_folder, image_names
 from vitmed.data.patient_names import Guess
-from vitmed.data.patients import compile_group, group_of
+from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
+from vitmed.data.tables import labels_from_table
 from vitmed.imaging.file_record import FileRecord
 
 LINES = 8  # findings that training reports
@@ -28,12 +32,13 @@ IN_REPORT = {
 
 
 def check_before_training(
-    splits: Splits, records: Sequence[FileRecord], config: Config, ui: Ui
+    splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config, ui: Ui
 ) -> tuple[list[str], dict[str, int]]:
     """Check the images of a run and report each finding in one line.
 
     Args:
         records: of every image, in the order of the splits.
+        skipped: how many files are in no split because they cannot be read (--on-bad-file skip).
 
     Returns:
         notes for the head of the report, and the numbers named in `COUNTS`.
@@ -51,22 +56,47 @@ def check_before_training(
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     found = run_checks(images, source, ui, splits=("train",))
-    serious = [finding for finding in in_order(found.findings) if finding.severity != "note"]
-    for finding in serious[:LINES]:
-        named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
-        ui.warn(f"{finding.problem} ({finding.code}){named}")
-    if len(serious) > LINES:
-        ui.warn(f"{len(serious) - LINES:,} more findings; vitmed check {splits.root} reports them all")
+    serious = _report(found.findings, splits.root, ui)
     labels = next((finding for finding in serious if finding.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
     with contextlib.suppress(DataError):  # a folder beside the classes that cannot be read
         found.counts["found"] = len(image_names(splits.root))
-    counts = {name: found.counts[name] for name in COUNTS if name in found.counts}
-    return [f"Data: {finding.problem}." for finding in serious if finding.code in IN_REPORT], counts
+    counts = {name: found.counts[name] for name in COUNTS if name in found.counts} | {"unreadable": skipped}
+    notes = [f"Data: {finding.problem}." for finding in serious if finding.code in IN_REPORT]
+    if skipped:
+        verb = "is" if skipped == 1 else "are"
+        notes.append(f"Data: {counted(skipped, 'file')} cannot be read and {verb} in no split (--on-bad-file skip).")
+    return notes, counts
+
+
+def check_folder(data: DataConfig, ui: Ui) -> None:
+    """Report what `vitmed check` finds in the names and the layout of the folder, before any file is opened.
+
+    Raises:
+        DataError: a finding that is an error.
+    """
+    root = data_folder(data.root)
+    contents = read_contents(root)
+    if data.labels is not None:
+        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files))
+    for finding in _report(folder_findings(contents), root, ui):
+        if finding.severity == "error":
+            files = "".join(f"\n{file}" for file in finding.files)
+            raise DataError(f"{root}: {finding.problem} ({finding.code}){files}", finding.fix)
+
+
+def _report(findings: Iterable[Finding], root: Path, ui: Ui) -> list[Finding]:
+    """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
+    serious = [finding for finding in in_order(findings) if finding.severity != "note"]
+    for finding in serious[:LINES]:
+        named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
+        ui.warn(f"{finding.problem} ({finding.code}){named}")
+    if len(serious) > LINES:
+        ui.warn(f"{len(serious) - LINES:,} more findings; vitmed check {root} reports them all")
+    return serious
 
 
 def guessed_groups(paths: Sequence[str], guess: Guess) -> list[str | None]:
     """The patients that file names suggest."""
-    pattern = compile_group(guess.expression)
-    return [group_of(path, pattern) for path in paths]
+    return groups_of(guess.expression, paths)

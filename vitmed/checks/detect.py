@@ -186,12 +186,12 @@ def _file_findings(images: Sequence[Image]) -> Iterator[Finding]:
         return
     for code, values in (
         ("mixed_modes", [header.mode for header in headers]),
-        ("mixed_depths", [f"{header.bits} bits" for header in headers]),
+        ("mixed_depths", [counted(header.bits, "bit") for header in headers]),
         ("mixed_formats", [header.format for header in headers]),
     ):
         counts = Counter(values).most_common(6)
         if len(counts) > 1:
-            text = ", ".join(f"{count:,} {name}" for name, count in counts)
+            text = ", ".join(f"{name}: {counted(count, 'image')}" for name, count in counts)
             rare = [image.path for image, value in zip(good, values, strict=True) if value != counts[0][0]]
             yield make(code, text + _by_class([image.label for image in good], values), rare)
     shorter, longer = np.sort([(header.width, header.height) for header in headers]).T

@@ -13,9 +13,16 @@ from itertools import pairwise
 
 import numpy as np
 
+from vitmed.imaging.file_record import FileRecord
+
 LOW = 8  # frequencies a side: 64 bits
 BANDS = 8  # of 8 bits each: two hashes that differ in fewer bits have a band in common
 DISTANCE = BANDS - 1
+FINE = 16  # frequencies a side of a fingerprint: 256 bits
+# Bits in which two fingerprints of near copies may differ. Measured: no two of 1,200 different images differ in fewer
+# than 46 (malaria cells of 50 px), 68 (blood cells of 160 px) or 26 (MNIST). Of 300 JPEG copies of quality 75, 99 % are
+# within 10, of brighter copies within 12, of blood cells at half their size within 22; of 50 px cells most are not.
+FINE_DISTANCE = 20
 BLOCK = 1 << 22  # comparisons at a time
 # Correlation of two thumbnails from which two images count as copies. Measured: no two different images reach 0.983
 # among 27,558 cells of 50 px, or 0.987 among 10,000 MNIST digits; among 60,000 CIFAR-10 images 20 pairs reach 0.99, all
@@ -36,16 +43,53 @@ def exact_groups(digests: Sequence[str]) -> list[list[int]]:
 
 
 def perceptual_hash(thumbnails: np.ndarray) -> np.ndarray:
-    """(N, S, S) uint8 -> (N,) uint64: bit k is 1 where the k-th low frequency is above the median."""
+    """(N, S, S) uint8 -> (N,) uint64: bit k is 1 where the k-th of 8 x 8 low frequencies is above the median."""
+    return _low_frequencies(thumbnails, LOW).view(np.uint64).ravel()
+
+
+def _low_frequencies(thumbnails: np.ndarray, low_side: int) -> np.ndarray:
+    """(N, S, S) uint8 -> (N, L^2 / 8) uint8: bit k is 1 where the k-th of L x L low frequencies is above the median."""
     n, side, _ = thumbnails.shape
-    wave = np.cos(np.pi / side * np.outer(np.arange(LOW), np.arange(side) + 0.5)).astype(np.float32)  # (8, S), DCT-II
-    hashes = np.empty(n, dtype=np.uint64)
+    wave = np.cos(np.pi / side * np.outer(np.arange(low_side), np.arange(side) + 0.5)).astype(np.float32)  # DCT-II
+    hashes = np.empty((n, low_side**2 // 8), dtype=np.uint8)
     for start in range(0, n, 4096):
         part = thumbnails[start : start + 4096].astype(np.float32)
-        low = (wave @ part @ wave.T).reshape(len(part), -1)  # (n, 64)
+        low = (wave @ part @ wave.T).reshape(len(part), -1)  # (n, L^2)
         middle = np.median(low[:, 1:], axis=1, keepdims=True)  # without the mean, which is far larger
-        hashes[start : start + len(part)] = np.packbits(low > middle, axis=1).view(np.uint64).ravel()
+        hashes[start : start + len(part)] = np.packbits(low > middle, axis=1)
     return hashes
+
+
+def fingerprints(records: Sequence[FileRecord]) -> list[str]:
+    """64 hexadecimal digits of each image, alike for near copies; "" where it is flat or could not be decoded.
+
+    A perceptual hash of 16 x 16 frequencies. Unlike one of 64 bits it needs no thumbnails beside it, so a checkpoint
+    can keep it without a picture of a patient.
+    """
+    found = [""] * len(records)
+    rows = [i for i, r in enumerate(records) if r.thumbnail is not None and r.thumbnail.std() >= FLAT]
+    if rows:
+        hashes = _low_frequencies(np.stack([records[i].thumbnail for i in rows]), FINE)  # type: ignore[misc]
+        for i, bits in zip(rows, hashes, strict=True):
+            found[i] = bits.tobytes().hex()
+    return found
+
+
+def near_any(fingerprints: Sequence[str], others: Sequence[str]) -> np.ndarray:
+    """(N,) bool: whether each of N images is a near copy of one of the others, by `fingerprints`."""
+    found = np.zeros(len(fingerprints), bool)
+    rows, own, known = [i for i, text in enumerate(fingerprints) if text], _bits(fingerprints), _bits(others)
+    step = max(1, BLOCK // max(1, 4 * len(known)))
+    for start in range(0, len(own) if len(known) else 0, step):
+        differ = np.bitwise_count(own[start : start + step, None] ^ known[None]).sum(axis=2)
+        found[rows[start : start + step]] = differ.min(axis=1) <= FINE_DISTANCE
+    return found
+
+
+def _bits(fingerprints: Sequence[str]) -> np.ndarray:
+    """(N, 4) uint64 of those that are not empty."""
+    data = b"".join(bytes.fromhex(text) for text in fingerprints if text)
+    return np.frombuffer(data, np.uint64).reshape(-1, FINE * FINE // 64)
 
 
 def near_pairs(thumbnails: np.ndarray, aspects: np.ndarray) -> list[tuple[int, int]]:

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, data_folder, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
-from vitmed.data.patients import UNKNOWN, patient_notes
+from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
-from vitmed.data.scan_cache import hash_files
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import ScanCache, hash_files
 from vitmed.training.checkpoint import Checkpoint
 
 
@@ -75,11 +77,12 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
             ui.say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
         return EvaluationImages(root, samples, saved.splits.columns, notes, split)
-    listing, part, notes = foreign_images(saved, root, request)
+    listing, part, notes = foreign_images(saved, root, request, ui)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     seen, leaks = leakage(saved, root, samples, allow_leakage)
+    leaks += near_copies(saved, root, samples, ui)
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen)
@@ -107,7 +110,7 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
+def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui) -> tuple[Listing, str, list[str]]:
     """The labelled images of another folder, with classes matched by name.
 
     Returns:
@@ -133,11 +136,11 @@ def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest) -> tupl
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    listing, notes = _foreign_patients(saved, listing, request)
+    listing, notes = _foreign_patients(saved, listing, request, ui)
     return listing, part, [*notes, *listing.notes]
 
 
-def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest) -> tuple[Listing, list[str]]:
+def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest, ui: Ui) -> tuple[Listing, list[str]]:
     """The listing with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
@@ -148,10 +151,13 @@ def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest
         return with_patients(listing, DataConfig(group_regex=request.group_regex, groups=groups)), []  # type: ignore[call-arg]
     if listing.groups is not None or (run.group_regex is None and run.groups not in GROUP_WORDS):
         return listing, []
+    show_expression(run.group_regex, ui)
     try:
         config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
         return with_patients(listing, config), []
-    except (DataError, UsageError):
+    except (DataError, UsageError) as error:
+        if isinstance(error, UsageError) and run.group_regex is not None:  # not one that ends
+            raise
         way = {"names": "file names", "dicom": "PatientID"}.get(run.groups or "", "expression")
         note = f"The {way} of the run finds no patient in these images (--group-regex or --groups sets another way)."
         return listing, [note]
@@ -187,3 +193,29 @@ def leakage(
         notes.append(f"Patients that share a name with a patient used to make the model: {len(both):,}.")
     patients = len(both) if saved.splits.grouped and groups else None
     return {"images": len(seen), "patients": patients, "test": again}, notes
+
+
+def near_copies(saved: Checkpoint, root: Path, samples: list[Sample], ui: Ui) -> list[str]:
+    """A note if images look like images that the model was made with, though their bytes differ.
+
+    Every image is decoded once for this; the index of `vitmed check` keeps what it finds.
+    """
+    if not saved.fingerprints:
+        return [
+            "This checkpoint was made by an earlier version, so near copies of its training images cannot be noticed."
+        ]
+    how, cache = saved.preprocessing, ScanCache(None, saved.preprocessing.frame, window=saved.preprocessing.window)
+    if saved.config.data.cache:
+        cache = ScanCache.open(how.frame, ui=ui, window=how.window)
+    records = scan(root, [sample.path for sample in samples], cache, ui)
+    identical = {digest for name in saved.fingerprints for digest in saved.hashes[name]}
+    known = [text for part in saved.fingerprints.values() for text in part]
+    near = near_any(fingerprints(records), known)
+    count = sum(bool(alike) and record.sha256 not in identical for alike, record in zip(near, records, strict=True))
+    if not count:
+        return []
+    verb, what = ("looks", "a near copy") if count == 1 else ("look", "near copies")
+    return [
+        f"Leakage: {count:,} of {counted(len(samples), 'image')} {verb} like {what} of images that were used to make "
+        "this model, in another size, quality or brightness; the result may be optimistic."
+    ]

@@ -6,12 +6,14 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.data.folders import class_names, list_folder, npz_images, split_folders
 from vitmed.data.split_names import SPLITS, split_of
+from vitmed.data.tables import Labels
 from vitmed.imaging import npz
 
 
@@ -108,6 +110,21 @@ def _npz_contents(file: Path) -> FolderContents:
             files.append(path)
             places.append(Place(split, label))
     return FolderContents("", tuple(files), tuple(places), folders, {str(split): (str(split),) for split in folders})
+
+
+def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
+    """The images that a table names, with its classes and splits; without a column of splits, with those of the folder.
+
+    Args:
+        table: of the files in `contents`.
+    """
+    files = tuple(contents.files[i] for i in table.images)
+    splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
+    places = tuple(map(Place, splits, table.labels))
+    folders = {
+        split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)
+    }
+    return replace(contents, base="", files=files, places=places, folders=folders, splits={}, outside=(), copies={})
 
 
 def same_name(name: str) -> str:

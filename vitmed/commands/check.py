@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import GUESSED, guessed_groups
 from vitmed.checks.detect import Image, decoded_with_labels, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order, make
-from vitmed.checks.folder_contents import FolderContents, Place, read_contents
+from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
@@ -22,11 +22,13 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
-from vitmed.data.patients import compile_group, find_patients, group_of
+from vitmed.data.patients import compile_group, find_patients, groups_of
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
 from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
+from vitmed.imaging.choose_window import choose_window
+from vitmed.imaging.window import Window
 from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
 
 
@@ -102,7 +104,9 @@ def check(
     named: list[str] | None = None
     if labels is not None:
         contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
-    records = scan(root, contents.files, ScanCache.open(frame, ui=ui) if index else ScanCache(None, frame), ui)
+    window = _window(root, contents, frame, ui)
+    cache = ScanCache.open(frame, ui=ui, window=window) if index else ScanCache(None, frame, window=window)
+    records = scan(root, contents.files, cache, ui)
     patients, source = _patients(config, root, contents.files, ui) if named is None else (named, "by table (--labels)")
     images = [
         Image(path, record, place.label, place.split, group)
@@ -140,11 +144,21 @@ def check(
     return result
 
 
+def _window(root: Path, contents: FolderContents, frame: int | None, ui: Ui) -> Window:
+    """The window that training would choose for deep images, so that the check sees what the network would see."""
+    places = zip(contents.files, contents.places, strict=True)
+    paths = [root / path for path, place in places if place.split in (None, "train")]
+    with ui.bar("looking at training images") as advance:
+        found = choose_window(paths, "auto", frame, advance)
+    for line in found.notes:
+        ui.say(line)
+    return found.window
+
+
 def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> tuple[Sequence[str | None], str | None]:
     """The patient of each image where it is known, and how it is known, in words."""
     if config.group_regex is not None:
-        pattern = compile_group(config.group_regex)
-        found = [group_of(path, pattern) for path in paths]
+        found = groups_of(config.group_regex, paths)
         if missed := found.count(None):
             ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
         return found, f"--group-regex {config.group_regex}"
@@ -157,23 +171,14 @@ def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> t
 def _by_table(
     root: Path, contents: FolderContents, file: Path, own_groups: bool, ui: Ui
 ) -> tuple[FolderContents, list[str] | None]:
-    """The images that a table names, with its classes and splits; without a column of splits, with those of the folder.
-
-    Returns:
-        the folder with these images alone, and their patients where the table has a column of patients that counts.
-    """
+    """The images that a table names, and their patients where the table has a column of patients that counts."""
     table = labels_from_table(file, root, contents.files, own_groups)
     for warning in table.notes:
         ui.warn(warning)
-    files, total = tuple(contents.files[i] for i in table.images), len(contents.files)
-    if len(files) < total:
-        ui.say(f"{total - len(files):,} of {total:,} images are in no row of {file.name}")
-    splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
-    places = tuple(map(Place, splits, table.labels))
-    folders = {
-        split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)
-    }
-    kept = replace(contents, base="", files=files, places=places, folders=folders, splits={}, outside=(), copies={})
+    kept = named_in_table(contents, table)
+    if len(kept.files) < len(contents.files):
+        total = len(contents.files)
+        ui.say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
     return kept, table.groups
 
 

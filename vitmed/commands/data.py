@@ -18,7 +18,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
 from vitmed.data.dataset_cards import Card, advice, cards, find_set
 from vitmed.data.folders import has_classes, image_files
-from vitmed.data.patients import compile_group, group_of
+from vitmed.data.patients import groups_of
 from vitmed.data.public_files import read_public_files, write_folder
 
 GROUPS = "groups.csv"
@@ -167,8 +167,7 @@ def _write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
     """Write groups.csv if the card's expression finds patients; their number, or None if the card has none."""
     if card.group_regex is None:
         return None
-    pattern = compile_group(card.group_regex)
     paths = [path.relative_to(folder).as_posix() for path in images]
-    rows = [(path, group_of(path, pattern) or "") for path in paths]
+    rows = [(path, group or "") for path, group in zip(paths, groups_of(card.group_regex, paths), strict=True)]
     write_text(folder / GROUPS, csv_text([("path", "patient"), *rows]))
     return len({patient for _, patient in rows if patient})

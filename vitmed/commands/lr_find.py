@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from vitmed.core.load_config import load_config
 from vitmed.core.outputs import check_output
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
-from vitmed.data.read_images import read_all
+from vitmed.data.read_images import read_splits
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
 from vitmed.training.loop import end_epoch, train_epoch
@@ -66,7 +67,8 @@ def lr_find(
     check_output(file, force=force, data=[data_folder(settings.data.root)])
     prepared = prepare_run(settings, config is None, offline, ui)
     run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
-    read_all({"train": run.images["train"]}, prepared.config.data, ui)
+    train = replace(run.splits, samples={"train": run.splits.samples["train"]})
+    run.images |= read_splits(train, run.images["train"].preprocessing, run.config.data, ui, False).images
     run.prepare()
     rates = rising_rates(low, high, steps)
     found = run_range_test(rates, _losses(run, rates, ui))

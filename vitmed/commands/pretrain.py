@@ -26,8 +26,8 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
-from vitmed.data.patients import report_patients
-from vitmed.data.read_images import read_all
+from vitmed.data.patients import report_patients, show_expression
+from vitmed.data.read_images import read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES
@@ -117,6 +117,7 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
+    show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
     config = with_window(_default_sizes(config, splits, ui), splits, ui)
@@ -126,7 +127,9 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     else:
         ui.warn("no test images were left out: keep the images of a later test out of this folder")
     RunFolder.probe(output)
-    run.hashes = read_all(run.images, config.data, ui)
+    run.splits, run.images, run.hashes, *_ = read_splits(
+        splits, run.images["train"].preprocessing, config.data, ui, False
+    )
     run.begin(RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae"))
     ui.say(f"run folder: {run.folder.path}")
     return run

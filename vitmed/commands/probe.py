@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitmed.checks.data_check import check_before_training
+from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.train import TrainResult, check_place, default_name, train
 from vitmed.core.config import Config
@@ -16,7 +16,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
-from vitmed.data.patients import describe_patients, patient_notes, report_patients
+from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
@@ -28,7 +28,7 @@ from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_o
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.baselines import fit_colours
 from vitmed.training.prepare import with_window
-from vitmed.training.training_run import check_images, images_of, splits_csv
+from vitmed.training.training_run import check_images, splits_csv
 
 
 def probe(
@@ -75,15 +75,16 @@ def _colours_alone(
     config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
 ) -> TrainResult:
     """Fit on train, choose on val, and evaluate val and test, each with a report."""
+    show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
+    check_folder(config.data, ui)
     report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
     RunFolder.probe(output)
     config = with_window(config, splits, ui)
     preprocessing = Preprocessing.of(config)
-    images = images_of(splits, preprocessing)
-    hashes, records = check_images(images, config.data, ui)
-    notes, counts = check_before_training(splits, records, config, ui)
+    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data, ui)
+    notes, counts = check_before_training(splits, records, skipped, config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, store_paths(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))

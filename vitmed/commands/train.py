@@ -8,10 +8,12 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vitmed.checks.data_check import check_before_training
+from vitmed.checks.data_check import check_before_training, check_folder
+from vitmed.checks.duplicates import fingerprints
 from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.core.config import Config, ModelConfig
@@ -175,6 +177,7 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
     check_formats(config.evaluate)
     prepared = prepare_run(config, plans, offline, ui)
     config, splits = prepared.config, prepared.splits
+    check_folder(config.data, ui)
     asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
     run = TrainingRun(config, splits, prepared.device, ui, prepared.weights)  # raises for sizes that do not fit
     if prepared.settings:
@@ -182,7 +185,7 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
         for line in describe(prepared.settings):
             ui.say(f"  {line}")
     RunFolder.probe(output)
-    run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
+    _check_images(run)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     run.begin(folder)
     write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples())))
@@ -196,6 +199,15 @@ def check_place(config: Config | PretrainConfig, output: str | Path, name: str |
         check_name(name)
     refuse_inside(data_folder(config.data.root), output)
     refuse_file(output)
+
+
+def _check_images(run: TrainingRun) -> None:
+    """Read every image and report what the data check finds."""
+    records = run.check_images()
+    run.notes, run.counts = check_before_training(run.splits, records, run.skipped, run.config, run.ui)
+    rest = iter(fingerprints(records))  # in the order of the splits
+    by_split = {name: list(islice(rest, len(part))) for name, part in run.splits.samples.items()}
+    run.fingerprints = {name: by_split[name] for name in ("train", "val")}
 
 
 def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:
@@ -226,7 +238,7 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
         ui.warn(f"{config.train.epochs} epochs instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
     run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt")
-    run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
+    _check_images(run)
     run.check_unchanged(checkpoint.hashes)
     run.resume_from(folder, checkpoint)
     if finished(run.state, run.config) and _is_evaluated(folder):

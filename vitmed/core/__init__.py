@@ -21,4 +21,5 @@ environment      what a run depended on, for environment.json
 ui               messages and progress bars
 text             counts and lists in sentences; names without control characters
 csv_files        CSV as spreadsheets save it, written so that they run nothing
+excel_files      the first sheet of an .xlsx file as text
 """

@@ -171,6 +171,12 @@ class DataConfig(Section):
         "normal.",
         Flag(metavar="CLASS"),
     )
+    on_bad_file: Literal["stop", "skip"] = setting(
+        "stop",
+        "What a file does that cannot be read: end the run, or be left out of every split and counted in the report. "
+        "More than half of a class, or all of a class in a split, always ends it.",
+        Flag(),
+    )
     cache: bool = setting(
         True,
         "Keep decoded, resized images for the next run. Small sets that decode fast stay in memory, others in a file "

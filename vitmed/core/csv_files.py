@@ -8,6 +8,7 @@ Reading takes away exactly what writing added.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -17,6 +18,8 @@ from pathlib import Path
 from vitmed.core.errors import DataError
 from vitmed.core.files import why_unreadable
 
+OLD = ("cp1252", "latin-1")  # of Windows in western Europe, and what also names its five missing characters
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -54,11 +57,12 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
     return stream.getvalue()
 
 
-def read_text(file: Path, what: str) -> str:
-    """The text of a table in UTF-8, or in UTF-16 with a byte order mark.
+def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, str]:
+    """The text of a table, and its encoding: UTF-8, UTF-16 with a byte order mark, or the first of `others` that fits.
 
     Args:
         what: a name for the file that is expected, for the message.
+        others: names of encodings, such as those of `OLD`.
 
     Raises:
         DataError: missing, empty, or in another encoding.
@@ -70,15 +74,16 @@ def read_text(file: Path, what: str) -> str:
         data = file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror})", "check the disk") from None
-    try:
-        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-        if "\0" in text:
-            raise ValueError("a NUL character")
-    except ValueError:  # also a UnicodeDecodeError
-        raise DataError(f"{file}: not UTF-8 text", "save it as CSV in UTF-8 (in Excel: CSV UTF-8)") from None
+    text = encoding = None
+    for encoding in ("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", *others):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = data.decode(encoding)
+            break
+    if text is None or encoding is None or CONTROL.search(text):
+        raise DataError(f"{file}: not UTF-8 text", "save it as CSV in UTF-8 (in Excel: CSV UTF-8)")
     if not text.strip(" \t\r\n,;"):
         raise DataError(f"{file}: the file is empty", f"name {what}")
-    return text
+    return text, encoding
 
 
 def separator_of(text: str, known: Callable[[str], bool]) -> str:

@@ -1,4 +1,4 @@
-"""Write files and folders completely or not at all, and never overwrite folders."""
+"""Write files and folders completely or not at all, never overwrite folders, and open nothing that is not a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import DataError, UsageError
+
+# What a path may lead to that has no end, no content or an effect when it is opened.
+SPECIAL = {
+    stat.S_IFIFO: "a named pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse what is not a regular file before it is opened, because opening a FIFO waits for ever.
+
+    Raises:
+        DataError: a FIFO, a socket, a device, a folder, or a link that leads back to itself or nowhere.
+        OSError: no such file, or its folder cannot be searched.
+    """
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116  (a million of them)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DataError(f"{path}: a link that leads back to itself", "restore or remove it") from None
+        if isinstance(error, FileNotFoundError) and os.path.islink(path):  # noqa: PTH114
+            raise DataError(f"{path}: a broken link", "restore or remove it") from None
+        raise
+    if kind != stat.S_IFREG:
+        raise DataError(f"{path}: {SPECIAL.get(kind, 'of an unknown kind')}, expected a file", "remove or rename it")
+
 
 try:
     import fcntl

@@ -5,6 +5,7 @@ One pass of `os.scandir`, in strings, is fast enough for a million files.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -166,6 +167,8 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
             elif (target := os.path.realpath(entry.path)) not in followed and not _within(where, target):
                 found.folders[name] = followed | {target}
     found.images.sort()
+    if (found.images or found.others) and not os.access(where, os.X_OK):  # names can be listed, but no file be opened
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), where)
     return found
 
 

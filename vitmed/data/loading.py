@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.text import lines_of
 from vitmed.data.pixel_cache import Squares
-from vitmed.data.samples import Sample
+from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 
@@ -69,10 +69,26 @@ class Images:
         return len(self) * self.preprocessing.image_size**2 * self.preprocessing.channels / 2**20
 
 
-def unusable(bad: Sequence[str], total: int) -> DataError:
-    """The error for files that cannot be used; names the first ten of them."""
-    count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
-    return DataError(count + lines_of(sorted(bad), 10), "repair or remove these files; vitmed never changes your files")
+def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:
+    """The images of every split."""
+    return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
+
+
+class UnusableFiles(DataError):
+    """Files that cannot be used; names the first ten of them.
+
+    Args:
+        bad: index of each file among all images -> its problem.
+        total: how many images there are.
+    """
+
+    def __init__(self, bad: Mapping[int, str], total: int):
+        self.bad, self.total = bad, total
+        count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
+        super().__init__(
+            count + lines_of(sorted(bad.values()), 10),
+            "repair or remove these files, or leave them out with --on-bad-file skip; vitmed never changes your files",
+        )
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import regex
+
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.files import check_regular
 from vitmed.core.text import counted, lines_of
 from vitmed.core.ui import Ui
 from vitmed.data.patient_names import guess_patients
@@ -23,6 +27,10 @@ from vitmed.imaging import npz
 from vitmed.imaging.dicom import QUIET
 
 NAMES, DICOM = GROUP_WORDS
+SECONDS, SECONDS_A_PATH = 5.0, 1e-4  # for all paths of a data set, whatever the expression
+MOST = 100_000  # length of an expression with its repetitions written out
+REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
+VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
 
 
@@ -70,28 +78,61 @@ def find_patients(
     return KnownPatients(groups, "by table (--groups)", notes)
 
 
-def compile_group(expression: str | None) -> re.Pattern[str] | None:
-    """The compiled expression. Raises UsageError if it is not a regular expression."""
+def compile_group(expression: str | None) -> regex.Pattern[str] | None:
+    """The compiled expression, in the syntax of `re`. Raises UsageError if it is not a regular expression."""
     if expression is None:
         return None
     try:
-        return re.compile(expression)
-    except re.error as error:
+        re.compile(expression)  # `regex` allows more, such as recursion
+    except (re.error, RecursionError, OverflowError) as error:
         raise UsageError(
             f"--group-regex {expression}: not a regular expression ({error})",
             "close every bracket, and write \\ before a bracket that is part of the names",
         ) from None
+    size, repeated = len(expression), 1  # `regex` writes repetitions out, within the memory of the machine
+    for bracket, *counts in REPETITION.findall(expression):
+        count = max(int(number or 0) for number in counts)
+        size, repeated = (size, repeated * max(1, count)) if bracket else (size + count, repeated)
+    if size * repeated > MOST or VERBOSE.search(expression):
+        raise UsageError(
+            f"--group-regex {expression[:100]!r}: too long, or with too many repetitions in {{}}",
+            f"write it with at most {MOST:,} characters, repetitions written out, and without the flag x",
+        )
+    return regex.compile(expression)
 
 
-def group_of(path: str, pattern: re.Pattern[str] | None) -> str | None:
-    """The patient in a relative path, or None if there is no expression or no match."""
-    match = pattern.search(path) if pattern is not None else None
-    return (match.group(1 if match.re.groups else 0) or None) if match else None
+def show_expression(expression: str | None, ui: Ui) -> None:
+    """Print an expression before it is used: it may come from somebody else's checkpoint or configuration."""
+    if expression is not None:
+        ui.say(f"looking for patients in the file paths by --group-regex {expression!r}")
+
+
+def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
+    """The patient in each relative path; None where the expression does not match.
+
+    Raises:
+        UsageError: not a regular expression, or one that takes too long on these paths.
+    """
+    pattern = compile_group(expression)
+    assert pattern is not None
+    seconds = max(SECONDS, SECONDS_A_PATH * len(paths))
+    end, found = time.monotonic() + seconds, list[str | None]()
+    which = 1 if pattern.groups else 0
+    for path in paths:
+        try:
+            match = pattern.search(path, timeout=max(0.001, end - time.monotonic()))
+        except (TimeoutError, MemoryError):
+            raise UsageError(
+                f"--group-regex {expression!r}: takes more than {seconds:.0f} s for {counted(len(paths), 'path')}, "
+                f"stopped at {path!r}: the expression backtracks",
+                "write it without a repetition of a repetition, such as (a+)+; or use --groups TABLE",
+            ) from None
+        found.append((match.group(which) or None) if match else None)
+    return found
 
 
 def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:
-    pattern = compile_group(expression)
-    found = [group_of(path, pattern) for path in paths]
+    found = groups_of(expression, paths)
     missed = [path for path, group in zip(paths, found, strict=True) if group is None]
     if missed:
         raise DataError(
@@ -113,9 +154,12 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
     found, missing = [], []
     for done, path in enumerate(paths, 1):
         try:
+            check_regular(root / path)
             head = dcmread(root / path, stop_before_pixels=True, specific_tags=["PatientID"])
             group = str(head.get("PatientID") or "").strip()
             problem = "PatientID is missing or empty"
+        except DataError as error:
+            group, problem = "", error.problem.removeprefix(f"{root / path}: ")
         except InvalidDicomError:
             group, problem = "", "not a DICOM file"
         except Exception as error:  # pydicom raises many errors for damaged headers

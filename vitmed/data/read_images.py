@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.loading import Images, unusable
+from vitmed.data.loading import Images, UnusableFiles, images_of
 from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
+from vitmed.data.samples import Splits
 from vitmed.data.scan import Scan, decoded_text
 from vitmed.data.scan_cache import ScanCache
 from vitmed.imaging.file_record import FileRecord
+from vitmed.imaging.preprocessing import Preprocessing
 
 MEMORY_MB = 2048  # for decoded images in memory
 QUICK = 10.0  # s; images that all decode within it are decoded in every run, and no file is written for them
@@ -45,6 +51,70 @@ def read_all_with_records(
     return _Reader(images, data, ui, records=True).run()
 
 
+class ReadSplits(NamedTuple):
+    """The splits of a run once every file was read, without the files that are skipped.
+
+    Attributes:
+        images, hashes: by split, in the order of the samples.
+        records: of every image, in the order of the splits; empty where none were asked for.
+        skipped: how many files are left out because they cannot be read.
+    """
+
+    splits: Splits
+    images: dict[str, Images]
+    hashes: dict[str, list[str]]
+    records: list[FileRecord]
+    skipped: int = 0
+
+
+def read_splits(
+    splits: Splits, preprocessing: Preprocessing, data: DataConfig, ui: Ui, records: bool = True
+) -> ReadSplits:
+    """As `read_all` for the images of every split; `data.on_bad_file` decides what a file does that cannot be used.
+
+    Args:
+        preprocessing: makes the squares.
+        records: whether the records are needed.
+
+    Raises:
+        DataError: names the files that cannot be used, unless they are to be skipped and few enough.
+    """
+    images = images_of(splits, preprocessing)
+    try:
+        hashes, found = _Reader(images, data, ui, records).run()
+    except UnusableFiles as error:
+        if data.on_bad_file == "stop":
+            raise
+        rest = _without(splits, error, ui)  # their squares are not kept yet where a file for them was begun
+        read = read_splits(rest, preprocessing, data, ui, records)
+        return read._replace(skipped=read.skipped + len(error.bad))
+    return ReadSplits(splits, images, hashes, found)
+
+
+def _without(splits: Splits, error: UnusableFiles, ui: Ui) -> Splits:
+    """The splits without unusable files. Raises DataError if they are too many."""
+    places = [(name, sample) for name, part in splits.samples.items() for sample in part]
+    lost = [places[row] for row in error.bad]
+    for label, count in Counter(sample.label for _, sample in lost).items():
+        of_class = [name for name, sample in places if sample.label == label]
+        of_lost = Counter(name for name, sample in lost if sample.label == label)
+        empty = next((name for name in of_lost if of_lost[name] == of_class.count(name)), None)
+        if 2 * count > len(of_class) or empty is not None:
+            what = f"{count:,} of {counted(len(of_class), 'image')} of class {splits.classes[label]!r} cannot be used"
+            where = f", among them all of {empty}" if empty is not None else ""
+            raise DataError(
+                f"{splits.root}: {what}{where}: too many to skip\n{error.problem}", "repair or remove these files"
+            )
+    skipped = {path for _, (path, *_) in lost}
+    parts = ", ".join(f"{name} {count:,}" for name, count in Counter(name for name, _ in lost).items())
+    ui.warn(
+        f"{len(lost):,} of {counted(error.total, 'image')} cannot be used and are left out ({parts}; --on-bad-file "
+        f"skip), the first is {next(iter(error.bad.values()))}"
+    )
+    kept = {name: tuple(s for s in part if s.path not in skipped) for name, part in splits.samples.items()}
+    return replace(splits, samples=kept)
+
+
 class _Reader:
     """The files of a run, their scan, and the places for their squares."""
 
@@ -55,7 +125,11 @@ class _Reader:
         self.how = how = next(iter(images.values())).preprocessing
         warned = ui if records else None  # without records, the pixel cache warns of the same folder
         reduced = f"{how.image_size} {how.resize}"
-        cache = ScanCache.open(how.frame, reduced, warned) if data.cache else ScanCache(None, how.frame)
+        cache = (
+            ScanCache.open(how.frame, reduced, warned, how.window)
+            if data.cache
+            else ScanCache(None, how.frame, window=how.window)
+        )
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with ui.bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)
@@ -89,11 +163,11 @@ class _Reader:
         """Row and (S, S, C) uint8 of these files, in order. At the end, raises DataError for all unusable files."""
         if not rows:
             return
-        problems, started = list[str](), time.monotonic()
+        problems, started = dict[int, str](), time.monotonic()
         with self.ui.bar("reading images") as advance:
             for done, (i, examined) in enumerate(self.scan.decode(rows), 1):
                 if isinstance(examined.error, DataError):
-                    problems.append(examined.error.line)
+                    problems[i] = examined.error.line
                 elif examined.error is not None:
                     raise examined.error
                 elif examined.square is not None:
@@ -103,7 +177,7 @@ class _Reader:
                 if done % 16 == 0 or done == len(rows):
                     advance(done, len(rows))
         if problems:
-            raise unusable(problems, len(self.usable))
+            raise UnusableFiles(problems, len(self.usable))
         self.ui.say(f"reading images: {decoded_text(len(rows), time.monotonic() - started)}")
 
     def _keep_on_disk(self) -> bool:

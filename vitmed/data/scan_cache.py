@@ -2,9 +2,9 @@
 
 A SQLite file in the cache folder, which you can delete at any time. It contains thumbnails, so the folder is closed to
 other users. Two tables: the hash of a file's content by the identity of the file (path, size, times, inode), and the
-record by that content and the versions of every decoder. A copied, moved or renamed file is hashed again, but not
-decoded again. Failures are not kept, because their cause, such as a missing permission, may go away without a change of
-the file.
+record by that content, the versions of every decoder and, for deep images, the window. A copied, moved or renamed file
+is hashed again, but not decoded again. Failures are not kept, because their cause, such as a missing permission, may go
+away without a change of the file.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from vitmed.imaging import npz
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
 from vitmed.imaging.raw_image import ImageHeader
+from vitmed.imaging.window import Window
 
-VERSION = 2  # of the tables
+VERSION = 3  # of the tables
 FRESH = 2.0  # seconds: a file that changed so recently may change again with the same time stamp
 MOST = 4 << 30  # bytes of the database: more than two million files
 CHUNK = 500  # rows of a query
@@ -45,21 +46,25 @@ class ScanCache:
         frame: which frame of several is decoded.
         reduced: the size to which this run may reduce a large JPEG while decoding; records made at that size count
             only for such runs. "" accepts records of whole images only.
+        window: of the run; records of images that need a window count only for runs with the same.
     """
 
-    def __init__(self, file: Path | None = None, frame: int | None = None, reduced: str = ""):
-        self.file, self.frame = file, frame
+    def __init__(self, file: Path | None = None, frame: int | None = None, reduced: str = "", window: Window = None):
+        self.file, self.frame, self.window = file, frame, window
         self.key = f"{decoding_version()} {'' if frame is None else frame}"
         self.reduced_key = f"{self.key} {reduced}" if reduced else self.key
+        self.deep_key = f"{self.key} window {window}"
 
     @classmethod
-    def open(cls, frame: int | None = None, reduced: str = "", ui: Ui | None = None) -> ScanCache:
+    def open(
+        cls, frame: int | None = None, reduced: str = "", ui: Ui | None = None, window: Window = None
+    ) -> ScanCache:
         """The database in the cache folder; if that fails, one that keeps nothing, and `ui` warns."""
         folder = cache_folder() / "index"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
-            cache = cls(folder / f"images-{VERSION}.sqlite", frame, reduced)
+            cache = cls(folder / f"images-{VERSION}.sqlite", frame, reduced, window)
             for old in folder.glob("images-*.sqlite"):
                 if old != cache.file or old.stat().st_size > MOST:  # what is still needed is soon found again
                     _remove(old)
@@ -71,7 +76,7 @@ class ScanCache:
             reason = getattr(error, "strerror", None) or error
             if ui is not None:
                 ui.warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
-            return cls(None, frame)
+            return cls(None, frame, window=window)
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
         """Path -> sha256, for the files that have not changed since they were hashed."""
@@ -92,9 +97,9 @@ class ScanCache:
         keys = [row.tobytes() for row in digests]
         known: dict[bytes, FileRecord] = {}
         for digest, key, *values in self._query("SELECT * FROM images WHERE digest IN", list(dict.fromkeys(keys))):
-            if key in (self.key, self.reduced_key):
+            if key in (self.key, self.reduced_key, self.deep_key):
                 with contextlib.suppress(ValueError, TypeError, KeyError):
-                    known[digest] = _record(key != self.key, *values)
+                    known[digest] = _record(key not in (self.key, self.deep_key), *values)
         return [known.get(key) for key in keys]
 
     def keep(self, found: Mapping[bytes, FileRecord]) -> None:
@@ -105,7 +110,8 @@ class ScanCache:
                 continue
             facts = json.dumps([record.size, record.sha256, asdict(record.header), record.personal])
             pixels = record.numbers.astype("<f4").tobytes() + record.thumbnail.tobytes()
-            rows.append((digest, self.reduced_key if record.reduced else self.key, facts, pixels))
+            key = self.deep_key if record.header.needs_window else self.reduced_key if record.reduced else self.key
+            rows.append((digest, key, facts, pixels))
         self._store("images", rows)
 
     def _try(self) -> None:
@@ -231,7 +237,8 @@ def _sha256(path: str) -> str:
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, identity TEXT, sha256 TEXT) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS images (digest BLOB PRIMARY KEY, key TEXT, facts TEXT, pixels BLOB) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS images (digest BLOB, key TEXT, facts TEXT, pixels BLOB, PRIMARY KEY (digest, key)) "
+    "WITHOUT ROWID",
 )
 
 

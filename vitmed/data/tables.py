@@ -1,4 +1,4 @@
-"""CSV tables with patient, label, split and further columns for each image."""
+"""Tables (CSV, Excel) with patient, label, split and further columns for each image."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from vitmed.core.aliases import COLUMNS
-from vitmed.core.csv_files import from_cell, read_text
+from vitmed.core.csv_files import OLD, read_text
 from vitmed.core.errors import DataError
+from vitmed.core.excel_files import sheet_rows
 from vitmed.core.text import lines_of
 from vitmed.data.split_names import SPLIT_WORDS, split_of
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OOD_SCORE
@@ -35,12 +36,13 @@ FIRST = 5  # most items in one line of a message
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file: column names as written, and for each row its line number in the file and its cells."""
+    """A table: column names as written, for each row its line number in the file and its cells; notes for the user."""
 
     file: Path
     header: list[str]
     lines: list[int]
     rows: list[list[str]]
+    notes: tuple[str, ...] = ()
 
     def find(self, names: Sequence[str]) -> int | None:
         """The index of the first of these columns that the table has, or None."""
@@ -77,37 +79,51 @@ class Table:
 
 
 def read_table(file: str | Path) -> Table:
-    """Read a CSV file, with the separator (comma, semicolon or tab) that is most frequent in the header.
+    """Read a CSV file, or the first sheet of an Excel file (.xlsx).
+
+    CSV has the separator (comma, semicolon or tab) that is most frequent in the header.
 
     Raises:
         DataError: missing, not text, no rows, a name twice in the header, or a row of another length (with its line).
+        UsageError: the package that reads .xlsx is not installed.
     """
-    file = Path(file)
-    text = read_text(file, "a CSV table")
-    first = text.partition("\n")[0]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
+    file, notes = Path(file), tuple[str, ...]()
     lines, rows, header = [], [], None
-    try:
-        for cells in reader:
-            row = [from_cell(cell) for cell in cells]
-            if header is None:
-                header = [name.strip() for name in row]
-            elif len(row) == len(header):
-                lines.append(reader.line_num)
-                rows.append(row)
-            elif any(cell.strip() for cell in row):
-                raise DataError(
-                    f"{file}: line {reader.line_num} has {len(row)} cells, the header {len(header)}",
-                    "quote cells that hold the separator",
-                )
-    except csv.Error as error:
-        raise DataError(f"{file}: line {reader.line_num} is not CSV ({error})", "save it as CSV again") from None
+    if file.suffix.lower() == ".xlsx":
+        numbered = sheet_rows(file)
+    else:
+        text, encoding = read_text(file, "a CSV table", OLD)
+        if encoding in OLD:
+            notes = (f"{file}: not UTF-8; read as {encoding}: check names with accents, or save it as CSV UTF-8",)
+        numbered = _csv_rows(file, text)
+    for line, row in numbered:
+        if header is None:
+            header = [name.strip() for name in row]
+        elif len(row) == len(header):
+            lines.append(line)
+            rows.append(row)
+        elif any(cell.strip() for cell in row):
+            raise DataError(
+                f"{file}: line {line} has {len(row)} cells, the header {len(header)}",
+                "quote cells that hold the separator",
+            )
     if header is None or not rows:
         raise DataError(f"{file}: holds no rows below a header", "name a CSV table with a header")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise DataError(f"{file}: the column {', '.join(twice)} appears twice", "rename one of them")
-    return Table(file, header, lines, rows)
+    return Table(file, header, lines, rows, notes)
+
+
+def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """The line at which each row ends, and its cells. Raises DataError."""
+    first = text.partition("\n")[0]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
+    try:
+        for row in reader:
+            yield reader.line_num, [from_cell(cell) for cell in row]
+    except csv.Error as error:
+        raise DataError(f"{file}: line {reader.line_num} is not CSV ({error})", "save it as CSV again") from None
 
 
 class _Matcher:
@@ -178,12 +194,13 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
     missing = [path for i, path in enumerate(paths) if i not in found]
     if missing:
         rows = f"\n{len(strange):,} rows match no image:\n{lines_of(strange)}" if strange else ""
+        first = lines_of([*table.notes, *missing])
         raise DataError(
-            f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{lines_of(missing)}{rows}",
+            f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{first}{rows}",
             f"use paths relative to {root} or to the table, or add the rows",
         )
     notes = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
-    return [found[i] for i in range(len(paths))], notes
+    return [found[i] for i in range(len(paths))], [*table.notes, *notes]
 
 
 @dataclass(frozen=True)
@@ -232,6 +249,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
         )
     rows = _rows_by_image(table, path, root, paths)
     left = len(paths) - len(rows)
+    missing = [f"{left:,} of {len(paths):,} images are not in {table.file} and are left out"] if left else []
 
     def sorted_cells(column: int, what: str) -> list[str]:
         cells = table.cells(column, what)
@@ -244,7 +262,7 @@ def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_gr
         splits=None if split is None else _splits(table, split, sorted_cells(split, "split")),
         columns=columns,
         rows=[tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows.values()],
-        notes=(f"{left:,} of {len(paths):,} images are not in {table.file} and are left out",) if left else (),
+        notes=(*table.notes, *missing),
     )
 
 
@@ -258,7 +276,7 @@ def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str]) 
             raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
     if missing:
         raise DataError(
-            f"{table.file}: {len(missing):,} rows match no image below {root}:\n{lines_of(missing)}",
+            f"{table.file}: {len(missing):,} rows match no image below {root}:\n{lines_of([*table.notes, *missing])}",
             f"use paths relative to {root} or to the table, or remove the rows",
         )
     return dict(sorted(rows.items()))

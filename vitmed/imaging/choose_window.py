@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.core.files import check_regular
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
 from vitmed.imaging.raw_image import ImageHeader, RawImage
@@ -105,6 +106,7 @@ def _header_if_windowed(path: Path) -> ImageHeader | bool:
     if suffix in EIGHT_BIT:
         return True
     try:
+        check_regular(path)
         if suffix == ".png":  # the common case, made fast
             with path.open("rb") as stream:
                 head = stream.read(25)

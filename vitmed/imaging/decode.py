@@ -14,9 +14,11 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.files import check_regular
+from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import arrays, dicom, npz, rasters
 from vitmed.imaging.colours import to_mode
-from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage
+from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, too_large
 from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
@@ -96,9 +98,10 @@ def is_image(path: str | os.PathLike[str]) -> bool:
     if (suffix and not suffix[1:].isdigit()) or name.upper() == "DICOMDIR":
         return False
     try:
+        check_regular(path)
         with open(path, "rb") as stream:  # noqa: PTH123
             return dicom.has_magic(stream.read(132))
-    except OSError:
+    except (OSError, DataError):
         return False
 
 
@@ -120,8 +123,9 @@ def _reader(path: Path) -> ModuleType:
     """The module that reads a file, chosen by its content, not by its suffix."""
     if npz.inside(path):
         return arrays
+    check_regular(path)
     named = READERS.get(path.suffix.lower())
-    if named is None and not (path.is_file() and is_image(path)):
+    if named is None and not is_image(path):
         raise DataError(f"{path}: not an image type that vitmed reads", f"use {', '.join(READERS)}")
     with path.open("rb") as stream:
         head = stream.read(132)
@@ -138,21 +142,18 @@ def _reader(path: Path) -> ModuleType:
 
 @contextmanager
 def _as_data_error(path: Path) -> Iterator[None]:
-    """Turn every error of a decoder into a DataError that names the file."""
+    """Turn every error of a decoder into a DataError that names the file; its warnings are not shown."""
     try:
-        yield
+        with NO_WARNINGS:
+            yield
     except VitmedError:
         raise
     except FileNotFoundError:
-        what, fix = (
-            ("a broken link", "restore or remove it") if path.is_symlink() else ("no such file", "check its name")
-        )
-        raise DataError(f"{path}: {what}", fix) from None
+        raise DataError(f"{path}: no such file", "check its name") from None
     except PermissionError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
     except Image.DecompressionBombError:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise DataError(f"{path}: more than {limit:,} pixels, refused", "cut it into tiles, or scale it down") from None
+        raise too_large(path) from None
     except UnidentifiedImageError:
         raise DataError(f"{path}: not an image, despite its name", "remove it or rename it") from None
     except Exception as error:  # decoders raise errors of every kind for damaged files

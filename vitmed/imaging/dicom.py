@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
@@ -16,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.process import SharedContext
+from vitmed.core.process import NO_WARNINGS, SharedContext
 from vitmed.imaging.jpeg_headers import read_stream
 from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
@@ -44,8 +43,7 @@ HEAD = (
 def _silence() -> Iterator[None]:
     logger = logging.getLogger("pydicom")
     level = logger.level
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"pydicom\b")
+    with NO_WARNINGS:
         logger.setLevel(logging.CRITICAL)
         try:
             yield

@@ -14,6 +14,7 @@ from vitmed.imaging import npz
 from vitmed.imaging.decode import apply_window, decode, read_header, to_8_bit
 from vitmed.imaging.personal_data import personal_fields
 from vitmed.imaging.raw_image import ImageHeader, RawImage
+from vitmed.imaging.window import Window
 
 if TYPE_CHECKING:  # it imports torch, which `vitmed check` does not need
     from vitmed.imaging.preprocessing import Preprocessing
@@ -32,7 +33,7 @@ class FileRecord:
         sha256: of its content, hexadecimal; "" if it cannot be read.
         header: None if it cannot be read.
         numbers: (8,) float32, named by NUMBERS: mean colour and colour of the border, 0..255, and the lowest and
-            highest value of any channel; None if it cannot be decoded.
+            highest value of any channel; None if it cannot be decoded. Of a deep image in the window of the run.
         thumbnail: (32, 32) uint8 grey, squashed; None if it cannot be decoded.
         personal: names of the metadata fields that look like a person, never their values.
         reduced: whether numbers and thumbnail come from a JPEG that was decoded at a reduced size.
@@ -61,8 +62,9 @@ class Examined(NamedTuple):
 
 
 def examine(
-    path: Path, sha256: str, frame: int | None, preprocessing: Preprocessing | None = None, record: bool = True
-) -> Examined:
+    path: Path, sha256: str, frame: int | None, preprocessing: Preprocessing | None = None, record: bool = True,
+    window: Window = None,
+) -> Examined:  # fmt: skip
     """Decode a file once. Never raises for a file that cannot be used: record and error name the problem.
 
     Args:
@@ -70,6 +72,7 @@ def examine(
         frame: which frame of several is decoded.
         preprocessing: makes the square; None if no square is needed.
         record: whether a record is needed.
+        window: for the record of an image that needs one; None stretches each such image by itself.
     """
     begun, made, square = FileRecord(sha256=sha256), None, None
     try:
@@ -78,7 +81,7 @@ def examine(
             if begun.size > 0:
                 begun = replace(begun, header=read_header(path))
         found = decode(path, frame, None if preprocessing is None else preprocessing.min_size)
-        made = _finished(path, begun, found, preprocessing is not None) if record else None
+        made = _finished(path, begun, found, preprocessing is not None, window) if record else None
         if preprocessing is not None:
             square = preprocessing.square(path, found)
     except VitmedError as error:
@@ -95,11 +98,14 @@ def _head(path: Path, sha256: str) -> FileRecord:
     return FileRecord(len(data), sha256, personal=personal_fields(path, data) if data else ())
 
 
-def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, again: bool) -> FileRecord:
+def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, again: bool, window: Window) -> FileRecord:
     """The record with what the pixels show; `again`: `found` is used again later, so it must not change."""
     header = begun.header or read_header(path)
     reduced = isinstance(found, Image.Image) and max(found.size) < max(header.width, header.height)
-    image = _stretched(path, found) if isinstance(found, RawImage) else to_8_bit(path, found.copy() if again else found)
+    if isinstance(found, RawImage) and window is None:
+        image = _stretched(path, found)
+    else:
+        image = to_8_bit(path, found.copy() if again and isinstance(found, Image.Image) else found, window=window)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)
     edge = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
     extrema = np.array(image.getextrema())
@@ -111,7 +117,7 @@ def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, agai
 
 
 def _stretched(path: Path, found: RawImage) -> Image.Image:
-    """RawImage values as RGB, stretched by the image's own percentiles, because a record has no window."""
+    """RawImage values as RGB, stretched by the image's own percentiles, where there is no window."""
     shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
     low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
     return to_8_bit(path, apply_window(path, found, (low, high)))

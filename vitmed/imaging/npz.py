@@ -25,6 +25,7 @@ from filelock import FileLock
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import ROOM, check_room
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.files import check_regular
 
 SPLITS = ("train", "val", "test")
 BLOCK = 1 << 20  # bytes
@@ -75,9 +76,12 @@ def content(path: Path) -> bytes:
     """The bytes that identify an image: those of its file, or its pixels in an .npz file.
 
     Raises:
-        OSError: no such file. DataError: no such image in the .npz file.
+        OSError: no such file. DataError: not a regular file, or no such image in the .npz file.
     """
-    return read(path).tobytes() if inside(path) else path.read_bytes()
+    if inside(path):
+        return read(path).tobytes()
+    check_regular(path)
+    return path.read_bytes()
 
 
 def open_npz(file: Path) -> dict[str, Split]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from PIL import ExifTags, Image, ImageFile
 
+from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging.dicom import QUIET
 
 # A file without any of these bytes has no metadata to search; most files have none.
@@ -72,7 +73,7 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
         return ()
     found: set[str] = set()
     # Pillow warns and raises for many kinds of damage, which the decoder reports.
-    with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
+    with contextlib.suppress(Exception), NO_WARNINGS, Image.open(io.BytesIO(data)) as image:
         found |= _exif(image)
         texts = dict(image.info)
         if isinstance(image, ImageFile.ImageFile) and image.format == "PNG":

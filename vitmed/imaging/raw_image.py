@@ -14,6 +14,7 @@ from vitmed.imaging.window import FileWindow
 
 PIXELS = 100_000_000  # most pixels of an image
 BYTES = 400_000_000  # most bytes of a decoded image; processing it may take twice as much again
+SMALLER = "cut it into tiles, or scale it down"
 FRAMES = 100_000  # counting of frames or pages stops here
 
 MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the smallest size that is enough
@@ -87,8 +88,14 @@ def refuse_large(path: Path, width: int, height: int, pixel_bytes: int = 1) -> N
     """Raise DataError if an image has no pixels, or more than `PIXELS` or `BYTES` allow."""
     if width < 1 or height < 1:
         raise DataError(f"{path}: {width} x {height} px, expected at least 1 x 1", "copy it again, or remove it")
-    fix = "cut it into tiles, or scale it down"
     if width * height > PIXELS:
-        raise DataError(f"{path}: {width:,} x {height:,} px, more than {PIXELS:,} pixels, refused", fix)
+        raise too_large(path, f"{width:,} x {height:,} px, ")
     if width * height * pixel_bytes > BYTES:
-        raise DataError(f"{path}: {width * height * pixel_bytes:,} bytes of pixels, more than {BYTES:,}, refused", fix)
+        raise DataError(
+            f"{path}: {width * height * pixel_bytes:,} bytes of pixels, more than {BYTES:,}, refused", SMALLER
+        )
+
+
+def too_large(path: Path, size: str = "") -> DataError:
+    """The error for an image of more than `PIXELS`; `size` in words and with a comma, where it is known."""
+    return DataError(f"{path}: {size}more than {PIXELS:,} pixels, refused", SMALLER)

@@ -111,7 +111,7 @@ class Table:
 
 def read_table(file: Path) -> Table:
     """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells."""
-    text = read_text(file, "a predictions.csv")
+    text, _ = read_text(file, "a predictions.csv")
     separator = separator_of(text, _is_ours)
     try:
         lines = [[from_cell(cell) for cell in row] for row in rows_of(text, separator)]

@@ -135,7 +135,7 @@ TOPICS: dict[str, Topic] = {
     "level": Topic("flow", "the level at which splits are disjoint, with its proof", _flow),
     "classes": Topic("flow", "images (and patients, where known) of each class in each split", _flow),
     "characteristics": Topic("flow", "patients of each split by the columns given", characteristics),
-    "unreadable": Topic("flow", "unreadable files; training stops if there are any", _flow),
+    "unreadable": Topic("flow", "unreadable files; training stops, or leaves them out if asked to", _flow),
     "size": Topic("results", "how precise the numbers are with so many images and patients", _intervals),
     "results": Topic("results", "every measure, overall and by class", _always),
     "confusion": Topic("summary", "confusion matrix", _always),

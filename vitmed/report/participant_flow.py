@@ -203,5 +203,7 @@ def data_counts(run: RunFolder) -> dict[str, int]:
 def why_left_out(data: DataConfig) -> str:
     """Why files of the data folder are in no split, in words."""
     reasons = [] if data.max_train is None else [f"a sample of {data.max_train:,} for training was asked for"]
+    if data.on_bad_file == "skip":
+        reasons.append("unreadable")
     reasons.append("not named in the table of labels" if data.labels else "outside the folders of classes and splits")
     return ", or ".join(reasons)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,8 @@ class Checkpoint:
         seen: sha256 of the images that the starting weights were made with.
         policy: the decision policy; None if there is none.
         weights_hash: the sha256 of the weights, which every evaluation of them states.
+        fingerprints: train and val -> `checks.duplicates.fingerprints` of the images, in the order of the samples;
+            empty in files of vitmed 0.1.
     """
 
     path: Path
@@ -72,6 +75,7 @@ class Checkpoint:
     seen: tuple[str, ...] = field(default=(), repr=False)
     policy: DecisionPolicy | None = field(default=None, repr=False)
     weights_hash: str = ""
+    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
     def model(self) -> ViT:
         """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
@@ -113,11 +117,13 @@ def save_checkpoint(
     record: dict[str, Any],
     training: dict[str, Any] | None = None,
     seen: Sequence[str] = (),
+    fingerprints: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Write a checkpoint. Paths are stored relative to its folder."""
     _save(
         path, FORMAT, config, classes=list(splits.classes), preprocessing=Preprocessing.of(config).to_dict(),
-        data={**_membership(splits, hashes, path), "seen": list(seen)}, weights=_on_cpu(weights), record=record,
+        data={**_membership(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})},
+        weights=_on_cpu(weights), record=record,
         training=training,
     )  # fmt: skip
 
@@ -366,9 +372,12 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     _expect("record", record.values(), str | int | float | None)
     _expect("training", [training], dict | None)
     weights_hash = hash_of(content[DIGESTS], "weights") if DIGESTS in content else hash_weights(weights)
+    fingerprints = {name: list(part) for name, part in content["data"].get("fingerprints", {}).items()}
+    if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
+        raise ValueError("fingerprints of images")
     return Checkpoint(
         path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content),
-        weights_hash,
+        weights_hash, fingerprints,
     )  # fmt: skip
 
 

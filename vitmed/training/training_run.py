@@ -27,9 +27,9 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
 from vitmed.core.ui import Advance, Ui
-from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
+from vitmed.data.loading import EpochBatches, TrainImages, images_of, pick_workers, train_loader
 from vitmed.data.patients import report_patients
-from vitmed.data.read_images import read_all_with_records
+from vitmed.data.read_images import ReadSplits, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.file_record import FileRecord
@@ -179,6 +179,8 @@ class TrainingRun(Run[Config]):
         self.model = model.to(device)
         self.notes: list[str] = []  # about the data, for the head of every report
         self.counts: dict[str, int] = {}  # files found and copies, for the flow diagram of every report
+        self.fingerprints: dict[str, list[str]] = {}  # of train and val, to notice near copies in an evaluation
+        self.skipped = 0  # files that cannot be read
         self.warned = False
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
@@ -216,11 +218,15 @@ class TrainingRun(Run[Config]):
         return f"{what}, {learning:.2f} of {total:.2f} M parameters"
 
     def check_images(self) -> list[FileRecord]:
-        """Decode every file once, in this run or in an earlier one, and hash it; what the data check needs of each."""
-        self.hashes, records = check_images(self.images, self.config.data, self.ui)
+        """Decode every file once, in this run or in an earlier one, and hash it; what the data check needs of each.
+
+        Files that are skipped are then in no split.
+        """
+        read = check_images(self.splits, Preprocessing.of(self.config), self.config.data, self.ui)
+        self.splits, self.images, self.hashes, self.skipped = read.splits, read.images, read.hashes, read.skipped
         if before := sum(map(set(self.seen).__contains__, self.hashes["test"])):
             self.ui.warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
-        return records
+        return read.records
 
     def begin(self, folder: RunFolder) -> None:
         super().begin(folder)
@@ -291,7 +297,7 @@ class TrainingRun(Run[Config]):
         """Save a checkpoint of these weights."""
         save_checkpoint(
             path, config=self.config, splits=self.splits, hashes=self.hashes, weights=weights, record=record,
-            training=training, seen=self.seen,
+            training=training, seen=self.seen, fingerprints=self.fingerprints,
         )  # fmt: skip
 
     def augmented_examples(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
@@ -312,22 +318,17 @@ def _monitor_text(record: Record, monitor: str) -> str:
     return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
 
 
-def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:
-    """The images of every split."""
-    return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
-
-
-def check_images(images: dict[str, Images], data: DataConfig, ui: Ui) -> tuple[dict[str, list[str]], list[FileRecord]]:
-    """As `read_all_with_records`; and warn where an image of val or test is in another split too."""
-    hashes, records = read_all_with_records(images, data, ui)
-    seen = dict.fromkeys(hashes["train"], "train")
+def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig, ui: Ui) -> ReadSplits:
+    """As `read_splits`; and warn where an image of val or test is in another split too."""
+    read = read_splits(splits, preprocessing, data, ui)
+    seen = dict.fromkeys(read.hashes["train"], "train")
     for name in ("val", "test"):
-        if copies := sum(digest in seen for digest in hashes[name]):
+        if copies := sum(digest in seen for digest in read.hashes[name]):
             ui.warn(
                 f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good"
             )
-        seen |= dict.fromkeys(hashes[name], name)
-    return hashes, records
+        seen |= dict.fromkeys(read.hashes[name], name)
+    return read
 
 
 def with_progress(

@@ -1,0 +1,97 @@
+"""Patients by an expression: what `re` finds, within a time that no expression can exceed."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import Recorder
+
+from vitmed.core.config import DataConfig
+from vitmed.core.errors import UsageError
+from vitmed.data import patients
+from vitmed.data.patients import compile_group, groups_of
+from vitmed.data.splits import make_splits
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTED = re.compile(r"--group-regex '([^']+)'|group_regex[:=] *[r\"']+([^\"'\n]+)")
+PATHS = [
+    f"{split}{label}/{name}"
+    for split in ("", "train/", "Val/")
+    for label in ("infected", "uninfected", "Grüße 1")
+    for name in (
+        "P007_c012.png", "C33P1thinF_IMG_20150619_114756a_cell_179.png", "person1_bacteria_2.jpeg", "0001234/s3.dcm",
+        "TCGA-AB-1234-01A.tif", "sub-01_ses-2_T1w.png", "a.png", "patient 7/left.png", "x_\n.png", "12345_left.jpg",
+    )
+]  # fmt: skip
+
+
+def documented() -> list[str]:
+    """Every expression in the recipes, the cards, the documentation and the tests."""
+    found = []
+    for file in (*ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), *ROOT.glob("tests/*/*.py")):
+        found += [a or b for a, b in DOCUMENTED.findall(file.read_text(encoding="utf-8"))]
+    for file in (*ROOT.glob("configs/*.yaml"), *ROOT.glob("datasets/*.yaml")):
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        found.append((content.get("data") or {}).get("group_regex") or content.get("group_regex"))
+    return sorted({expression for expression in found if expression and _valid(expression)})
+
+
+def _valid(expression: str) -> bool:
+    try:
+        return re.compile(expression) is not None
+    except re.error:
+        return False
+
+
+@pytest.mark.parametrize("expression", documented())
+def test_the_same_patients_as_re(expression: str) -> None:
+    pattern = re.compile(expression)
+    matches = [pattern.search(path) for path in PATHS]
+    expected = [(match.group(1 if pattern.groups else 0) or None) if match else None for match in matches]
+    assert groups_of(expression, PATHS) == expected
+
+
+def test_the_documentation_has_expressions() -> None:
+    assert len(documented()) >= 5
+
+
+def test_an_expression_that_backtracks_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(x|xx)+[yz] on 60 letters takes `re` longer than the universe is old."""
+    monkeypatch.setattr(patients, "SECONDS", 0.5)
+    for name in ("amber", "blue"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{'x' * 60}.png").write_bytes(b"")
+    start = time.monotonic()
+    with pytest.raises(UsageError, match=r"\(x\|xx\)\+\[yz\].*backtracks"):
+        make_splits(DataConfig(root=str(tmp_path), group_regex="(x|xx)+[yz]"))
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    "expression", ["(?:(?:a{9999}){9999}){9999}", "a{2000000000}", "(?x)((a{99} )#\n{99})", "a" * 10**6]
+)
+def test_an_expression_that_would_fill_the_memory_is_refused(expression: str) -> None:
+    with pytest.raises(UsageError, match="too many repetitions"):
+        compile_group(expression)
+
+
+@pytest.mark.parametrize("expression", ["(", "(?R)", "(" * 5000 + ")" * 5000, r"\p{L}"])
+def test_the_syntax_is_that_of_re(expression: str) -> None:
+    with pytest.raises(UsageError, match="not a regular expression"):
+        compile_group(expression)
+
+
+def test_a_long_identifier_in_braces_is_allowed() -> None:
+    uuid = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    path = "infected/6f1c0d2e-0a1b-4c3d-8e9f-0123456789ab_1.png"
+    assert groups_of(f"({uuid})_{uuid}|({uuid})", [path]) == [None]
+    assert groups_of(f"({uuid})", [path]) == ["6f1c0d2e-0a1b-4c3d-8e9f-0123456789ab"]
+
+
+def test_an_expression_is_printed_as_text(ui: Recorder) -> None:
+    patients.show_expression("(\x1b[31mP)", ui)
+    assert ui.said == [r"looking for patients in the file paths by --group-regex '(\x1b[31mP)'"]
