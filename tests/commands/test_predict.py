@@ -36,6 +36,17 @@ def test_predict_on_the_test_folder_is_evaluate_to_the_last_bit(trained: Trained
     assert said.probabilities.tobytes() == evaluated.probabilities.tobytes()
 
 
+def test_any_images_in_any_order_are_evaluate_to_the_last_bit(trained: Trained) -> None:
+    evaluated = Predictions.from_csv(trained.folder / "test" / "predictions.csv")
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 5, 11, len(evaluated)):
+        rows = rng.permutation(len(evaluated))[:count]
+        said = predict([trained.data / evaluated.paths[i] for i in rows], checkpoint=trained.best, ui=Recorder())
+        assert said.logits.tobytes() == evaluated.logits[rows].tobytes()
+        assert said.probabilities.tobytes() == evaluated.probabilities[rows].tobytes()
+        assert all(said.columns[name] == tuple(evaluated.columns[name][i] for i in rows) for name in said.columns)
+
+
 def test_the_same_at_the_command_line(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
     answer = vitmed("predict", trained.data / "test", "--checkpoint", trained.best, "--csv", tmp_path / "p.csv")
     assert answer.code == 0, answer.err
