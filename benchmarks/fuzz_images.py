@@ -14,6 +14,7 @@ import argparse
 import io
 import itertools
 import multiprocessing
+import os
 import resource
 import sys
 import tempfile
@@ -170,11 +171,11 @@ def read(file: Path) -> None:
         HOW.read(file)
 
 
-def work(pipe: Connection, seed: int, folder: Path, quiet: bool) -> None:
+def work(pipe: Connection, seed: int, folder: Path) -> None:
     """Answer each number that comes with the outcome of its file, until None comes."""
     warnings.simplefilter("ignore")
-    if quiet:
-        sys.stderr = open("/dev/null", "w")  # noqa: SIM115, PTH123  libtiff's complaints
+    os.environ["VITMED_CACHE"] = str(folder / "cache")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libtiff's complaints
     files = valid_files()
     for name, whole in files.items():  # valid ones are read: the sum below would be worthless otherwise
         (folder / name).write_bytes(whole)
@@ -209,7 +210,7 @@ def outcomes(numbers: range, seed: int, keep: Path | None) -> Iterator[tuple[int
     with tempfile.TemporaryDirectory() as place:
         while number is not None:
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs, seed, Path(place), True), daemon=True)
+            process = context.Process(target=work, args=(theirs, seed, Path(place)), daemon=True)
             process.start()
             theirs.close()
             assert ours.recv()[0] == "ready"
