@@ -41,7 +41,7 @@ def norms(model: nn.Module) -> list[nn.BatchNorm2d]:
 
 
 @torch.no_grad()
-def put(model: nn.Module, statistics_of: list[tuple[torch.Tensor, torch.Tensor]]) -> nn.Module:
+def put(model: ViT, statistics_of: list[tuple[torch.Tensor, torch.Tensor]]) -> ViT:
     """A copy of the model with these running means and variances."""
     model = copy.deepcopy(model)
     for norm, (mean, var) in zip(norms(model), statistics_of, strict=True):

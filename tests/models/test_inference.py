@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.hardware import Precision
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.inference import predict_logits
+from vitmed.models.inference import batch_size, predict_logits
 from vitmed.models.vit import ViT
 
 PREPROCESSING = Preprocessing(16, 3, "pad", "half")
@@ -93,6 +93,36 @@ def test_an_image_alone_and_in_company_get_the_same_logits() -> None:
     together = predict_logits(model, PREPROCESSING, picture, 20, CPU)[1]
     alone = [predict_logits(model, PREPROCESSING, lambda _, i=i: picture(i), 1, CPU)[1][0] for i in range(20)]
     np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
+    assert together.tobytes() == np.stack(alone).tobytes()
+
+
+@pytest.mark.parametrize("stem", ["patch", "conv"])
+@pytest.mark.parametrize("side, patch, width", [(16, 8, 16), (32, 4, 48), (32, 16, 192)])
+def test_no_digit_depends_on_the_other_images(stem: str, side: int, patch: int, width: int) -> None:
+    """Any images in any order, some unreadable: the bits of each are those among all images."""
+    torch.manual_seed(0)
+    model = ViT(5, side, patch, width=width, depth=2, heads=2, stem=stem)
+    how, rng = Preprocessing(side, 3, "pad", "half"), np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (75, side, side, 3), dtype=np.uint8)
+    whole = predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU)[1]
+    for count in (1, 2, 3, 31, 64, 66, 75):
+        rows = rng.permutation(len(pictures))[:count]
+        broken = set(rows[rng.random(count) < 0.2]) if count > 3 else set()
+
+        def read(i: int, rows: np.ndarray = rows, broken: set[int] = broken) -> np.ndarray:
+            if rows[i] in broken:
+                raise DataError("broken")
+            return pictures[rows[i]]
+
+        indices, found, problems = predict_logits(model, how, read, count, CPU)
+        assert len(problems) == len(broken) and found.tobytes() == whole[rows[indices]].tobytes()
+
+
+def test_one_image_does_not_wait_for_a_large_batch() -> None:
+    """The work of a batch is about that of one image of 224 px per two threads; never no image at all."""
+    threads, gpu = torch.get_num_threads(), torch.device("cuda")
+    assert batch_size(197, CPU) <= max(1, threads / 1.5) and batch_size(10**6, CPU) == 1
+    assert 16 <= batch_size(5, CPU) <= 64 and batch_size(197, gpu) == 64
 
 
 def test_the_unreadable_have_no_logits() -> None:
@@ -117,7 +147,7 @@ def test_no_gradient_is_kept() -> None:
             assert not torch.is_grad_enabled() and x.dtype == torch.float32
             return x.mean(dim=(2, 3))
 
-    assert predict_logits(Watch(), PREPROCESSING, picture, 3, CPU)[1].shape == (3, 3)
+    assert predict_logits(network(), PREPROCESSING, picture, 3, CPU, forward=Watch())[1].shape == (3, 3)
 
 
 def test_mixed_precision_gives_float32_logits_close_to_it() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.text import visible
+from vitmed.core.text import lines_of, visible
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
@@ -104,7 +104,7 @@ def in_folder(found: Any, content: dict[str, Any]) -> dict[str, Any]:
 def refuse_unread(found: Any) -> None:
     """Raises DataError if images could not be read, with the first twenty."""
     if found.errors:
-        problems = "\n".join(problem for _, problem in found.errors[:20])
+        problems = lines_of([problem for _, problem in found.errors], 20)
         raise DataError(
             f"{len(found.errors):,} of {len(found) + len(found.errors):,} images could not be read:\n{problems}"
         )
@@ -172,15 +172,16 @@ def print_predictions(found: Any, top_k: int, most: int = 50) -> None:
     print_rows("|".join(["image", "class", ">probability", "next", *extra]), rows, *more)
 
 
-def print_check(found: Any) -> None:
+def print_check(found: Any, most: int = 50) -> None:
     """The table of splits and classes, then the findings, worst first."""
-    rows = []
-    for row in found.content["table"]:
+    rows, table = [], found.content["table"]
+    for row in table[:most]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
         rows.append(
             [row["split"] or "-", row["class"] or "-", f"{row['images']:,}", patients, f"{row['unreadable']:,}"]
         )
-    lines = []
+    hidden = len(table) - most
+    lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
     for finding in found.findings:
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
         code = styled(f" ({finding.code})", "dim")

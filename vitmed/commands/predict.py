@@ -16,7 +16,8 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Silent, Ui
-from vitmed.data.folders import image_files
+from vitmed.data.folders import image_files, npz_images
+from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
@@ -43,7 +44,8 @@ def predict(
     """Classify images with a checkpoint and its preprocessing.
 
     Args:
-        images: files, folders (searched with their subfolders) and glob patterns.
+        images: files, folders (searched with their subfolders), glob patterns, and MedMNIST .npz files: their test
+            part, or the part in `blood.npz/val`. An image is `blood.npz/test/3/000017`: part, class number, index.
         checkpoint: default the best checkpoint of the newest run in `runs`.
         frame: the frame of files with several, from 0; default: the frame of the run.
 
@@ -95,10 +97,13 @@ def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> 
 
 
 def list_images(names: Sequence[str | Path]) -> list[Path]:
-    """Files, images in folders and their subfolders, and matches of patterns. Raises DataError without any."""
+    """Files, images in folders and in .npz files, and matches of patterns. Raises DataError without any."""
     found: list[Path] = []
     for path in find_named(names):
-        inside = image_files(path) if path.is_dir() else [path]  # a missing file becomes a row with its error
+        if npz.is_npz(path) or npz.is_npz(path.parent):
+            inside = _npz_part(path)
+        else:
+            inside = image_files(path) if path.is_dir() else [path]  # a missing file becomes a row with its error
         if not inside and path in map(Path, names):
             raise DataError(f"{path}: no images in this folder", "name a folder of images")
         found += inside
@@ -151,6 +156,15 @@ def check_outputs(
         root = find_checkpoint(checkpoint, runs, Silent()).splits.root
         for file in files:
             check_output(file, force=force, data=[root])
+
+
+def _npz_part(path: Path) -> list[Path]:
+    """The images of `file.npz/val`, or of the test part for `file.npz`. Raises DataError if the file lacks the part."""
+    file, part = (path, "test") if npz.is_npz(path) else (path.parent, path.name)
+    have = npz.open_npz(file)
+    if part not in have:
+        raise DataError(f"{file}: holds {', '.join(have)} but no {part}", f"name a part: {file / next(iter(have))}")
+    return [file / name for name, _ in npz_images(file / part)]
 
 
 def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, float]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitmed.core.text import listed
+
 
 class VitmedError(Exception):
     """A problem that the user can solve.
@@ -83,4 +85,4 @@ def unknown_key(what: str, found: str, known: object, where: str = "") -> UsageE
     names = [str(k) for k in known]  # type: ignore[attr-defined]
     near = difflib.get_close_matches(found, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else "use one of these names"
-    return UsageError(f"unknown {what} '{found[:100]}'{where}, expected one of: {', '.join(names)}", hint)
+    return UsageError(f"unknown {what} '{found[:100]}'{where}, expected one of: {listed(names, 50)}", hint)

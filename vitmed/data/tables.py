@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from vitmed.core.aliases import COLUMNS
-from vitmed.core.csv_files import OLD, read_text
+from vitmed.core.csv_files import OLD, from_cell, read_text
 from vitmed.core.errors import DataError
 from vitmed.core.excel_files import sheet_rows
 from vitmed.core.text import lines_of

@@ -1,4 +1,10 @@
-"""Run the network over images. Validation, evaluation and prediction all do it here."""
+"""Run the network over images. Validation, evaluation and prediction all do it here.
+
+The last digits of a logit depend on the shape of the batch, because another shape is computed by other kernels. Within
+one shape they depend neither on the place of an image in the batch nor on the other images (measured on a CPU, fp32).
+Every batch of a model therefore has the same shape on one machine, and the last one is filled up: an image gets the
+same logits, to the bit, alone and among any others.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +12,33 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import nn
 
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import Precision
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.vit import ViT
 
+MOST = 64  # images in a batch
+TOKENS = 128  # per thread of a CPU in a batch: larger batches are no faster, and one image would have to wait for them
 FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
+
+
+def batch_size(tokens: int, device: torch.device) -> int:
+    """Images in every batch: on a CPU as few as keep its threads busy, elsewhere `MOST`.
+
+    Measured on a CPU with two cores: ViT-Tiny at 224 px predicts 39 images/s in batches of 2 and 31 in batches of 16.
+
+    Args:
+        tokens: N of the network.
+    """
+    return MOST if device.type != "cpu" else min(MOST, max(1, TOKENS * torch.get_num_threads() // tokens))
 
 
 @torch.inference_mode()
 def predict_logits(
-    model: nn.Module,
+    model: ViT,
     preprocessing: Preprocessing,
     read: Callable[[int], np.ndarray],
     count: int,
@@ -32,30 +51,34 @@ def predict_logits(
 
     Args:
         read: index -> (S, S, C) uint8; may raise DataError.
-        forward: runs instead of the whole model, such as its `features`.
+        forward: runs instead of the whole model, such as its `features`; row by row.
 
     Returns:
         the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
     """
     model.eval()
+    size = batch_size(model.pos_embed.shape[1] + model.registers, device)
     indices: list[int] = []
     logits: list[np.ndarray] = []
     problems: dict[int, str] = {}
     for good, images, bad in read_batches(read, count):
         problems.update(bad)
         indices += good
-        if good:
-            x = preprocessing.normalise(torch.from_numpy(images).to(device))  # (B, C, S, S)
+        for start in range(0, len(good), size):
+            part = torch.from_numpy(images[start : start + size])
+            batch = torch.zeros(size, *part.shape[1:], dtype=torch.uint8)  # (B, S, S, C)
+            batch[: len(part)] = part
+            x = preprocessing.normalise(batch.to(device))  # (B, C, S, S)
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
                 found = (forward or model)(x)  # (B, K)
-            logits.append(found.float().cpu().numpy())
+            logits.append(found[: len(part)].float().cpu().numpy())
         if progress is not None:
             progress(len(indices) + len(problems), count)
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
 
 
 def predict_all(
-    model: nn.Module,
+    model: ViT,
     images: Images,
     device: torch.device,
     precision: Precision = FP32,

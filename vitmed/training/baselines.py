@@ -229,6 +229,6 @@ class Baselines:
         run = self.run
         model = load_checkpoint(run.folder.baseline).model().to(run.device)
         with run.ui.bar(f"baseline on {split}") as advance:
-            features = frozen_features(model, run.images[split], run.device, advance)
-        with torch.inference_mode():
-            return model.head(torch.from_numpy(features).to(run.device)).float().cpu().numpy()
+            logits = predict_all(model, run.images[split], run.device, progress=advance)
+        check_finite(logits, run.folder.baseline)
+        return logits
