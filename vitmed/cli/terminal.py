@@ -26,15 +26,20 @@ TYPER: dict[str, Any] = {  # of every typer application
 
 
 class Terminal(Ui):
-    """Rich progress bars on stderr where it is a terminal; plain lines elsewhere."""
+    """Rich progress bars on stderr where it is a terminal that can draw them; plain lines elsewhere.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: print only warnings.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
         from rich.console import Console
 
-        self.console = Console(stderr=True, highlight=False)
+        self.console, self.quiet = Console(stderr=True, highlight=False), quiet
 
     def say(self, text: str) -> None:
-        self.console.print(plain(text), soft_wrap=True)
+        if not self.quiet:
+            self.console.print(plain(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         self.console.print(f"[yellow]warning:[/yellow] {plain(text)}", soft_wrap=True)
@@ -43,7 +48,7 @@ class Terminal(Ui):
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        if not self.console.is_terminal:
+        if self.quiet or not self.console.is_terminal or self.console.is_dumb_terminal:
             with super().bar(title, unit) as advance:
                 yield advance
             return
@@ -71,13 +76,13 @@ def answer(
     """Run a command and print its result, also if a gate is not met.
 
     Args:
-        run: the Python function; options: its keywords.
+        run: the Python function; options: its keywords, and whether to be quiet.
         content: the result as JSON.
         show: prints the result without `as_json`.
     """
-    found = None
+    found, ui = None, Terminal(options.pop("quiet", False))
     try:
-        found = run(**options, ui=Terminal())
+        found = run(**options, ui=ui)
     except VitmedError as error:
         found = getattr(error, "result", None)
         raise
@@ -108,7 +113,6 @@ def refuse_unread(found: Any) -> None:
 
 def print_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
-    sys.stdout.flush()
 
 
 def print_rows(
@@ -130,11 +134,8 @@ def print_rows(
     for row in rows:
         table.add_row(*map(plain, row))
     console = Console(width=None if sys.stdout.isatty() else width, highlight=False)
-    with console.capture() as text:  # rich would answer a closed pipe with exit code 1
-        for part in (table, *lines):
-            console.print(part, soft_wrap=isinstance(part, str))
-    sys.stdout.write(text.get())
-    sys.stdout.flush()
+    for part in (table, *lines):
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def plain(text: str) -> str:

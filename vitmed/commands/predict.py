@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.errors import DataError
 from vitmed.core.hardware import pick_device
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.inputs import newest_run
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.folders import image_files
 from vitmed.imaging.decode import read_header, read_image
@@ -83,10 +83,7 @@ def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> 
     """The named checkpoint, or the best one of the newest run; a message then says which."""
     if checkpoint is not None:
         return load_checkpoint(checkpoint)
-    newest = RunFolder.newest(runs)
-    if newest is None:
-        fix = "vitmed train DIR first, or name a place: --runs FOLDER, --checkpoint FILE"
-        raise CheckpointError(f"{runs}: no run with a best.pt is there", fix)
+    newest = newest_run(runs)
     saved = load_checkpoint(newest.best)
     ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved

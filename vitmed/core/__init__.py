@@ -3,6 +3,7 @@
 config           the configuration: every setting with its type, range, default, flag and help
 pretrain_config  the configuration of `vitmed pretrain`
 load_config      YAML files, --set and flags to a configuration
+inputs           what a command line names exists: checked before torch is loaded
 flags            flags and Python keywords, read from the fields
 errors           the errors that a user can cause, and their exit codes
 stored_paths     where data and weights lie, stored without private folder names

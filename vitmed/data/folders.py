@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
+from vitmed.core.inputs import data_folder as data_folder
 from vitmed.data.dataset_cards import medmnist_classes
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging import npz
@@ -19,17 +20,6 @@ from vitmed.imaging.decode import READERS, is_image
 
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
 RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden ones
-
-
-def data_folder(root: str | Path | None) -> Path:
-    """The folder, checked. Raises DataError if it does not exist."""
-    if root is None:
-        raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
-    folder = Path(root)
-    if not folder.is_dir() and not npz.is_npz(folder):
-        what = "is a file, not a folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class")
-    return folder
 
 
 def split_folders(root: Path) -> dict[str, Path]:
