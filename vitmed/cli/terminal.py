@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.text import counted
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loads torch
@@ -106,9 +107,8 @@ def refuse_unread(found: Any) -> None:
     """Raises DataError if images could not be read, with the first twenty."""
     if found.errors:
         problems = "\n".join(problem for _, problem in found.errors[:20])
-        raise DataError(
-            f"{len(found.errors):,} of {len(found) + len(found.errors):,} images could not be read:\n{problems}"
-        )
+        total = counted(len(found) + len(found.errors), "image")
+        raise DataError(f"{len(found.errors):,} of {total} could not be read:\n{problems}")
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -201,14 +201,12 @@ def print_datasets(datasets: list[dict[str, Any]]) -> None:
     rows, lines = [], []
     for row in datasets:
         classes = "" if row["classes"] is None else str(row["classes"])
-        fetched = "set by set" if len(row["sets"]) > 1 else "yes" if row["fetched"] else "by hand"
-        rows.append(
-            [row["name"], row["title"], f"{row['images']:,}", classes, row["licence"], row["patients"], fetched]
-        )
+        way = "set by set" if len(row["sets"]) > 1 else "data get" if row["downloadable"] else "by hand"
+        rows.append([row["name"], row["title"], f"{row['images']:,}", classes, row["licence"], row["patients"], way])
         if len(row["sets"]) > 1:
             lines.append(f"{row['name']}, set by set: {', '.join(sorted(row['sets']))}")
     caption = "vitmed data get NAME DIR; docs/datasets.md"
-    print_rows("name|title|>images|>classes|licence|patients|fetched", rows, *lines, caption=caption, width=200)
+    print_rows("name|title|>images|>classes|licence|patients|to get it", rows, *lines, caption=caption, width=200)
 
 
 def print_weights(weights: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from vitmed.core.errors import DataError
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import newest_run
+from vitmed.core.text import counted_doing
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.folders import image_files
 from vitmed.imaging.decode import read_header, read_image
@@ -59,7 +60,8 @@ def predict(
     paths = list_images([images] if isinstance(images, str | Path) else images)
     model = saved.model().to(pick_device(device))
     if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
-        ui.warn(f"{flat:,} images have 8 bits and are not windowed; the model was trained on deeper ones")
+        found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
+        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
     with ui.bar("predicting") as advance:
         read = lambda i: preprocessing.read(paths[i])  # noqa: E731
         indices, logits, scores, problems = predict_images(saved, model, saved.policy, read, len(paths), advance)

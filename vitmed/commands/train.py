@@ -20,6 +20,7 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import REPORT, RunFolder, refuse_inside
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.evaluation_folder import find_evaluation
@@ -174,11 +175,13 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
-    root = data_folder(data) if data is not None else checkpoint.data_root()
+    fix = f"name its current place: vitmed train DIR --resume {folder.path}"
+    root = data_folder(data) if data is not None else checkpoint.data_root(fix)
     config = build_config(resumed_settings(checkpoint.config, folder, root, overrides))
     epochs = checkpoint.config.train.epochs
     if config.train.epochs != epochs:
-        ui.warn(f"{config.train.epochs} epochs instead of {epochs}: the learning rate follows the new schedule")
+        new = counted(config.train.epochs, "epoch")
+        ui.warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
     run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt")
     run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)

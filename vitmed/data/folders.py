@@ -13,6 +13,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder as data_folder
+from vitmed.core.text import counted
 from vitmed.data.dataset_cards import medmnist_classes
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging import npz
@@ -50,7 +51,7 @@ def class_names(folder: Path) -> list[str]:
     names = sorted(entry.name for entry in subfolders(folder))
     if not names:
         loose = len(list_folder(str(folder)).images)
-        what = f"{loose:,} images but no class folders" if loose else "neither class folders nor images"
+        what = f"{counted(loose, 'image')} but no class folders" if loose else "neither class folders nor images"
         raise DataError(f"{folder}: contains {what}", "sort the images into one folder per class, or --labels TABLE")
     return names
 

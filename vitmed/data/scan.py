@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.scan_cache import BATCH, ScanCache, digests_of, hash_files
 from vitmed.data.thread_batches import Progress, batched, in_threads
@@ -101,4 +102,4 @@ def scan(root: Path, paths: Sequence[str], cache: ScanCache, ui: Ui) -> list[Fil
 
 def decoded_text(decoded: int, seconds: float) -> str:
     """How many files were decoded, and how fast."""
-    return f"{decoded:,} files decoded, {decoded / max(1e-9, seconds):,.0f} images/s"
+    return f"{counted(decoded, 'file')} decoded, {decoded / max(1e-9, seconds):,.0f} images/s"
