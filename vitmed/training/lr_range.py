@@ -40,10 +40,8 @@ class RangeTest:
             return "the loss was not finite at the first step"
         low, last = min(self.losses), self.losses[-1]
         lowest = f"lowest loss {low:.3g} at --lr {self.rates[self.losses.index(low)]:.1e}"
-        end = (
-            f"ended early at {self.rates[-1]:.1e} because the loss rose" if self.diverged else f"{last:.3g} at the end"
-        )
-        return f"{lowest}, {end}"
+        end = "ended early because the loss rose" if self.diverged else f"{last:.3g} at the end"
+        return f"{lowest}; {end} ({self.rates[-1]:.1e})"
 
 
 def rising_rates(low: float, high: float, steps: int) -> list[float]:
