@@ -66,7 +66,7 @@ def test_ascii_alone_is_enough(tmp_path: Path) -> None:
         (("evaluate", "nosuch.pt"), 4, "nosuch.pt: no such file", "best.pt"),
         (("train", ".", "--epochs", "0"), 2, "train.epochs = 0", "docs/configuration.md"),
         (("train", "--bogus"), 2, "--bogus", "--help"),
-        (("demo", "--cells", "many"), 2, "--cells", "--help"),
+        (("demo", "--cells", "many"), 2, "found 'many'", "vitmed demo --help"),
         (("trian",), 2, "trian", "--help"),
     ],
 )

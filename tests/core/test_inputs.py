@@ -26,6 +26,7 @@ ASKED = [
     (["evaluate", "nosuch.pt"], 4, "nosuch.pt: no such file"),
     (["evaluate", "nosuch.csv"], 3, "nosuch.csv: no such file"),
     (["evaluate", "file", "--data", "nosuch"], 3, "nosuch: no such folder"),
+    (["compare", ".", "nosuch"], 3, "nosuch: no such file or folder"),
     (["stress", "nosuch.pt"], 4, "nosuch.pt: no such file"),
 ]
 

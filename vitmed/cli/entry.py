@@ -82,11 +82,24 @@ def _error_of(run: Callable[[], None]) -> VitmedError | None:
         found = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
-            error.show(sys.stderr)
-            return UsageError(error.format_message(), "--help lists the options of a command")
+            return _wrong_usage(error)
         traceback.print_exc()
         found = VitmedError("this is a bug in vitmed; please report it with the lines above")
     _stderr(f"{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
+    return found
+
+
+def _wrong_usage(error: Any) -> UsageError:
+    """Report an error of the parser in the words of vitmed; the whole help if a command is missing."""
+    message = error.format_message().rstrip(".")
+    fix = f"{error.ctx.command_path if error.ctx is not None else 'vitmed'} --help"
+    if message.startswith("Usage: "):
+        _stderr(message)
+        return UsageError("no command is named", fix)
+    if hasattr(error.__cause__, "errors"):  # pydantic's, which knows the value
+        message += f", found {error.__cause__.errors()[0]['input']!r}"
+    found = UsageError(message, fix)
+    _stderr(f"error: {found}")
     return found
 
 

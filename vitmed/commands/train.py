@@ -189,7 +189,8 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     run.resume_from(folder, checkpoint)
     if finished(run.state, run.config) and _is_evaluated(folder):
         raise UsageError(
-            f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
+            f"{folder.path}: this run of {counted(epochs, 'epoch')} is finished and evaluated",
+            f"more epochs: vitmed train --resume {folder.path} --epochs N; a new report: vitmed evaluate {folder.path}",
         )
     return run
 

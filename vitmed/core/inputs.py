@@ -39,6 +39,11 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
         raise DataError(f"{checkpoint}: no such file", "name a predictions.csv")
     if not checkpoint.exists():
         raise CheckpointError(f"{checkpoint}: no such file", "name the best.pt of a run, or its folder")
+    for result in options.get("results", ()):
+        if not Path(result).exists():
+            raise DataError(
+                f"{result}: no such file or folder", "name a predictions.csv, the folder of a report, or a run"
+            )
     if "images" in options:
         if "checkpoint" not in options:
             newest_run(options.get("runs", "runs"))
