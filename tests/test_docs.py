@@ -73,7 +73,7 @@ def parse(args: list[str]) -> None:
     group: Any = get_command(app)
     name, *rest = args
     if name.startswith("-"):
-        assert name in ("--help", "-h", "--version"), name
+        assert name in ("--help", "-h", "--version", "--install-completion"), name
         return
     command = group.get_command(None, name)
     if command is None:

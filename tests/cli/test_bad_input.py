@@ -397,7 +397,7 @@ def test_a_bug_of_ours_is_told_as_one(trained: Trained, vitmed: RUN, monkeypatch
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("vitmed.commands.predict.list_images", explode)
-    answer = vitmed("predict", "x.png", "--checkpoint", trained.best)
+    answer = vitmed("predict", trained.data, "--checkpoint", trained.best)
     assert answer.code == 1 and "Traceback" in answer.err and "please report" in answer.err
 
 

@@ -52,7 +52,8 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
     options: dict[str, Any] = {str(param.name): param for param in get_command(APPS[name]).params}
     keywords = set(inspect.signature(getattr(package, name.replace("-", "_"))).parameters)
     fields = {"summary": {"image_size", "patch_size", "channels"}, "evaluate": set(EVALUATE_FLAGS)}
-    printed = {"predict": {"top_k", "csv", "plot", "force"}, "check": {"no_index"}}.get(name, set()) | {"as_json"}
+    own = {"predict": {"top_k", "csv", "plot", "force"}, "check": {"no_index"}}
+    printed = own.get(name, set()) | {"as_json", "quiet"}
     offered = set(options) - printed - fields.get(name, set())
     if "flags" in keywords and name != "evaluate":
         offered -= set(PRETRAIN_FLAGS if name == "pretrain" else FLAGS)
@@ -79,7 +80,7 @@ def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatc
     monkeypatch.setattr(train, "_new_run", lambda config, *_: seen.append(config) or 1 / 0)
     file = tmp_path / "c.yaml"
     file.write_text("train: {lr: 0.1, epochs: 11, seed: 3}\n")
-    vitmed("train", "x", "-c", file, "--set", "train.lr=0.2", "--set", "train.epochs=12", "--lr", 0.3)
+    vitmed("train", tmp_path, "-c", file, "--set", "train.lr=0.2", "--set", "train.epochs=12", "--lr", 0.3)
     assert (seen[0].train.lr, seen[0].train.epochs, seen[0].train.seed) == (0.3, 12, 3)
 
 

@@ -152,7 +152,7 @@ def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> Non
         assert read == value or Path(read) == tmp_path / str(value), place  # a path is relative to the file
 
 
-def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitmed.commands import train
 
     assert {*values(), *ALONE} == set(FLAGS), "a value for each flag"
@@ -182,20 +182,21 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, monkeypatch: pytest
                 {"window": "40,400", "subgroup": "site", "rater": "reader", "ordinal": "mild,severe"}.get(flag, value),
             ],
         )
-    assert vitmed("train", "somewhere", *args).code == 130
+    assert vitmed("train", tmp_path, *args).code == 130
     defaults = Config().model_dump()
     for flag, value in values().items():
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == value != defaults[section][field], flag
-    assert seen["data"]["root"] == "somewhere"
+    assert seen["data"]["root"] == str(tmp_path)
     for args in (["--freeze"], ["--lora", 4], ["--group-regex", "(P.)"]):
-        assert vitmed("train", "somewhere", *args).code == 130
+        assert vitmed("train", tmp_path, *args).code == 130
         flag = args[0].removeprefix("--").replace("-", "_")
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == ALONE[flag]
     monkeypatch.setattr(train, "_new_run", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
     assert (
-        vitmed("train", "x", "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code == 1
+        vitmed("train", tmp_path, "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code
+        == 1
     )
     assert (seen["train"]["batch_size"], seen["train"]["workers"], seen["augment"]["policy"]) == (7, 0, "light")
     assert seen["model"]["depth"] == 2 and seen["model"]["channels"] == 1  # from --set, and from the recipe

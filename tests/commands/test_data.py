@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -369,8 +370,11 @@ def test_the_list(vitmed: RUN) -> None:
     assert "27,558" in answer.out and "by hand" in answer.out and "bloodmnist_224" in answer.out
     rows = {row["name"]: row for row in json.loads(vitmed("data", "list", "--json").out)["datasets"]}
     assert rows == {row["name"]: row for row in datasets_table()}
-    assert rows["nih_malaria"]["fetched"] and rows["nih_malaria"]["patients"] == "in the file names"
-    assert not rows["ham10000"]["fetched"] and "Accept the terms" in rows["ham10000"]["by_hand"]
+    assert rows["nih_malaria"]["downloadable"] and rows["nih_malaria"]["patients"] == "in the file names"
+    assert not rows["ham10000"]["downloadable"] and "Accept the terms" in rows["ham10000"]["by_hand"]
+    table = answer.out
+    assert "fetched" not in table and re.search("nih_malaria .* data get ", table)
+    assert re.search("ham10000 .* by hand ", table)
 
 
 def test_the_list_loads_no_torch() -> None:

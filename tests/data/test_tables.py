@@ -104,10 +104,10 @@ def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> No
     rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)[7:]), ["gone/1.png", "P1"]]
     message = told(root, groups=table(tmp_path / "t.csv", rows))
     assert "7 of 60 images have no row" in message and "a/i0.png" in message and "and 2 more" in message
-    assert "1 rows match no image" in message and "gone/1.png" in message
+    assert "1 row matches no image" in message and "gone/1.png" in message
     rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)), ["gone/1.png", "P1"]]
     (message,) = split(root, groups=table(tmp_path / "t.csv", rows)).notes
-    assert "1 rows match no image" in message and "line 62: gone/1.png" in message
+    assert "1 row matches no image" in message and "line 62: gone/1.png" in message
 
 
 def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:

@@ -42,6 +42,14 @@ def test_a_loss_that_never_falls_suggests_nothing() -> None:
     assert suggest([1.0, 2.0], [2.0, 1.0]) == (None, None)
 
 
+def test_the_course_of_the_loss_is_stated() -> None:
+    losses = [0.9] * 20 + [0.5] * 20 + [1.3] * 40
+    told = run_range_test(rising_rates(1e-7, 1, 80), iter(losses)).course
+    assert told == "lowest loss 0.543 at --lr 2.9e-04; 1.29 at the end (1.0e+00)"
+    assert "ended early because the loss rose" in run_range_test(rising_rates(1e-7, 1, 80), iter([*losses, 1e9])).course
+    assert "not finite" in run_range_test(rising_rates(1e-7, 1, 80), iter([math.nan])).course
+
+
 def test_a_diverging_loss_ends_the_test_early() -> None:
     asked = 0
 

@@ -34,7 +34,7 @@ app = typer.Typer(
     cls=Commands,
     help=f"Fine-tune Vision Transformers on folders of medical images, and evaluate them. {RESEARCH}",
     epilog="`vitmed COMMAND --help` lists the options of a command.",
-    **TYPER,
+    **TYPER | {"add_completion": True},
 )
 
 

@@ -26,6 +26,7 @@ from vitmed.cli.options import (
     AsJson,
     Force,
     NewFolder,
+    Quiet,
     argument,
     command,
     flag,
@@ -164,7 +165,7 @@ def predict(
 
     place = options.get("checkpoint"), options.get("runs", "runs")
     check_outputs(csv, plot, options["images"], *place, force)
-    ui = Terminal()
+    ui = Terminal(options.pop("quiet", False))
     found = vitmed.predict(**options, ui=ui)
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
@@ -230,7 +231,8 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report whether such maps explain anything."""
     from vitmed.commands.explain import explanation_json
 
-    found = vitmed.explain(**options, ui=Terminal())
+    ui = Terminal(options.pop("quiet", False))
+    found = vitmed.explain(**options, ui=ui)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
         print_json(in_folder(found, explanation_json(found, checkpoint)))
@@ -266,6 +268,7 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
 )
 def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
+    options.pop("quiet", None)  # there are no messages
     typer.echo(vitmed.summary(**options))
 
 
@@ -288,6 +291,7 @@ def data_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `vitmed data list`.")],
     folder: NewFolder,
     offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Download a set, check it, and lay it out for `vitmed train`.
@@ -296,7 +300,7 @@ def data_get(
     """
     from vitmed.commands.data import fetch_dataset
 
-    options = {"name": name, "folder": folder, "offline": offline}
+    options = {"name": name, "folder": folder, "offline": offline, "quiet": quiet}
     answer(fetch_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 
@@ -304,12 +308,14 @@ def data_get(
 def data_import(
     source: Annotated[Path, typer.Argument(metavar="FILE_OR_FOLDER", help="MedMNIST .npz, CIFAR, MNIST, archives.")],
     folder: NewFolder,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the files of a public set as folders of PNG images."""
     from vitmed.commands.data import import_dataset
 
-    answer(import_dataset, {"source": source, "folder": folder}, as_json, lambda path: {"folder": str(path)})
+    options = {"source": source, "folder": folder, "quiet": quiet}
+    answer(import_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 
 weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TYPER)
@@ -331,6 +337,7 @@ def weights_fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
     to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Download and check weight files.
@@ -339,7 +346,7 @@ def weights_fetch(
     """
     from vitmed.commands.weights import fetch_weights
 
-    paths = fetch_weights(names, to, offline, Terminal())
+    paths = fetch_weights(names, to, offline, Terminal(quiet))
     if as_json:
         print_json({"paths": dict(zip(names, map(str, paths), strict=True))})
     else:

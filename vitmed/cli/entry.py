@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
+import itertools
+import json
 import os
 import sys
 import traceback
@@ -13,8 +15,9 @@ from typing import Any
 import typer
 
 from vitmed.cli.app import app
+from vitmed.cli.streams import Stream, fill_closed
 from vitmed.core.aliases import OldNameWarning
-from vitmed.core.errors import Interrupted, VitmedError
+from vitmed.core.errors import Interrupted, OutOfMemoryError, UsageError, VitmedError
 from vitmed.core.process import tune_process
 from vitmed.core.text import visible
 
@@ -23,10 +26,24 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; turn every user error into a message and an exit code."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else albumentations opens a connection at import
     tune_process()
-    with warnings.catch_warnings():
+    given = sys.argv[1:] if args is None else args
+    fill_closed()
+    out, err = Stream(sys.stdout), Stream(sys.stderr)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
         warnings.showwarning = _show_warning(warnings.showwarning)
-        code = _exit_code(lambda: _run(sys.argv[1:] if args is None else args))
-    sys.exit(code)
+        error = _error_of(lambda: _run(given))
+        out.flush()
+        if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
+            error = UsageError(f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere")
+            _stderr(f"error: {error}")
+        if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
+            out.write(json.dumps({"error": _content(error)}) + "\n")
+            out.flush()
+    sys.exit(0 if error is None else error.exit_code)
+
+
+def _content(error: VitmedError) -> dict[str, Any]:
+    return {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
 
 
 def _show_warning(others: Callable[..., None]) -> Callable[..., None]:
@@ -42,38 +59,49 @@ def _show_warning(others: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(args: list[str]) -> None:
+    if "_VITMED_COMPLETE" in os.environ:  # a shell asks for completions
+        app(prog_name="vitmed")
     # `app(args)` would turn Ctrl-C and a closed pipe silently into exit codes of its own.
     command = typer.main.get_command(app)
     with command.make_context("vitmed", list(args)) as context:
         command.invoke(context)
 
 
-def _exit_code(run: Callable[[], None]) -> int:
+def _error_of(run: Callable[[], None]) -> VitmedError | None:
+    """What ended the command, reported on stderr; None if it reached its end."""
+    found: VitmedError
     try:
         run()
-        return 0
+        return None
     except typer.Exit as error:
-        return error.exit_code
+        return VitmedError("stopped") if error.exit_code else None
     except VitmedError as error:
-        _stderr(f"{'stopped' if isinstance(error, Interrupted) else 'error'}: {error}")
-        return error.exit_code
+        found = error
     except (KeyboardInterrupt, typer.Abort):
-        _stderr("stopped: interrupted before anything could be saved")
-        return Interrupted.exit_code
-    except BrokenPipeError:  # `vitmed predict ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        found = Interrupted("interrupted before anything could be saved")
     except MemoryError:
-        _stderr("error: out of memory\nFix: a smaller --batch-size, or --no-cache")
-        return 5
+        found = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
     except Exception as error:
-        if hasattr(error, "show") and hasattr(error, "exit_code"):  # a wrong flag: click's, or typer's copy of it
-            error.show(text := io.StringIO())
-            _stderr(text.getvalue().rstrip("\n"))
-            return int(error.exit_code)
+        if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
+            return _wrong_usage(error)
         _stderr(traceback.format_exc())
-        _stderr("error: this is a bug in vitmed; please report it with the lines above")
-        return 1
+        found = VitmedError("this is a bug in vitmed; please report it with the lines above")
+    _stderr(f"{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
+    return found
+
+
+def _wrong_usage(error: Any) -> UsageError:
+    """Report an error of the parser in the words of vitmed; the whole help if a command is missing."""
+    message = error.format_message().rstrip(".")
+    fix = f"{error.ctx.command_path if error.ctx is not None else 'vitmed'} --help"
+    if message.startswith("Usage: "):
+        _stderr(message)
+        return UsageError("no command is named", fix)
+    if hasattr(error.__cause__, "errors"):  # pydantic's, which knows the value
+        message += f", found {error.__cause__.errors()[0]['input']!r}"
+    found = UsageError(message, fix)
+    _stderr(f"error: {found}")
+    return found
 
 
 def _stderr(text: str) -> None:

@@ -47,7 +47,7 @@ def _panel(param: Any) -> str:
 def command(
     options: Options, *places: str, fields: dict[str, str] | None = None, kind: type[RunConfig] = Config
 ) -> Callable[[Callable[..., None]], typer.Typer]:
-    """Make a function a typer application of one command; the function gets the options that were given.
+    """Make a function a typer application of one command; the function gets the options that were given, checked.
 
     Args:
         options: keyword -> typer's annotation, of options beside the parameters of the function.
@@ -61,10 +61,15 @@ def command(
     def make(run: Callable[..., None]) -> typer.Typer:
         @functools.wraps(run)
         def call(**given: Any) -> None:
-            run(**{name: value for name, value in given.items() if value is not None})
+            from vitmed.core.inputs import check_inputs
+
+            chosen = {name: value for name, value in given.items() if value is not None}
+            check_inputs(chosen, kind if "sets" in options else None)
+            run(**chosen)
 
         own = [p for p in inspect.signature(run, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        parameters = [*map(_keyword, options, options.values()), *own, *map(_keyword, flags, flags.values())]
+        shared = options | QUIET
+        parameters = [*map(_keyword, shared, shared.values()), *own, *map(_keyword, flags, flags.values())]
         call.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])  # type: ignore[attr-defined]
         app = typer.Typer(**TYPER | {"no_args_is_help": False})
         app.command(cls=Command)(call)
@@ -125,10 +130,13 @@ def output(text: str, panel: str = LAST) -> Options:
     return {"output": flag(Path, "--output", "-o", help=text, panel=panel)}
 
 
+ONLY = "Print only warnings and errors on stderr."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=ONLY)]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 FORCE: Options = {"force": flag(bool, "--force", help="Replace an existing file.", panel=FIRST)}
+QUIET: Options = {"quiet": flag(bool, "--quiet", "-q", help=ONLY)}
 OFFLINE: Options = {"offline": flag(bool, "--offline", help="Open no connection.", panel="Model")}
 GATES: Options = {
     "fail_under": flag(list[str], "--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if the result is worse.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.text import lines_of, visible
+from vitmed.core.text import counted, lines_of, visible
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
@@ -29,15 +29,20 @@ TYPER: dict[str, Any] = {  # of every typer application
 
 
 class Terminal(Ui):
-    """Rich progress bars on stderr where it is a terminal; plain lines elsewhere."""
+    """Rich progress bars on stderr where it is a terminal that can draw them; plain lines elsewhere.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: print only warnings.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
         from rich.console import Console
 
-        self.console = Console(stderr=True, highlight=False)
+        self.console, self.quiet = Console(stderr=True, highlight=False), quiet
 
     def say(self, text: str) -> None:
-        self.console.print(plain(text), soft_wrap=True)
+        if not self.quiet:
+            self.console.print(plain(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         self.console.print(styled("warning:", "yellow"), plain(text), soft_wrap=True)
@@ -46,7 +51,7 @@ class Terminal(Ui):
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        if not self.console.is_terminal:
+        if self.quiet or not self.console.is_terminal or self.console.is_dumb_terminal:
             with super().bar(title, unit) as advance:
                 yield advance
             return
@@ -75,13 +80,13 @@ def answer(
     """Run a command and print its result, also if a gate is not met.
 
     Args:
-        run: the Python function; options: its keywords.
+        run: the Python function; options: its keywords, and whether to be quiet.
         content: the result as JSON.
         show: prints the result without `as_json`.
     """
-    found = None
+    found, ui = None, Terminal(options.pop("quiet", False))
     try:
-        found = run(**options, ui=Terminal())
+        found = run(**options, ui=ui)
     except VitmedError as error:
         found = getattr(error, "result", None)
         raise
@@ -105,14 +110,12 @@ def refuse_unread(found: Any) -> None:
     """Raises DataError if images could not be read, with the first twenty."""
     if found.errors:
         problems = lines_of([problem for _, problem in found.errors], 20)
-        raise DataError(
-            f"{len(found.errors):,} of {len(found) + len(found.errors):,} images could not be read:\n{problems}"
-        )
+        total = counted(len(found) + len(found.errors), "image")
+        raise DataError(f"{len(found.errors):,} of {total} could not be read:\n{problems}")
 
 
 def print_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
-    sys.stdout.flush()
 
 
 def print_rows(
@@ -134,12 +137,8 @@ def print_rows(
     for row in rows:
         table.add_row(*map(plain, row))
     console = Console(width=None if sys.stdout.isatty() else width, highlight=False)
-    with console.capture() as text:  # rich would answer a closed pipe with exit code 1
-        console.print(table)
-        for line in lines:
-            console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
-    sys.stdout.write(text.get())
-    sys.stdout.flush()
+    for part in (table, *lines):
+        console.print(plain(part) if isinstance(part, str) else part, soft_wrap=part is not table)
 
 
 def plain(text: str) -> Text:
@@ -213,14 +212,12 @@ def print_datasets(datasets: list[dict[str, Any]]) -> None:
     rows, lines = [], []
     for row in datasets:
         classes = "" if row["classes"] is None else str(row["classes"])
-        fetched = "set by set" if len(row["sets"]) > 1 else "yes" if row["fetched"] else "by hand"
-        rows.append(
-            [row["name"], row["title"], f"{row['images']:,}", classes, row["licence"], row["patients"], fetched]
-        )
+        way = "set by set" if len(row["sets"]) > 1 else "data get" if row["downloadable"] else "by hand"
+        rows.append([row["name"], row["title"], f"{row['images']:,}", classes, row["licence"], row["patients"], way])
         if len(row["sets"]) > 1:
             lines.append(f"{row['name']}, set by set: {', '.join(sorted(row['sets']))}")
     caption = "vitmed data get NAME DIR; docs/datasets.md"
-    print_rows("name|title|>images|>classes|licence|patients|fetched", rows, *lines, caption=caption, width=200)
+    print_rows("name|title|>images|>classes|licence|patients|to get it", rows, *lines, caption=caption, width=200)
 
 
 def print_weights(weights: list[dict[str, Any]]) -> None:

@@ -238,7 +238,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
             raise DataError(
                 f"the positive class of {model.name} is {model.predictions.positive}, that of {first.name} "
                 f"{first.predictions.positive}",
-                "evaluate both with the same --positive",
+                "train both with the same --positive",
             )
         shared &= set(model.predictions.paths)
     if not shared:

@@ -114,7 +114,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     """One report of the tests of all folds."""
     saved = [load_checkpoint(place.best) for place in places]
     first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
-    root, config = first.data_root(), first.config.evaluate
+    root, config = first.data_root("put the folder there again"), first.config.evaluate
     evaluated = [read_evaluation(test) for test in tests]
     results = [Results.read(one.metrics) for one in evaluated]
     folds = _each(results, [one.policy for one in evaluated], config)

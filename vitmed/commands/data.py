@@ -14,6 +14,7 @@ from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.outputs import refuse_inside
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
 from vitmed.data.dataset_cards import Card, advice, cards, find_set
@@ -36,7 +37,7 @@ def datasets_table() -> list[dict[str, Any]]:
             "licence": card.terms,
             "patients": "in the file names" if card.group_regex else "not in the file names",
             "group_regex": card.group_regex,
-            "fetched": bool(card.sets),
+            "downloadable": bool(card.sets),
             "sets": list(card.sets),
             "source": card.source,
             "by_hand": card.by_hand,
@@ -76,8 +77,8 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
             _convert(what, part, ui)
         images = image_files(part)
         patients = _write_groups(part, images, card)
-    known = f"{patients:,} patients ({folder / GROUPS})" if patients is not None else "patients unknown"
-    ui.say(f"{folder}: {len(images):,} images, {known}")
+    known = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
+    ui.say(f"{folder}: {counted(len(images), 'image')}, {known}")
     if card.download.layout == "medmnist":
         ui.say(f"you can also train on the file itself: vitmed train {files[0]}")
     ui.say(f"the download is kept in {store}; you can delete it")
@@ -110,7 +111,7 @@ def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None)
     with new_folder(folder) as part:
         _convert(source, part, ui)
         count = len(image_files(part))
-    ui.say(f"{folder}: {count:,} images, patients unknown")
+    ui.say(f"{folder}: {counted(count, 'image')}, patients unknown")
     ui.say(f"to train on it: vitmed train {folder}")
     return folder
 

@@ -74,9 +74,7 @@ def lr_find(
     found = run_range_test(rates, _losses(run, rates, ui))
     write_bytes(file, png(lr_range(found)))
     planned = prepared.config.train.lr
-    ui.say(
-        f"the test {'ended because the loss rose' if found.diverged else 'ended without a rise of the loss'}: {file}"
-    )
+    ui.say(f"{found.course}: {file}")
     if found.valley is None or found.steepest is None:
         ui.warn("the loss never fell, so no learning rate is suggested; try more --steps or another range")
     else:

@@ -17,6 +17,7 @@ from vitmed.core.hardware import describe as describe_device
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import check_output
 from vitmed.core.stored_paths import as_written
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
@@ -72,9 +73,9 @@ def plan(
     with ui.bar("timing a step", unit="steps"):
         minutes = estimated_minutes(prepared)
     train = prepared.config.train
-    time_needed = "under a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
+    time_needed = "under a minute" if minutes < 1 else f"about {counted(round(minutes), 'minute')}"
     ui.say(
-        f"{time_needed} for {train.epochs} epochs on {describe_device(prepared.device)} (from {TIMED} "
+        f"{time_needed} for {counted(train.epochs, 'epoch')} on {describe_device(prepared.device)} (from {TIMED} "
         "timed steps on random numbers, without reading and augmenting images, baselines and the evaluation)"
     )
     write_text(file, plan_yaml(prepared, file.parent))

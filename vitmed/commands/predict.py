@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import is_stream
 from vitmed.core.hardware import pick_device
+from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted_doing
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.folders import image_files, npz_images
 from vitmed.imaging import npz
@@ -63,7 +64,8 @@ def predict(
     paths = list_images([images] if isinstance(images, str | Path) else images)
     model = saved.model().to(pick_device(device))
     if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
-        ui.warn(f"{flat:,} images have 8 bits and are not windowed; the model was trained on deeper ones")
+        found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
+        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
     with ui.bar("predicting") as advance:
         read = lambda i: preprocessing.read(paths[i])  # noqa: E731
         indices, logits, scores, problems = predict_images(saved, model, saved.policy, read, len(paths), advance)
@@ -87,10 +89,7 @@ def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> 
     """The named checkpoint, or the best one of the newest run; a message then says which."""
     if checkpoint is not None:
         return load_checkpoint(checkpoint)
-    newest = RunFolder.newest(runs)
-    if newest is None:
-        fix = "vitmed train DIR first, or name a place: --runs FOLDER, --checkpoint FILE"
-        raise CheckpointError(f"{runs}: no run with a best.pt is there", fix)
+    newest = newest_run(runs)
     saved = load_checkpoint(newest.best)
     ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved

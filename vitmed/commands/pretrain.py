@@ -24,6 +24,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder, has_classes
 from vitmed.data.patients import report_patients, show_expression
@@ -123,7 +124,7 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     config = with_window(_default_sizes(config, splits, ui), splits, ui)
     run = PretrainingRun(config, splits, ui)
     if held_out:
-        ui.say(f"test:  {held_out:,} images, left out: pretraining never uses them")
+        ui.say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")
     else:
         ui.warn("no test images were left out: keep the images of a later test out of this folder")
     RunFolder.probe(output)
@@ -194,7 +195,7 @@ class PretrainingRun(Run[PretrainConfig]):
             encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
             self.model = build_mae(encoder, config).to(self.device)
         for name, samples in splits.samples.items():
-            ui.say(f"{name + ':':6} {len(samples):,} images, {splits.made[name]}")
+            ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
         report_patients(splits, "a patient of a later test may be among these images", ui)
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
         ui.say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")

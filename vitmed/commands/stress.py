@@ -95,8 +95,8 @@ def stress(
     names, skipped = _applicable(corruptions or list(CORRUPTIONS), saved.preprocessing.channels, decoded.values())
     what, _ = describe_images(saved, chosen)
     ui.say(
-        f"{what}: {len(decoded):,} of {len(chosen.samples):,} images, {len(names)} corruptions of 5 strengths, "
-        f"{(1 + 5 * len(names)) * len(decoded):,} passes"
+        f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
+        f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, names, seed, pick_device(device), ui)
     found = measure_robustness(clean, corrupted, resamples, seed)
@@ -186,7 +186,7 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], u
     if problems and not decoded:
         raise DataError("\n".join(sorted(problems)[:10]), "restore these files, or name others with --data")
     if problems:
-        ui.warn(f"{len(problems):,} of {len(rows):,} images cannot be read and are left out, such as:")
+        ui.warn(f"{len(problems):,} of {counted(len(rows), 'image')} cannot be read and are left out, such as:")
         ui.warn(problems[0])
     return decoded
 

@@ -26,6 +26,7 @@ from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.decisions.evaluation_folder import torn_evaluations
@@ -232,11 +233,13 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
     checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
-    root = data_folder(data) if data is not None else checkpoint.data_root()
+    fix = f"name its current place: vitmed train DIR --resume {folder.path}"
+    root = data_folder(data) if data is not None else checkpoint.data_root(fix)
     config = build_config(resumed_settings(checkpoint.config, folder, root, overrides))
     epochs = checkpoint.config.train.epochs
     if config.train.epochs != epochs:
-        ui.warn(f"{config.train.epochs} epochs instead of {epochs}: the learning rate follows the new schedule")
+        new = counted(config.train.epochs, "epoch")
+        ui.warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
     run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt")
     _check_images(run)
@@ -244,7 +247,8 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     run.resume_from(folder, checkpoint)
     if finished(run.state, run.config) and _is_evaluated(folder):
         raise UsageError(
-            f"{folder.path}: this run is finished and evaluated", "--epochs N with a larger N, or vitmed evaluate"
+            f"{folder.path}: this run of {counted(epochs, 'epoch')} is finished and evaluated",
+            f"more epochs: vitmed train --resume {folder.path} --epochs N; a new report: vitmed evaluate {folder.path}",
         )
     return run
 

@@ -4,6 +4,7 @@ config           the configuration: every setting with its type, range, default,
 pretrain_config  the configuration of `vitmed pretrain`
 load_config      YAML files, --set and flags to a configuration
 yaml_files       YAML without duplicate keys, deep nesting or aliases that multiply
+inputs           what a command line names exists: checked before torch is loaded
 flags            flags and Python keywords, read from the fields
 errors           the errors that a user can cause, and their exit codes
 stored_paths     where data and weights lie, stored without private folder names

@@ -51,7 +51,7 @@ class RunFolder:
         if cls(parent).config.exists() or cls(parent).last.exists():
             raise UsageError(
                 f"{parent}: holds a run, expected a folder for runs",
-                f"--output {parent.parent}, or --resume {parent} to continue it",
+                f"--output {parent.parent}, or vitmed train --resume {parent}",
             )
         try:
             parent.mkdir(parents=True, exist_ok=True)

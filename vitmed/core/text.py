@@ -16,6 +16,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def counted_doing(n: int, noun: str, one: str, many: str) -> str:
+    """1 row matches, 2 rows match."""
+    return f"{counted(n, noun)} {one if n == 1 else many}"
+
+
 def listed(names: Sequence[str], most: int = LISTED, mark: str = ", ") -> str:
     """The first names, with a mark between them, and how many more there are."""
     more = len(names) - most

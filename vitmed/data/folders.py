@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
+from vitmed.core.inputs import data_folder as data_folder
+from vitmed.core.text import counted
 from vitmed.data.dataset_cards import medmnist_classes
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging import npz
@@ -20,17 +22,6 @@ from vitmed.imaging.decode import READERS, is_image
 
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
 RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden ones
-
-
-def data_folder(root: str | Path | None) -> Path:
-    """The folder, checked. Raises DataError if it does not exist."""
-    if root is None:
-        raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
-    folder = Path(root)
-    if not folder.is_dir() and not npz.is_npz(folder):
-        what = "is a file, not a folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class")
-    return folder
 
 
 def split_folders(root: Path) -> dict[str, Path]:
@@ -61,7 +52,7 @@ def class_names(folder: Path) -> list[str]:
     names = sorted(entry.name for entry in subfolders(folder))
     if not names:
         loose = len(list_folder(str(folder)).images)
-        what = f"{loose:,} images but no class folders" if loose else "neither class folders nor images"
+        what = f"{counted(loose, 'image')} but no class folders" if loose else "neither class folders nor images"
         raise DataError(f"{folder}: contains {what}", "sort the images into one folder per class, or --labels TABLE")
     return names
 

@@ -214,6 +214,6 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
         return
     examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
     ui.warn(
-        f"patients are unknown: {risk}. The file names look like {guess.patients:,} patients ({examples}): confirm "
-        "with --groups names, or use --group-regex or --groups TABLE"
+        f"patients are unknown: {risk}. The file names look like {counted(guess.patients, 'patient')} ({examples}): "
+        "confirm with --groups names, or use --group-regex or --groups TABLE"
     )

@@ -14,7 +14,7 @@ import numpy as np
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.pretrain_config import PretrainDataConfig
-from vitmed.core.text import counted, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.data.folders import data_folder, image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import find_patients
@@ -89,7 +89,8 @@ def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
-    notes = f"{copies:,} images are byte for byte copies of another; copies are kept in one split"
+    are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies")
+    notes = f"{are} of another; copies are kept in one split"
     return replace(listing, first_copy=first, notes=(*listing.notes, notes))
 
 
@@ -198,7 +199,8 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         codes = _patient_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
-            raise DataError(f"{listing.root}: {patients} patients are too few for {folds} folds", "fewer --folds")
+            few = counted_doing(patients, "patient", "is", "are")
+            raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
         number = _grouped_folds(labels, codes, folds, seed)
     else:
         number, begin = np.empty(len(indices), dtype=np.int64), 0

@@ -90,7 +90,9 @@ def draw_cells(
                 root.rmdir()
             drawn.rename(root)
     except OSError as error:
-        raise DataError(f"{root}: cannot be written ({error})", "name another folder: --output") from None
+        raise UsageError(
+            f"{root}: cannot be written ({error.strerror or error})", "name another folder: --output"
+        ) from None
 
 
 def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:

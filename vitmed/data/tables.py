@@ -19,7 +19,7 @@ from vitmed.core.aliases import COLUMNS
 from vitmed.core.csv_files import OLD, from_cell, read_text
 from vitmed.core.errors import DataError
 from vitmed.core.excel_files import sheet_rows
-from vitmed.core.text import lines_of
+from vitmed.core.text import counted_doing, lines_of
 from vitmed.data.split_names import SPLIT_WORDS, split_of
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OOD_SCORE
 
@@ -63,9 +63,9 @@ class Table:
         found = [sys.intern(row[column].strip()) for row in self.rows]
         empty = [line for line, cell in zip(self.lines, found, strict=True) if not cell]
         if empty:
+            without = f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}"
             raise DataError(
-                f"{self.file}: {len(empty):,} rows have no {what} (column {self.header[column]!r}): line "
-                + ", ".join(map(str, empty[:FIRST])),
+                f"{self.file}: {without} (column {self.header[column]!r}): line " + ", ".join(map(str, empty[:FIRST])),
                 "fill them, or remove the rows",
             )
         return found
@@ -192,14 +192,15 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
                 "keep one of the rows",
             )
     missing = [path for i, path in enumerate(paths) if i not in found]
+    unmatched = f"{counted_doing(len(strange), 'row', 'matches', 'match')} no image"
     if missing:
-        rows = f"\n{len(strange):,} rows match no image:\n{lines_of(strange)}" if strange else ""
-        first = lines_of([*table.notes, *missing])
+        rows = f"\n{unmatched}:\n{lines_of(strange)}" if strange else ""
+        of = counted_doing(len(paths), "image", "has", "have")
         raise DataError(
-            f"{file}: {len(missing):,} of {len(paths):,} images have no row:\n{first}{rows}",
+            f"{file}: {len(missing):,} of {of} no row:\n{lines_of([*table.notes, *missing])}{rows}",
             f"use paths relative to {root} or to the table, or add the rows",
         )
-    notes = [f"{file}: {len(strange):,} rows match no image, the first is {strange[0]}"] if strange else []
+    notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
     return [found[i] for i in range(len(paths))], [*table.notes, *notes]
 
 
@@ -276,7 +277,8 @@ def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str]) 
             raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
     if missing:
         raise DataError(
-            f"{table.file}: {len(missing):,} rows match no image below {root}:\n{lines_of([*table.notes, *missing])}",
+            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
+            + lines_of([*table.notes, *missing]),
             f"use paths relative to {root} or to the table, or remove the rows",
         )
     return dict(sorted(rows.items()))

@@ -18,6 +18,7 @@ import numpy as np
 
 from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
@@ -93,7 +94,8 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
     if validation.groups is None:
         by = "image"
     elif pooled is None:
-        few = f"validation has {len(np.unique(units))} patients, too few to guarantee {coverage:g} for new patients"
+        patients = counted(len(np.unique(units)), "patient")
+        few = f"validation has {patients}, too few to guarantee {coverage:g} for new patients"
         note = f"{few}; the guarantee holds for new images of the same patients at best"
         by, units = "image", np.arange(len(labels))
         pooled = least_probability(true, units, coverage)

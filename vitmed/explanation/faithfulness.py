@@ -170,8 +170,8 @@ def sample(
     rows = order[np.argsort(_turns(patients[order]), kind="stable")][:count]
     known = len(np.unique(patients[rows]))
     if known < FEW:
-        return rows, np.arange(len(rows)), f"of {known} patients; intervals by image, which are too narrow"
-    return rows, patients[rows], f"of {known} patients; intervals by patient"
+        return rows, np.arange(len(rows)), f"of {counted(known, 'patient')}; intervals by image, which are too narrow"
+    return rows, patients[rows], f"of {counted(known, 'patient')}; intervals by patient"
 
 
 def _turns(keys: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.text import counted
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
@@ -142,7 +143,7 @@ def _notes(found: Robustness) -> list[str]:
     if found.n_groups is None:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
     elif found.n_groups < FEW_GROUPS:
-        notes.append(f"There are only {found.n_groups} patients: the intervals themselves are unreliable.")
+        notes.append(f"There are only {counted(found.n_groups, 'patient')}: the intervals themselves are unreliable.")
     return notes
 
 

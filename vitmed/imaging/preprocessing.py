@@ -80,7 +80,7 @@ class Preprocessing:
             width, height = image.size
             raise DataError(
                 f"{path}: {width} x {height} px is too thin to pad to {self.image_size} px",
-                "--resize squash or crop",
+                "train with --resize squash or crop",
             )
         return self.fit(image)
 

@@ -76,7 +76,7 @@ def pick_frame(path: Path, frames: int, asked: int | None) -> int:
     if asked is None and frames != 1:
         raise DataError(
             f"{path}: holds {frames:,} frames, expected one",
-            "choose one (--frame 0 is the first), or save the frame that you want as its own file",
+            "save the frame that you want as its own file; or train with --frame 0, the first",
         )
     asked = asked or 0
     if not 0 <= asked < frames:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import NUMBERS, REPORT
+from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.metric_table import METRICS
@@ -74,7 +75,8 @@ def verdict(baseline: Baseline, patients: int | None) -> str:
     if difference.low is None or difference.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:
-        return f"{text}; model - baseline {gap}, but {patients} patients are too few to conclude which is better"
+        few = counted_doing(patients, "patient", "is", "are")
+        return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
     if difference.low > 0:
         return f"{text}; the model is better: {gap}"
     if difference.high < 0:

@@ -96,14 +96,14 @@ class Checkpoint:
                 raise CheckpointError(problem, "use another checkpoint, or train again with a lower --lr")
         return model.eval()
 
-    def data_root(self) -> Path:
-        """The data folder of the run. Raises DataError if it is missing."""
+    def data_root(self, fix: str) -> Path:
+        """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
         root = self.splits.root
         if not root.is_dir() and not is_npz(root):
             what = f"{root}: the data folder of {self.path} is missing"
             if is_elsewhere(root):
                 what = f"{root.name}, the data folder of {self.path}, was outside the project at an unknown place"
-            raise DataError(what, "name its current place: --data DIR")
+            raise DataError(what, fix)
         return root
 
 

@@ -10,6 +10,7 @@ import torch
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files
 from vitmed.data.loading import Images
@@ -138,5 +139,5 @@ def score_other_images(
     if not len(found):
         raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")
     if problems:
-        ui.warn(f"{folder}: {len(problems):,} of {len(files):,} images could not be read")
+        ui.warn(f"{folder}: {len(problems):,} of {counted(len(files), 'image')} could not be read")
     return policy.model_copy(update={"other_scores": tuple(float(score) for score in found[:, -1])})

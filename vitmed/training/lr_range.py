@@ -33,6 +33,16 @@ class RangeTest:
     steepest: float | None
     valley: float | None
 
+    @property
+    def course(self) -> str:
+        """How far the loss fell, and where it ended."""
+        if not self.losses:
+            return "the loss was not finite at the first step"
+        low, last = min(self.losses), self.losses[-1]
+        lowest = f"lowest loss {low:.3g} at --lr {self.rates[self.losses.index(low)]:.1e}"
+        end = "ended early because the loss rose" if self.diverged else f"{last:.3g} at the end"
+        return f"{lowest}; {end} ({self.rates[-1]:.1e})"
+
 
 def rising_rates(low: float, high: float, steps: int) -> list[float]:
     """`steps` learning rates from `low` to `high` in a geometric series."""

@@ -194,7 +194,7 @@ class TrainingRun(Run[Config]):
         for name, samples in splits.samples.items():
             counts = listed([f"{n:,}" for n in splits.counts(name)], mark=" + ")
             unused = "; not evaluated until training ends" if name == "test" else ""
-            ui.say(f"{name + ':':6} {len(samples):,} images ({counts}), {splits.made[name]}{unused}")
+            ui.say(f"{name + ':':6} {counted(len(samples), 'image')} ({counts}), {splits.made[name]}{unused}")
         report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
         ui.say(f"model: {describe_model(config.model)}; {start}")
         ui.say(f"to be trained: {self._trainable()}")
@@ -358,7 +358,7 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
     text, train = str(error), config.train
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
         return OutOfMemoryError(
-            f"out of memory with batches of {train.batch_size} images of {config.model.image_size} px",
+            f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px",
             f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
         )
     killed = "DataLoader worker" in text and "killed by signal" in text

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from vitmed.core.text import counted
 from vitmed.metrics.per_patient import outside, shares
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum
@@ -49,7 +50,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
 
     known = np.flatnonzero(images)
     n, share = images[known], right[known] / images[known]
-    axes.set_title(f"{name}, {len(known):,} patients", fontsize=11)
+    axes.set_title(f"{name}, {counted(len(known), 'patient')}", fontsize=11)
     axes.set_xlabel(f"images of the patient{KINDS[name]}")
     add_grid(axes)
     if not len(known):
@@ -65,7 +66,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
         dots, count = np.unique(np.stack([n[some], share[some]]), axis=1, return_counts=True)  # (2, D): some lie level
         axes.scatter(dots[0], dots[1], s=size * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0)
-        axes.plot([], [], marker, color=colour, label=f"{text}: {int(some.sum()):,} patients")
+        axes.plot([], [], marker, color=colour, label=f"{text}: {counted(int(some.sum()), 'patient')}")
     if n.max() > 20 * n.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
@@ -122,5 +123,5 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
 
 def _name(stratum: Stratum) -> str:
     n = stratum.n if isinstance(stratum.n, str) else f"={stratum.n:,}"
-    patients = "" if stratum.n_groups is None else f", {stratum.n_groups:,} patients"
+    patients = "" if stratum.n_groups is None else f", {counted(stratum.n_groups, 'patient')}"
     return f"{short(stratum.name, 26)} (n{n}{patients})"

@@ -1,0 +1,73 @@
+"""What an error advises can be done: the command at hand has the flag."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from vitmed.cli.commands import APPS
+
+ROOT = Path(__file__).parents[2]
+CONFIGURED = "train plan lr-find probe pretrain"  # the commands that read a configuration
+LABELLED = f"{CONFIGURED} check evaluate stress"  # that read the labels or patients of a folder
+# Module -> the commands that raise its errors with a flag in the fix; of `commands/<verb>.py` the verb.
+RAISED_BY = {
+    "checks/evaluation_images.py": "evaluate stress",
+    "cli/commands.py": "predict",
+    "commands/cross_validate.py": "train",
+    "core/files.py": "train probe pretrain evaluate stress",
+    "core/hardware.py": f"{CONFIGURED} predict evaluate explain stress",
+    "core/load_config.py": CONFIGURED,
+    "core/run_folder.py": CONFIGURED,
+    "data/folders.py": LABELLED,
+    "data/listing.py": LABELLED,
+    "data/patients.py": LABELLED,
+    "data/splits.py": CONFIGURED,
+    "data/synthetic.py": "demo",
+    "decisions/operating_points.py": "train plan probe evaluate",
+    "imaging/augmentation.py": CONFIGURED,
+    "imaging/decode.py": "train predict evaluate explain stress",
+    "imaging/preprocessing.py": "train predict evaluate explain stress",
+    "imaging/raw_image.py": "train predict evaluate explain stress",
+    "models/mae.py": "pretrain",
+    "models/pretrained.py": "train plan lr-find probe",
+    "models/vit.py": f"{CONFIGURED} summary",
+    "report/rebuild.py": "evaluate",
+    "training/fit_policy.py": "evaluate",
+    "training/loop.py": "train pretrain",
+    "training/prepare.py": "train plan lr-find probe",
+    "training/pretraining.py": "pretrain",
+    "training/training_run.py": "train pretrain",
+}
+# Advice beside the point of one command: a function that only the others of its module call.
+BY_FUNCTION = {"--unlabelled": "pretrain", "--model": "train plan lr-find pretrain", "--allow-leakage": CONFIGURED}
+FOREIGN = {"--shm-size", "--help"}  # of docker, of every command
+
+
+def flags_of_commands() -> dict[str, set[str]]:
+    found = {name: get_command(app) for name, app in APPS.items()}
+    return {name: {flag for param in command.params for flag in param.opts} for name, command in found.items()}
+
+
+def fixes(tree: ast.AST) -> list[str]:
+    """The source of the second argument of every error that is raised."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) > 1]
+    return [ast.unparse(call.args[1]) for call in calls if str(getattr(call.func, "id", "")).endswith("Error")]
+
+
+def test_a_fix_names_only_flags_of_the_command_at_hand() -> None:
+    has: dict[str, Any] = flags_of_commands()
+    for file in sorted((ROOT / "vitmed").glob("**/*.py")):
+        module = file.relative_to(ROOT / "vitmed").as_posix()
+        for fix in fixes(ast.parse(file.read_text(encoding="utf-8"))):
+            for match in re.finditer(r"--[a-z][a-z-]+", fix):
+                flag, before = match[0], fix[: match.start()]
+                named = re.findall(r"(?:vitmed |\b)(" + "|".join(sorted(has, key=len, reverse=True)) + r")\b", before)
+                verb = Path(module).stem.replace("_", "-")
+                raised = named[-1:] or BY_FUNCTION.get(flag, RAISED_BY.get(module, verb)).split()
+                lacking = [name for name in raised if flag not in FOREIGN and flag not in has.get(name, ())]
+                assert not lacking, f"{module}: {flag} in {fix!r} is no flag of {', '.join(lacking)}"
