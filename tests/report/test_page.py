@@ -289,6 +289,8 @@ def test_on_paper_there_is_all_but_what_is_clicked(page: Page, two: tuple[Path, 
               .map((e) => e.checkVisibility({{contentVisibilityAuto: true}}))"""
             assert set(page.run(visible)) == {shown}, selector
         assert "not a medical device" in page.run("document.body.innerText")
+        right = "[...document.querySelectorAll('table')].map((t) => t.getBoundingClientRect().right)"
+        assert page.run(f"Math.max(...{right})") <= 720
     finally:
         page.ask("Emulation.setEmulatedMedia", media="")
 
