@@ -235,7 +235,7 @@ def test_two_reports_of_one_title_are_told_apart(trained: Trained, tmp_path: Pat
     page = (trained.folder / "test" / "report.html").read_text()
     assert line in page and f"<title>test of data ({run})</title>" in page
     assert line.replace("_", r"\_") in (trained.folder / "model_card.md").read_text()
-    assert line in trained.ui.said
+    assert line in trained.ui.said and f"<td>{weights}</td>" in page
     assert str(tmp_path) not in page
     shutil.copy(trained.best, tmp_path / "best.pt")  # a checkpoint that was sent has no run folder
     sent = evaluate(tmp_path / "best.pt", data=trained.data, allow_leakage=True, ui=Recorder()).metrics
