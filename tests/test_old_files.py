@@ -128,6 +128,8 @@ def test_the_report_of_a_table_is_made_again(run: Path, tmp_path: Path) -> None:
         file, before = run / split / "predictions.csv", metrics(run / split)
         found = evaluate(file, output=tmp_path / split, ui=Recorder())
         same_numbers(found.metrics, before)
+        about = found.metrics.report
+        assert (about.run, about.created) == ("run", None) and about.rebuilt is not None
         old, new = Predictions.from_csv(file), Predictions.from_csv(tmp_path / split / "predictions.csv")
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-12)
         scale = before["report"]["judgement"]["calibration"]["scale"][0]

@@ -1,5 +1,6 @@
 """Models on the same images: matched by path, tested against scipy and by hand, and told in a sentence."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,12 @@ from scipy import stats
 
 from vitmed import compare
 from vitmed.commands.compare import Comparison
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
+from vitmed.report.write import write_report
 
 
 def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, seed: int = 0) -> Predictions:
@@ -153,6 +156,20 @@ def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) 
     known = trained.result.test.metrics["overall"]
     assert found.content["models"][trained.folder.name]["overall"]["auroc"] == known["auroc"]
     assert "images" in found.verdict and any("Patients are unknown" in note for note in found.content["notes"])
+
+
+def test_runs_of_one_name_are_told_apart_by_date_and_weights(tmp_path: Path, vitmed: Any) -> None:
+    lines = []
+    for noise, place, seconds in ((1.0, "a", 1_700_000_000), (4.0, "b", 1_710_000_000)):
+        folder, weights = tmp_path / place / "cells" / "test", hashlib.sha256(place.encode()).hexdigest()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SOURCE_DATE_EPOCH", str(seconds))
+            about = {"title": "test of cells", "facts": {}, "run": "cells", "weights_hash": weights}
+            write_report(folder, draw(noise), config=EvaluateConfig(resamples=20), **about)
+        date = "2023-11-14 22:13" if place == "a" else "2024-03-09 16:00"
+        lines.append(f"{place}/cells: run cells, {date} UTC, weights {weights[:12]}")
+    answer = vitmed("compare", tmp_path / "a" / "cells", tmp_path / "b" / "cells", "--resamples", "20")
+    assert answer.code == 0 and all(line in answer.out for line in lines), answer.out
 
 
 def test_the_same_table_twice_is_the_same(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 import shutil
 from collections.abc import Callable
@@ -211,12 +212,10 @@ def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path
     for name in ("predictions.csv", "metrics.json", "baseline_colour_and_size.csv"):
         shutil.copy(trained.folder / "test" / name, tmp_path / name)
     before = json.loads((tmp_path / "metrics.json").read_text())
-    again = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics
-    assert (
-        again.to_dict() == before
-        and before["report"]["title"] == "test of data"
-        and "Seed" in before["report"]["facts"]
-    )
+    found = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics
+    again = found.to_dict()
+    assert again["report"].pop("rebuilt") >= before["report"]["created"] and "rebuilt" in found.identity
+    assert again == before and before["report"]["title"] == "test of data" and "Seed" in before["report"]["facts"]
     assert any("Patients are unknown" in note for note in again["report"]["notes"])
     for other in ("{}", json.dumps(before | {"positive_class": "violet"})):
         (tmp_path / "metrics.json").write_text(other)
@@ -225,6 +224,22 @@ def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path
     (tmp_path / "metrics.json").unlink()
     alone = evaluate(tmp_path / "predictions.csv", resamples=20, ui=Recorder()).metrics
     assert any("table alone" in note for note in alone["notes"])
+
+
+def test_two_reports_of_one_title_are_told_apart(trained: Trained, tmp_path: Path) -> None:
+    """By the run, the date and the weights: in metrics.json, on the page, in the terminal and in the model card."""
+    content = json.loads((trained.folder / "test" / "metrics.json").read_text())
+    run, created, weights = content["report"]["run"], content["report"]["created"], content["weights_hash"]
+    assert run == trained.folder.name and datetime.datetime.fromisoformat(created).utcoffset() == datetime.timedelta(0)
+    line = f"run {run}, {created[:10]} {created[11:16]} UTC, weights {weights[:12]}"
+    page = (trained.folder / "test" / "report.html").read_text()
+    assert line in page and f"<title>test of data ({run})</title>" in page
+    assert line.replace("_", r"\_") in (trained.folder / "model_card.md").read_text()
+    assert line in trained.ui.said and f"<td>{weights}</td>" in page
+    assert str(tmp_path) not in page
+    shutil.copy(trained.best, tmp_path / "best.pt")  # a checkpoint that was sent has no run folder
+    sent = evaluate(tmp_path / "best.pt", data=trained.data, allow_leakage=True, ui=Recorder()).metrics
+    assert sent.report.run == "" and sent.identity.endswith(f"weights {weights[:12]}")
 
 
 def test_an_unknown_split(trained: Trained, tmp_path: Path) -> None:

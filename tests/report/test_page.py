@@ -28,7 +28,7 @@ HOSTILE = (
     "🧫 " + "x" * 300,
     "\u202eعربي with many words that go on and on " * 4,
 )
-WIDTHS = (1280, 390)
+WIDTHS = (1280, 1024, 768, 390)
 
 # Text whose colour lies too near to that of what is behind it (WCAG 2.2, 1.4.3 AA: 4.5; 3 for large text).
 CONTRAST = """(() => {
@@ -56,6 +56,13 @@ CONTRAST = """(() => {
   }
   return {bad, seen};
 })()"""
+# Text of five lines or more that has fewer than two short words a line.
+NARROW = """[...document.querySelectorAll("main p, main li, td, th, dd, dt, h1, h2, h3")].filter((e) => {
+  const range = document.createRange();
+  range.selectNodeContents(e);
+  const lines = new Set([...range.getClientRects()].map((line) => Math.round(line.top / 6))).size;
+  return lines > 4 && e.textContent.trim().length / lines < 8;
+}).map((e) => e.textContent.trim().slice(0, 60))"""
 REACHABLE = """[...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")]
   .filter((e) => e.getClientRects().length).length"""
 
@@ -219,6 +226,20 @@ def test_it_fits_reads_and_loads_nothing(
     assert page.requests() == [file.resolve().as_uri()]
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_column_is_cut_and_no_text_has_one_word_a_line(
+    page: Page, two: tuple[Path, Predictions], width: int
+) -> None:
+    page.open(two[0], width)
+    unfold(page)
+    assert page.run(NARROW) == []
+    scrolled = page.run("[...document.querySelectorAll('table')].filter((t) => !t.closest('.scroll')).length")
+    assert scrolled == 0
+    if width == 1280:
+        wider = "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).length"
+        assert page.run(wider) == 0
+
+
 def test_everything_is_reached_by_the_tab_key(page: Page, two: tuple[Path, Predictions]) -> None:
     page.open(two[0], 390)
     unfold(page)
@@ -268,6 +289,8 @@ def test_on_paper_there_is_all_but_what_is_clicked(page: Page, two: tuple[Path, 
               .map((e) => e.checkVisibility({{contentVisibilityAuto: true}}))"""
             assert set(page.run(visible)) == {shown}, selector
         assert "not a medical device" in page.run("document.body.innerText")
+        right = "[...document.querySelectorAll('table')].map((t) => t.getBoundingClientRect().right)"
+        assert page.run(f"Math.max(...{right})") <= 720
     finally:
         page.ask("Emulation.setEmulatedMedia", media="")
 

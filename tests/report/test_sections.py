@@ -89,7 +89,7 @@ def test_one_patient_gives_no_interval_and_no_promise(tmp_path: Path) -> None:
     assert "95% intervals" not in text and "120 images of 1 patient," in text
     assert "Only one patient is evaluated" in text and "1 patients" not in text and "1 of them" not in text
     assert "So few images or patients cannot show how many of 100 positive results" in text
-    assert headline(metrics).endswith("; no intervals")
+    assert headline(metrics).endswith("\nno intervals")
 
 
 def verdict(text: str) -> list[str]:

@@ -125,6 +125,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
 
 def test_the_same_again_from_the_table_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "confusion_matrix", "roc", "errors")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     first = write_report(tmp_path / "a", draw(), title="t", facts={}, config=EvaluateConfig(resamples=50))
     table = Predictions.from_csv(tmp_path / "a" / "predictions.csv")
     again = write_report(tmp_path / "b", table, title="t", facts={}, read=None, config=EvaluateConfig(resamples=50))

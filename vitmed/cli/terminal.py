@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ from vitmed.core.text import counted, lines_of, visible
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
+    from rich.table import Table
     from rich.text import Text
 
     from vitmed.commands.compare import Comparison
 
 
+FRAME, SHORTEST = 2, 16  # characters around a cell; of a path
 RESEARCH = "Research use only; not a medical device."
 TYPER: dict[str, Any] = {  # of every typer application
     "rich_markup_mode": None,
@@ -121,24 +124,76 @@ def print_json(value: dict[str, Any]) -> None:
 def print_rows(
     columns: str, rows: Iterable[Sequence[str]], *lines: str | Text, caption: str = RESEARCH, width: int = 10_000
 ) -> None:
-    """Print a table, then lines.
+    """Print a table, then lines. No word is broken: where a table is too wide, each cell is a line.
+
 
     Args:
-        columns: the titles, separated by "|"; one that begins with ">" is aligned to the right.
-        rows: the text of the cells.
-        width: off a terminal, the most characters of a line.
+        columns: the titles, separated by "|"; ">" before one: its cells are aligned to the right; "/": they are
+            paths, of which a narrow terminal shows the end.
+        rows: the text of the cells; the last cells of a row may be missing.
+        lines: markup, after the caption.
+        caption: a line below the table.
+        width: off a terminal and without COLUMNS, the most characters of a line.
     """
+    from rich.cells import cell_len
     from rich.console import Console
+
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(width=None if known else width, highlight=False)
+    titles, cells = columns.split("|"), [[visible(text) for text in row] for row in rows]
+    inside = console.width - FRAME * len(titles)
+    natural = [max(cell_len(text) for text in _column(titles, cells, i)) for i in range(len(titles))]
+    narrow = [max(cell_len(w) for t in _column(titles, cells, i) for w in t.split()) for i in range(len(titles))]
+    paths = [i for i, title in enumerate(titles) if title[0] == "/"]
+    for i in paths:
+        beside = inside - sum(natural) + natural[i]
+        narrow[i] = min(natural[i], max(SHORTEST, beside))
+    fits = sum(narrow) <= inside
+    for i in paths:
+        room = narrow[i] if fits else console.width - max(len(title) for title in titles) - FRAME
+        cells = [[*row[:i], _end(row[i], room), *row[i + 1 :]] for row in cells]
+    table = _table(titles, cells, narrow) if fits else _records(titles, cells)
+    console.print(table)
+    for line in (caption, *lines):
+        console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
+
+
+def _column(titles: Sequence[str], cells: Sequence[Sequence[str]], i: int) -> list[str]:
+    """The title of a column and its cells."""
+    return [titles[i].lstrip(">/"), *(row[i] for row in cells if i < len(row))]
+
+
+def _end(path: str, room: int) -> str:
+    """`…/cells/17.png`: the end of a long path, which tells images apart."""
+    return path if len(path) <= room else "…" + path[len(path) - room + 1 :]
+
+
+def _table(titles: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
+    """A table of columns at least that wide; the others than paths may be wider."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(caption=caption)
-    for title in columns.split("|"):
-        table.add_column(title.removeprefix(">"), justify="right" if title[0] == ">" else "left", overflow="fold")
-    for row in rows:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for title, width in zip(titles, widths, strict=True):
+        table.add_column(title.lstrip(">/"), justify="right" if title[0] == ">" else "left", min_width=width)
+    for row in cells:
         table.add_row(*map(plain, row))
-    console = Console(width=None if sys.stdout.isatty() else width, highlight=False)
-    for part in (table, *lines):
-        console.print(plain(part) if isinstance(part, str) else part, soft_wrap=part is not table)
+    return table
+
+
+def _records(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    """Each row of a table as lines of a title and a cell, for a narrow terminal."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for row in cells:
+        for title, text in zip(titles, row, strict=False):
+            if text:
+                table.add_row(title.lstrip(">/"), plain(text))
+        table.add_row()
+    return table
 
 
 def plain(text: str) -> Text:
@@ -168,7 +223,7 @@ def print_predictions(found: Any, top_k: int, most: int = 50) -> None:
     rows += [[path, "not read"] for path, _ in found.errors[: most - len(rows)]]
     hidden = len(found) + len(found.errors) - len(rows)
     more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []
-    print_rows("|".join(["image", "class", ">probability", "next", *extra]), rows, *more)
+    print_rows("|".join(["/image", "class", ">probability", "next", *extra]), rows, *more)
 
 
 def print_check(found: Any, most: int = 50) -> None:
@@ -205,7 +260,8 @@ def print_comparison(found: Comparison) -> None:
             rows.append([pair.first, pair.second, name.replace("_", " "), value, interval, *ps])
     others = [pair.verdict for pair in found.content.pairs if pair.verdict != found.verdict]
     columns = "first|second|number|>difference|>95 % interval|>p|>p, Holm"
-    print_rows(columns, rows, *others, found.verdict)
+    which = [f"{name}: {model.identity}" for name, model in found.content.models.items() if model.identity]
+    print_rows(columns, rows, *which, *others, found.verdict)
 
 
 def print_datasets(datasets: list[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import listed
 from vitmed.core.ui import Ui
-from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, torn_evaluations
+from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.metric_table import METRICS
@@ -56,11 +56,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, or a baseline with the name of its model."""
+    """A model, or a baseline with the name of its model; `known` is what its report says of it."""
 
     name: str
     predictions: Predictions
     baseline_of: str | None = None
+    known: Evaluated | None = None
 
 
 def compare(
@@ -100,7 +101,7 @@ def compare(
         images=len(first), patients=None if first.groups is None else units, level=LEVEL, resamples=resamples,
         resampling="by image" if first.groups is None else "by patient",
         classes=list(first.classes), positive_class=first.positive,
-        models={m.name: ComparedModel(baseline_of=m.baseline_of, overall=numbers[m.name]) for m in models},
+        models={m.name: _described(m, numbers[m.name]) for m in models},
         pairs=pairs, notes=notes, verdict=last,
     )  # fmt: skip
     if folder is not None:
@@ -114,6 +115,14 @@ def compare(
     for note in notes:
         ui.warn(note)
     return Comparison(content, last, folder)
+
+
+def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
+    """A model in compare.json; the report beside the table of a baseline is about another model."""
+    found = model.known
+    given = {} if found is None else {"run": found.run, "created": found.created, "weights_hash": found.weights_hash}
+    known = {name: value for name, value in given.items() if value}
+    return ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
 
 
 def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
@@ -149,7 +158,12 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
 def read_all(paths: Sequence[Path]) -> list[Model]:
     """The models, then the baselines in their folders, each under a unique name."""
     tables = [_table(path) for path in paths]
-    models = [Model(name, _read(file)) for name, file in zip(_names(tables), tables, strict=True)]
+    read = zip(_names(tables), map(_read, tables), strict=True)
+    of_model = [not table.name.startswith(BASELINE) for table in tables]
+    models = [
+        Model(n, known.predictions, known=known if own else None)
+        for own, (n, known) in zip(of_model, read, strict=True)
+    ]
     named = [m.predictions for m, file in zip(models, tables, strict=True) if file.name.startswith(BASELINE)]
     baselines: list[Model] = []
     for model, file in zip(models, tables, strict=True):
@@ -210,10 +224,11 @@ def _names(files: Sequence[Path]) -> list[str]:
     return [f"{part[-1]} ({i})" for i, part in enumerate(parts, start=1)]  # the same table twice
 
 
-def _read(file: Path) -> Predictions:
+def _read(file: Path) -> Evaluated:
     """A table, with the positive class and the decision policy of metrics.json in the same folder."""
-    found = read_evaluation(file).predictions
-    twice = {path for path in found.paths if found.paths.count(path) > 1} if len(set(found.paths)) < len(found) else ()
+    found = read_evaluation(file)
+    paths = found.predictions.paths
+    twice = {path for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else ()
     if twice:
         raise DataError(f"{file}: names {min(twice)} more than once", "write it again with vitmed evaluate")
     return found

@@ -135,7 +135,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
             facts=_facts(results, pooled), read=lambda path: thumbnail(root / path, first.preprocessing),
             config=config, notes=notes, folds=folds.model_copy(update={"auroc": auroc}),
             baselines={key: pool([found[key] for found in baselines]) for key in shared},
-            flow=folds_flow(saved, places, pooled, config.subgroups),
+            flow=folds_flow(saved, places, pooled, config.subgroups), run=folder.name,
         )  # fmt: skip
     for name in BY_FOLD[:2]:
         ui.say(f"{METRICS[name].title} by fold: {_spread(results, name)}")

@@ -140,7 +140,7 @@ def evaluate(
             internal=internal, config=config, notes=notes, policy=policy, weights_hash=saved.weights_hash,
             baselines=baselines() if baselines is not None else _known_baselines(run.path / split, predictions),
             found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)}, maps=maps,
-            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
+            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen), run=run.name,
         )  # fmt: skip
     if own == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder), ui)

@@ -103,7 +103,7 @@ def _colours_alone(
             },
             read=lambda path: thumbnail(splits.root / path, preprocessing), config=config.evaluate,
             notes=[*patient_notes(splits, split), about, *notes],
-            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
+            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}), run=folder.name,
         )  # fmt: skip
         results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {}, ui)
     result = TrainResult(folder.path, None, results["val"], results["test"])

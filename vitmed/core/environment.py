@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hashlib
 import os
 import platform
@@ -19,6 +18,7 @@ import torch
 from vitmed.core.config import Config
 from vitmed.core.hardware import Precision, describe
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.text import now
 
 PACKAGES = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
 
@@ -32,7 +32,7 @@ def environment(
     manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
     return {
         "command": ["vitmed", *map(without_folders, sys.argv[1:])] if ours else None,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": now(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {package: version(package) for package in PACKAGES},

@@ -35,6 +35,11 @@ class RunFolder:
         self.model_card = self.path / "model_card.md"
         self.reconstructions = self.path / "reconstructions.png"
 
+    @property
+    def name(self) -> str:
+        """The name of a run folder; "" where the folder is none, such as that of a checkpoint that was sent to you."""
+        return self.path.resolve().name if self.config.is_file() or self.folds.is_file() else ""
+
     def epoch(self, number: int) -> Path:
         """The checkpoint that `--save-every` keeps for an epoch (1-based)."""
         return self.path / f"epoch_{number:04d}.pt"

@@ -1,7 +1,9 @@
-"""Counts, lists and probabilities for messages."""
+"""Counts, lists, probabilities and dates for messages."""
 
 from __future__ import annotations
 
+import datetime
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +11,35 @@ LISTED = 10  # most names in a list
 # Control characters but for line feed and tab, those that change the direction of text, and halves of characters, which
 # stand for the bytes of a file name that is not UTF-8.
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+HASH = 12  # characters of a hash that a reader sees
+
+
+def now() -> str:
+    """The date and time, UTC, as `2026-11-22T09:41:00+00:00`; of SOURCE_DATE_EPOCH where that is a number of seconds.
+
+    SOURCE_DATE_EPOCH makes output reproducible: https://reproducible-builds.org/specs/source-date-epoch/
+    """
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    moment = datetime.datetime.now(datetime.UTC)
+    if given.isdecimal() and len(given) <= 11:  # until the year 5138
+        moment = datetime.datetime.fromtimestamp(int(given), datetime.UTC)
+    return moment.isoformat(timespec="seconds")
+
+
+def identity(run: str, created: str | None, weights_hash: str | None, rebuilt: str | None = None) -> str:
+    """`run cells, 2026-11-22 09:41 UTC, weights 0123456789ab`: what tells two reports apart, as far as known.
+
+    Args:
+        run: name of the run folder, or "".
+        created: when the images were evaluated, as `now` writes it.
+        weights_hash: SHA-256 of the weights.
+        rebuilt: when the report was made again from its table.
+    """
+    parts = [f"run {run}"] * bool(run)
+    parts += [
+        f"{what}{when[:16].replace('T', ' ')} UTC" for what, when in (("", created), ("rebuilt ", rebuilt)) if when
+    ]
+    return ", ".join([*parts, *([f"weights {weights_hash[:HASH]}"] if weights_hash else [])])
 
 
 def counted(n: int, noun: str) -> str:

@@ -31,6 +31,17 @@ class Evaluated:
         """Of the weights that were evaluated; None where it is not known."""
         return self.metrics.get("weights_hash")
 
+    @property
+    def run(self) -> str:
+        """The name of the run folder; "" where it is not known, as in reports of 0.2.0 and earlier."""
+        return str(self.metrics.get("report", {}).get("run", ""))
+
+    @property
+    def created(self) -> str | None:
+        """When the images were evaluated, UTC; None where it is not known."""
+        found = self.metrics.get("report", {}).get("created")
+        return None if found is None else str(found)
+
 
 def read_evaluation(file: Path) -> Evaluated:
     """A predictions.csv with the positive class and the decision policy of the metrics.json beside it.

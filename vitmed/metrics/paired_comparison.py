@@ -8,6 +8,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
+from vitmed.core.text import identity
 from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
@@ -49,10 +50,21 @@ class ClassDifference(Estimate):
 
 
 class ComparedModel(Frozen):
-    """One of the models that are compared; a baseline belongs to the model `baseline_of`."""
+    """One of the models that are compared; a baseline belongs to the model `baseline_of`.
+
+    `run`, `created` and `weights_hash` are those of its report, as in metrics.json, where they are known.
+    """
 
     baseline_of: str | None
+    run: str = ""
+    created: str | None = None
+    weights_hash: str | None = None
     overall: dict[str, Estimate]
+
+    @property
+    def identity(self) -> str:
+        """What tells two models of the same name apart, in a line; "" where nothing is known."""
+        return identity(self.run, self.created, self.weights_hash)
 
 
 class ComparedPair(Frozen):

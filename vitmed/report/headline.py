@@ -31,6 +31,8 @@ class Evaluation:
 def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
     """Print the first numbers, the comparison with baselines, and the path of the report; then check the gates."""
     metrics = evaluation.metrics
+    if metrics.identity:
+        ui.say(metrics.identity)
     ui.say(headline(metrics))
     for note in metrics.notes:
         if note not in metrics.report.notes:  # already printed
@@ -46,13 +48,13 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
 
 
 def headline(metrics: Results) -> str:
-    """The first numbers, in one line."""
+    """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
     found = [(METRICS[name].title, metrics.overall[name]) for name in HEADLINE[:3]]
     how = "no intervals"
     if any(one.low is not None for _, one in found):
         how = f"95 % intervals {metrics.resampling}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
-    return ", ".join(f"{title} {_with_interval(one)}" for title, one in found) + f"; {how}{optimistic}"
+    return "\n".join([*(f"{title} {_with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
 
 
 def _with_interval(found: Estimate, sign: str = "") -> str:

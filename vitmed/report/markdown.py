@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 LEFT_OUT = {"script", "style", "nav", "head"}
 CONTROLS = {"controls", "skip"}  # classes of what needs a script or a browser
 BLOCKS = {"p", "div", "section", "details", "figure", "footer", "header", "main", "ul", "dl", "table"}
-VOID = {"meta", "img", "br", "link", "input"}
+VOID = {"meta", "img", "br", "wbr", "link", "input"}
 PREFIXES = {"h1": "# ", "h2": "## ", "h3": "### ", "li": "- ", "dt": "- "}
 OPENING = {"dd": ": ", "small": " ("}
 MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*"}

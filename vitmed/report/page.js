@@ -27,7 +27,7 @@
       if (table.scrollWidth > table.clientWidth) {
         table.tabIndex = 0;
         table.setAttribute("role", "region");
-        table.setAttribute("aria-label", "table that scrolls sideways");
+        table.setAttribute("aria-label", "scrolls sideways");
       } else {
         for (const name of ["tabindex", "role", "aria-label"]) table.removeAttribute(name);
       }

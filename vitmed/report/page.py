@@ -105,7 +105,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.globals |= IN_TEMPLATES
-    found.filters |= {"each": each, "md": lambda text: escape(" ".join(str(text).split()))}
+    found.filters |= {"breaks": breaks, "each": each, "md": lambda text: escape(" ".join(str(text).split()))}
     macros = vars(found.get_template("tables.html.j2").module)
     found.globals |= {name: macros[name] for name in ("table", "cell", "cells")}
     return found
@@ -149,6 +149,11 @@ def share(found: Estimate) -> str:
 def each(names: Iterable[object], *patterns: str) -> list[str]:
     """Headings of columns: every pattern, such as "{}, images", for each name."""
     return [pattern.format(name) for name in names for pattern in patterns]
+
+
+def breaks(name: str) -> Markup:
+    """A class name that may go on in the next line after an underscore."""
+    return Markup("_<wbr>").join(plain(name).split("_"))
 
 
 def percent(found: Estimate) -> Markup:

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitmed.core.aliases import FLOW, HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
 from vitmed.core.base_models import Frozen
+from vitmed.core.text import identity
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.operating_results import Folds, OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
@@ -43,9 +44,15 @@ class Origin(Frozen):
         notes: as they were given; `Results.notes` has those of the numbers too.
         evaluate: the section `evaluate` of the configuration.
         policy: the decision policy; None where nothing was chosen on validation.
+        run: the name of the run folder, never a path; "" where there is none.
+        created: when the images were evaluated: ISO date and time, UTC; None in reports of 0.2.0 and earlier.
+        rebuilt: when the report was made again from its table; None where it was not.
     """
 
     title: str = ""
+    run: str = ""
+    created: str | None = None
+    rebuilt: str | None = None
     facts: dict[str, str] = {}
     notes: list[str] = []
     evaluate: dict[str, Any] = {}
@@ -168,6 +175,11 @@ class Results(Numbers):
     out_of_distribution: OutOfDistribution | None = None
     attention: Attention | None = None
     robustness: Robustness | None = None
+
+    @property
+    def identity(self) -> str:
+        """What tells two reports of the same title apart, in a line; "" where nothing is known."""
+        return identity(self.report.run, self.report.created, self.weights_hash, self.report.rebuilt)
 
     @classmethod
     def of(cls, numbers: Numbers, **parts: Any) -> Results:

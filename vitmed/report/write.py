@@ -16,7 +16,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
-from vitmed.core.text import counted
+from vitmed.core.text import counted, now
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.results import Maps
@@ -66,6 +66,8 @@ def write_report(
     maps: Maps | None = None,
     flow: Flow | None = None,
     folds: Folds | None = None,
+    run: str = "",
+    earlier: Origin | None = None,
 ) -> Results:
     """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html: all or nothing.
 
@@ -92,6 +94,8 @@ def write_report(
         maps: of attention, of some of the images; None leaves their figure out.
         flow: where the images come from; None where it is not known.
         folds: of pooled folds, what each has; None of one model.
+        run: the name of the run folder, not its path.
+        earlier: of the report that is made again from its table; None where the images are evaluated now.
 
     Returns:
         what metrics.json holds.
@@ -110,7 +114,10 @@ def write_report(
         for key, other in (baselines or {}).items()
     }
     stored = None if policy is None else policy.to_json()
-    origin = Origin(title=title, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(), policy=stored)
+    dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
+    origin = Origin(
+        title=title, run=run, **dates, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(), policy=stored
+    )  # fmt: skip
     material = Material(predictions, numbers, validation, internal, config, policy, folds)
     parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES.items()}
     parts |= {"baselines": compared, "report": origin, "weights_hash": weights_hash, "flow": flow, "folds": folds}

@@ -28,7 +28,10 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.maximum(total, 1)
     cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
-    figure = Figure(figsize=(cell * k + 2, cell * k + 1.5), layout="constrained")
+    names = [short(c, 18) for c in predictions.classes]
+    font = 10 if k <= 15 else 13
+    longest = max(map(len, names)) * 0.62 * font / 72  # inches
+    figure = Figure(figsize=(cell * k + max(2, longest + 1), cell * k + 1.5), layout="constrained")
     axes = figure.add_subplot()
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     size = min(13.0, 72 * cell / (0.68 * max(4, len(f"{counts.max(initial=0):,}"))))  # points: the longest text fits
@@ -40,10 +43,8 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
             colour = "white"
         # in_layout: to measure hundreds of texts, all inside the axes, takes seconds
         axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour, in_layout=False)
-    names = [short(c, 18) for c in predictions.classes]
-    font = 10 if k <= 15 else 13
     named = range(0, k, -(-k // WRITTEN))  # of very many classes every n-th
-    upright = max(map(len, names)) * 0.62 * font / 72 > cell  # would touch its neighbour
+    upright = longest > cell  # would touch its neighbour
     axes.set_xticks(named, [names[i] for i in named], fontsize=font, rotation=90 if upright else 0)
     axes.set_yticks(named, [f"{names[i]} (n={total[i, 0]:,})" for i in named], fontsize=font)
     axes.set_xlabel("predicted class", fontsize=font + 1)
