@@ -118,9 +118,10 @@ def evaluate(
     predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
     predictions = replace(predictions, columns={**scores, **predictions.columns})
     predictions = policy.apply(predictions) if policy else predictions
+    # The maps take half a minute.
     quick = config.map_images is None and (
         chosen.part in ("train", "val") or not config.report
-    )  # maps take half a minute
+    )
     attention, maps = check_attention(
         model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
     )
