@@ -86,7 +86,7 @@ class Checkpoint:
             ) from None
         return model.eval()
 
-    def data_root(self, fix: str) -> Path:
+    def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
         """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
         root = self.splits.root
         if not root.is_dir() and not is_npz(root):
