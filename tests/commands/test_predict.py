@@ -238,12 +238,18 @@ def test_an_output_that_cannot_be_written(trained: Trained, tmp_path: Path, vitm
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
 def test_a_folder_that_is_not_there_is_told_before_predicting(vitmed: ANSWER, tmp_path: Path, option: str) -> None:
-    answer = vitmed("predict", "x.png", "--checkpoint", "none.pt", option, tmp_path / "none" / "p.out")
+    image, checkpoint = tmp_path / "x.png", tmp_path / "none.pt"
+    image.touch()
+    checkpoint.touch()
+    answer = vitmed("predict", image, "--checkpoint", checkpoint, option, tmp_path / "none" / "p.out")
     assert answer.code == 2 and "p.out: its folder is missing" in answer.err and "none.pt" not in answer.err
 
 
 def test_a_picture_is_a_png(vitmed: ANSWER, tmp_path: Path) -> None:
-    answer = vitmed("predict", "x.png", "--checkpoint", "none.pt", "--plot", tmp_path / "p.jpg")
+    image, checkpoint = tmp_path / "x.png", tmp_path / "none.pt"
+    image.touch()
+    checkpoint.touch()
+    answer = vitmed("predict", image, "--checkpoint", checkpoint, "--plot", tmp_path / "p.jpg")
     assert answer.code == 2 and "PNG" in answer.err and "none.pt" not in answer.err
 
 

@@ -69,7 +69,7 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
             "--labels, --groups and --group-regex describe the images in --data; the run's own images are known",
             "add --data DIR, or leave them out",
         )
-    root = saved.data_root("name its current place: --data DIR") if data is None else data_folder(data)
+    root = saved.data_root() if data is None else data_folder(data)
     samples = list(saved.splits.samples[split])
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or hashes == saved.hashes[split]:

@@ -96,7 +96,7 @@ class Checkpoint:
                 raise CheckpointError(problem, "use another checkpoint, or train again with a lower --lr")
         return model.eval()
 
-    def data_root(self, fix: str) -> Path:
+    def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
         """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
         root = self.splits.root
         if not root.is_dir() and not is_npz(root):
