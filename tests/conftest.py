@@ -273,6 +273,7 @@ def quick() -> Iterator[None]:
 def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache folder that goes with the tests; the user's own is left alone."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)  # xdist sets it; tests of narrow terminals set their own
         patch.setenv("VITMED_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -80,7 +80,7 @@ def test_an_unknown_keyword_lists_what_exists() -> None:
     with pytest.raises(UsageError) as error:
         vitmed.train("x", learning_rate=1)
     assert "learning_rate" in str(error.value) and all(flag in str(error.value) for flag in FLAGS)
-    with pytest.raises(UsageError, match="unknown config key"):
+    with pytest.raises(UsageError, match="unknown key"):
         vitmed.build_model("vit_tiny", width_=3)
 
 

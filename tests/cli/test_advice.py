@@ -20,6 +20,7 @@ RAISED_BY = {
     "cli/commands.py": "predict",
     "commands/cross_validate.py": "train",
     "core/files.py": "train probe pretrain evaluate stress",
+    "core/outputs.py": "predict plan lr-find",
     "core/hardware.py": f"{CONFIGURED} predict evaluate explain stress",
     "core/load_config.py": CONFIGURED,
     "core/run_folder.py": CONFIGURED,
@@ -44,7 +45,12 @@ RAISED_BY = {
     "training/training_run.py": "train pretrain",
 }
 # Advice beside the point of one command: a function that only the others of its module call.
-BY_FUNCTION = {"--unlabelled": "pretrain", "--model": "train plan lr-find pretrain", "--allow-leakage": CONFIGURED}
+BY_FUNCTION = {
+    "--unlabelled": "pretrain",
+    "--name": "train probe pretrain",
+    "--model": "train plan lr-find pretrain",
+    "--allow-leakage": CONFIGURED,
+}
 FOREIGN = {"--shm-size", "--help"}  # of docker, of every command
 
 

@@ -125,7 +125,7 @@ def test_no_name_reaches_the_terminal_raw(trained: Trained, vitmed: RUN, tmp_pat
     for args, shown in (
         (
             ("predict", good, bad, "--checkpoint", trained.best),
-            (r"a\x1b[31m[red]:smile:.png", r"b\x1b]0;title\x07.png"),
+            (r"[31m[red]:smile:.png", r"b\x1b]0;title\x07.png"),
         ),
         (("train", data, "-o", tmp_path / "runs", *TINY_ARGS), (r"c\x1b[31m.png",)),
         (("check", data, "-o", tmp_path / "check"), (r"c\x1b[31m.png",)),

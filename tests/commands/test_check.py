@@ -326,7 +326,7 @@ def test_a_table_says_class_patient_and_split(folder: Path, tmp_path: Path, vitm
     answer = vitmed("check", str(flat), "--labels", str(table), "-o", str(tmp_path / "again"), "--json")
     assert answer.code == 0 and json.loads(answer.out)["images"] == len(files) + 1
     table.write_text("path,label\nnone.png,benign\n")
-    with pytest.raises(DataError, match="match no image"):
+    with pytest.raises(DataError, match="1 row matches no image"):
         run(flat, tmp_path, labels=table)
 
 

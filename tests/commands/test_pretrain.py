@@ -297,7 +297,7 @@ def test_an_encoder_that_is_damaged_is_refused(made: PretrainResult, tmp_path: P
             read_weights(tmp_path / "e.pt")
 
 
-def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from vitmed.commands import pretrain
 
     values: dict[str, object] = {
@@ -317,12 +317,12 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     for flag, value in values.items():
         option = f"--{flag.replace('_', '-')}"
         args += ["--no-cache"] if value is False else [option] if value is True else [option, value]
-    vitmed("pretrain", "somewhere", *args)
+    vitmed("pretrain", tmp_path, *args)
     told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()
     for flag in values:
         section, field = PRETRAIN_FLAGS[flag].split(".")
         assert told[section][field] == values[flag] != defaults[section][field], flag
-    assert told["data"]["root"] == "somewhere"
+    assert told["data"]["root"] == str(tmp_path)
 
 
 def test_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:

@@ -210,7 +210,8 @@ def no_evaluation(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of a tiny run's time is its evaluation, which reads the files themselves."""
     from vitmed.commands import train
 
-    monkeypatch.setattr(train, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}))
+    monkeypatch.setattr(train, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}, folder=Path()))
+    monkeypatch.setattr(train, "write_card", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("no_evaluation")

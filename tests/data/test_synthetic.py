@@ -113,7 +113,7 @@ def test_an_interrupted_drawing_leaves_nothing(tmp_path, monkeypatch, stop):
         if done == 20:
             raise stop
 
-    with pytest.raises(DataError if isinstance(stop, OSError) else type(stop)):
+    with pytest.raises(UsageError if isinstance(stop, OSError) else type(stop)):
         draw_cells(root, **SMALL, progress=breaks_off)
     assert list(tmp_path.iterdir()) == []
 

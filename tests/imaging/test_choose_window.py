@@ -76,7 +76,7 @@ def test_prediction_and_evaluation_use_it(run: tuple[Path, Path, Recorder], tmp_
     ui = Recorder()
     Image.new("L", (20, 20), 9).save(tmp_path / "flat.png")
     predict(tmp_path / "flat.png", checkpoint=folder, ui=ui)
-    assert any("1 images have 8 bits" in line for line in ui.warned)
+    assert any("1 image has 8 bits" in line for line in ui.warned)
 
 
 def test_a_model_of_8_bit_images_refuses_deep_ones(run: tuple[Path, Path, Recorder], trained: object) -> None:

@@ -211,6 +211,7 @@ def test_missing_files_and_foreign_suffixes(tmp_path: Path) -> None:
     (tmp_path / "link.png").symlink_to(tmp_path / "gone.png")
     with pytest.raises(DataError, match=r"link\.png: a broken link"):
         read_image(tmp_path / "link.png")
+    (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(DataError, match=r"notes\.txt: not an image type") as error:
         read_image(tmp_path / "notes.txt")
     assert all(suffix in error.value.fix for suffix in READERS)

@@ -19,7 +19,8 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import why_unreadable
 
 OLD = ("cp1252", "latin-1")  # of Windows in western Europe, and what also names its five missing characters
-CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table of those
+NUL = re.compile("\0")  # in no table
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -79,7 +80,7 @@ def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, s
         with contextlib.suppress(UnicodeDecodeError):
             text = data.decode(encoding)
             break
-    if text is None or encoding is None or CONTROL.search(text):
+    if text is None or encoding is None or (CONTROL if encoding in OLD else NUL).search(text):
         raise DataError(f"{file}: not UTF-8 text", "save it as CSV in UTF-8 (in Excel: CSV UTF-8)")
     if not text.strip(" \t\r\n,;"):
         raise DataError(f"{file}: the file is empty", f"name {what}")

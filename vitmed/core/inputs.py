@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.core.flags import flags_of
+from vitmed.core.flags import flags_of, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import lines_of
@@ -30,7 +30,8 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
             raise CheckpointError(f"{options['resume']}: no such run folder", fix)
     elif kind is not None:
         given = {"data.root": options.get("data")}
-        given |= {place: options[flag] for flag, place in flags_of(kind).items() if flag in options}
+        known = flags_of(kind)
+        given |= read_overrides({flag: options[flag] for flag in known if flag in options}, known, "vitmed")
         data_folder(load_config(options.get("config"), given, options.get("sets", ()), kind).data.root)
     elif "data" in options:
         data_folder(options["data"])

@@ -99,7 +99,10 @@ def check_name(name: str) -> None:
     }
     for problem, wrong in problems.items():
         if wrong:
-            raise UsageError(f"--name {name!r} {problem}", "a plain name, such as --name first; --output is its folder")
+            raise UsageError(
+                f"--name {name!r} {problem}",
+                "a plain name, such as first; the folder of the run folders is another setting",
+            )
 
 
 def data_of_runs(places: Iterable[Path]) -> list[Path]:

@@ -42,14 +42,14 @@ def check_digests(path: Path, content: Mapping[str, Any]) -> None:
     """
     if DIGESTS not in content:
         return
-    stated, own = content[DIGESTS], f"; if you changed it yourself, leave '{DIGESTS}' out of the file"
+    stated = content[DIGESTS]
     try:
         found = digests_of(content)
         changed = [str(name) for name in [*found, *stated] if found.get(name) != stated.get(name)]
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: damaged: its digests cannot be read ({first_line(error)})", AGAIN) from None
     if changed:
-        raise CheckpointError(f"{path}: damaged: {changed[0][:100]} is not what was saved", AGAIN + own)
+        raise CheckpointError(f"{path}: damaged: {changed[0][:100]} is not what was saved", AGAIN)
 
 
 def hash_of(digests: Mapping[str, str], entry: str) -> str:
