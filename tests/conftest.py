@@ -216,7 +216,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "training_curves", lambda records: None)
     monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
     monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
-    monkeypatch.setattr(train, "contact_sheet", lambda images: None)
+    monkeypatch.setattr(train, "contact_sheet", lambda images, classes: None)
 
 
 def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

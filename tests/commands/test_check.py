@@ -565,3 +565,16 @@ def test_every_finding_is_made_by_a_fixture() -> None:
         "shortcut_file", "shortcut_colour", "shortcut_border", "text_in_picture",
     }  # fmt: skip
     assert {code for code, _ in DAMAGE.values()} | elsewhere == set(FINDINGS)
+
+
+def test_lists_of_many_classes_are_cut(tmp_path: Path, vitmed: RUN) -> None:
+    folder = draw_classes(tmp_path / "data", 1, [f"c{i:03}" for i in range(120)])
+    answer = vitmed("check", folder, "-o", tmp_path / "out")
+    assert answer.code == 0, answer.err
+    assert (
+        "c049" in answer.out and "c050" not in answer.out and "... and 70 more rows, in data_report.json" in answer.out
+    )
+    assert "1 of 'c009' and 110 more" in answer.out
+    page = (tmp_path / "out" / "data_report.html").read_text()
+    assert "100 of 120 rows shown; data_report.json has all" in page
+    assert len(json.loads((tmp_path / "out" / "data_report.json").read_text())["table"]) == 120

@@ -447,7 +447,7 @@ write.drawn = lambda figure, pictures=False: Drawn(b"a figure", b"a figure", b"a
 for module in (write, train):
     module.training_curves = lambda records: None
 train.png = lambda figure: b"a figure"
-train.contact_sheet = lambda images: None
+train.contact_sheet = lambda images, classes: None
 """
 
 

@@ -121,6 +121,16 @@ def test_every_cut_and_every_wrong_byte(tmp_path: Path) -> None:
                     assert file.name in str(error)
 
 
+def test_damaged_files_of_every_format_and_compression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of the 20,000 files of benchmarks/fuzz_images.py, each with a limit of time and memory."""
+    pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from fuzz_images import fuzz
+
+    found, lines = fuzz(500, seed=0, processes=1)
+    assert lines == [] and found["read"] > 50 and found["refused"] > 200
+
+
 def test_bounds_hold_before_pixels_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every format, with bounds that these small files pass."""
     array = np.zeros((20, 20), np.uint16)

@@ -59,6 +59,26 @@ def save(path: Path, compressed: bool = True, **content: Any) -> Path:
     return path
 
 
+@pytest.mark.parametrize("header", ["{'descr': (", "-" * 9000 + "1", "(" * 9000])
+def test_a_header_that_is_no_header_is_refused_by_name(tmp_path: Path, header: str) -> None:
+    """NumPy parses it as Python, which fails in ways of its own."""
+    with zipfile.ZipFile(tmp_path / "mine.npz", "w") as archive:
+        for member in ("test_images.npy", "test_labels.npy"):
+            archive.writestr(member, b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    with pytest.raises(DataError, match=r"mine\.npz: test_images\.npy is not an array"):
+        npz.open_npz(tmp_path / "mine.npz")
+
+
+def test_an_offset_outside_the_file_is_damage_and_no_full_disk(tmp_path: Path) -> None:
+    file = save(tmp_path / "mine.npz", **arrays())
+    data = bytearray(file.read_bytes())
+    end = data.rindex(b"PK\x05\x06")
+    data[end + 16 : end + 20] = b"\xf0\xff\xff\x7f"  # where the list of members begins
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"mine\.npz: not a whole \.npz file"):
+        npz.open_npz(file)
+
+
 @pytest.mark.parametrize("colour", [True, False])
 @pytest.mark.parametrize("compressed", [True, False])
 def test_every_image_is_what_numpy_reads(tmp_path: Path, colour: bool, compressed: bool) -> None:

@@ -16,7 +16,7 @@ from vitmed.checks.duplicates import exact_groups, near_pairs
 from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TOLD, Finding, make
 from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
-from vitmed.core.text import counted
+from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
@@ -152,14 +152,14 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
         where = f"{split}: " if split else ""
         empty = [name for name in folders if not counts[split, name] and not _has_unreadable(contents, split, name)]
         if empty and classes:
-            yield make("empty_class", f"{where}no image of {', '.join(map(repr, empty))}", empty)
+            yield make("empty_class", f"{where}no image of {listed([*map(repr, empty)])}", empty)
         small = [name for name in folders if 0 < counts[split, name] < SMALL_CLASS]
         if small:
-            text = ", ".join(f"{counts[split, name]} of {name!r}" for name in small)
+            text = listed([f"{counts[split, name]} of {name!r}" for name in small])
             yield make("small_class", f"{where}very few images: {text}", small)
         missing = [name for name in classes if name not in folders]
         if split and missing and folders:
-            text = f"{where}no folder for class {', '.join(map(repr, missing))}, which other splits have"
+            text = f"{where}no folder for class {listed([*map(repr, missing)])}, which other splits have"
             yield make("missing_class", text, missing)
 
 

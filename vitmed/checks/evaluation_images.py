@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.text import counted
+from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, data_folder, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
@@ -123,9 +123,9 @@ def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest) -> tupl
         if request.split in folders or not folders:
             unknown = sorted(set(class_names(folder)) - set(saved.classes))
             if unknown:
-                known = ", ".join(saved.classes)
+                known = listed(saved.classes)
                 raise DataError(
-                    f"{folder}: the model does not know class {', '.join(unknown)}; it knows {known}",
+                    f"{folder}: the model does not know class {listed(unknown)}; it knows {known}",
                     "rename the folders to the model's classes, or remove them",
                 )
             listing = list_by_folder(root, {request.split if folders else ALL: folder}, saved.classes)

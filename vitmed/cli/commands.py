@@ -164,9 +164,11 @@ def predict(
             check_writable(file)  # now, not after all images
     if plot is not None and plot.suffix.lower() != ".png":
         raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
-    found = vitmed.predict(**options, ui=Terminal())
+    ui = Terminal()
+    found = vitmed.predict(**options, ui=ui)
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
+        ui.say(f"all predictions: {csv}")
     if as_json:
         print_json(predictions_json(found, top_k))
     else:
@@ -174,6 +176,7 @@ def predict(
     if plot is not None and len(found):
         how = preprocessing_of(options.get("checkpoint"), options.get("runs", "runs"), options.get("frame"))
         write_bytes(plot, prediction_picture(found, how))
+        ui.say(f"picture: {plot}")
     refuse_unread(found)
 
 

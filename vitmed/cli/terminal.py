@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.text import lines_of
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loads torch
@@ -100,7 +101,7 @@ def in_folder(found: Any, content: dict[str, Any]) -> dict[str, Any]:
 def refuse_unread(found: Any) -> None:
     """Raises DataError if images could not be read, with the first twenty."""
     if found.errors:
-        problems = "\n".join(problem for _, problem in found.errors[:20])
+        problems = lines_of([problem for _, problem in found.errors], 20)
         raise DataError(
             f"{len(found.errors):,} of {len(found) + len(found.errors):,} images could not be read:\n{problems}"
         )
@@ -161,15 +162,16 @@ def print_predictions(found: Any, top_k: int, most: int = 50) -> None:
     print_rows("|".join(["image", "class", ">probability", "next", *extra]), rows, *more)
 
 
-def print_check(found: Any) -> None:
+def print_check(found: Any, most: int = 50) -> None:
     """The table of splits and classes, then the findings, worst first."""
-    rows = []
-    for row in found.content["table"]:
+    rows, table = [], found.content["table"]
+    for row in table[:most]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
         rows.append(
             [row["split"] or "-", row["class"] or "-", f"{row['images']:,}", patients, f"{row['unreadable']:,}"]
         )
-    lines = []
+    hidden = len(table) - most
+    lines = [f"... and {hidden:,} more rows, in data_report.json"] if hidden > 0 else []
     for finding in found.findings:
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
         lines.append(f"[{colour}]{finding.severity}[/]: {plain(finding.problem)} [dim]({finding.code})[/]")
@@ -177,7 +179,9 @@ def print_check(found: Any) -> None:
         if finding.count > 3:
             lines.append(f"    ... {finding.count:,} in all")
         lines.append(f"    fix: {plain(finding.fix)}")
-    print_rows("split|class|>images|>patients|>not readable", rows, *(lines or ["nothing found"]))
+    if not found.findings:
+        lines.append("nothing found")
+    print_rows("split|class|>images|>patients|>not readable", rows, *lines)
 
 
 def print_comparison(found: Comparison) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, write_bytes, write_json
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
+from vitmed.core.text import listed
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.metrics.estimates import Estimate
@@ -223,8 +224,8 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     for model in models[1:]:
         if set(model.predictions.classes) != set(first.predictions.classes):
             raise DataError(
-                f"{model.name} has the classes {', '.join(model.predictions.classes)}, {first.name} has "
-                + ", ".join(first.predictions.classes),
+                f"{model.name} has the classes {listed(model.predictions.classes)}, {first.name} has "
+                + listed(first.predictions.classes),
                 "compare models of the same classes",
             )
         if model.predictions.positive not in (None, first.predictions.positive or model.predictions.positive):

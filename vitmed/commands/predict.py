@@ -14,7 +14,8 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import pick_device
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Silent, Ui
-from vitmed.data.folders import image_files
+from vitmed.data.folders import image_files, npz_images
+from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
@@ -41,7 +42,8 @@ def predict(
     """Classify images with a checkpoint and its preprocessing.
 
     Args:
-        images: files, folders (searched with their subfolders) and glob patterns.
+        images: files, folders (searched with their subfolders), glob patterns, and MedMNIST .npz files: their test
+            part, or the part in `blood.npz/val`. An image is `blood.npz/test/3/000017`: part, class number, index.
         checkpoint: default the best checkpoint of the newest run in `runs`.
         frame: the frame of files with several, from 0; default: the frame of the run.
 
@@ -93,7 +95,7 @@ def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> 
 
 
 def list_images(names: Sequence[str | Path]) -> list[Path]:
-    """Files, images in folders and their subfolders, and matches of patterns. Raises DataError without any."""
+    """Files, images in folders and in .npz files, and matches of patterns. Raises DataError without any."""
     found: list[Path] = []
     for name in names:
         path = Path(name)
@@ -102,16 +104,28 @@ def list_images(names: Sequence[str | Path]) -> list[Path]:
             if not inside:
                 raise DataError(f"{path}: no images in this folder", "name a folder of images")
             found += inside
+        elif npz.is_npz(path) or npz.is_npz(path.parent):
+            found += _npz_part(path)
         elif glob.has_magic(str(name)) and not path.exists():
             matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))  # noqa: PTH207  absolute ones too
             if not matches:
                 raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
-            found += [file for match in matches for file in (image_files(match) if match.is_dir() else [match])]
+            for match in matches:
+                found += image_files(match) if match.is_dir() else _npz_part(match) if npz.is_npz(match) else [match]
         else:
             found.append(path)  # a missing file becomes a row with its error
     if not found:
         raise DataError("no image is named", "vitmed predict image.png")
     return found
+
+
+def _npz_part(path: Path) -> list[Path]:
+    """The images of `file.npz/val`, or of the test part for `file.npz`. Raises DataError if the file lacks the part."""
+    file, part = (path, "test") if npz.is_npz(path) else (path.parent, path.name)
+    have = npz.open_npz(file)
+    if part not in have:
+        raise DataError(f"{file}: holds {', '.join(have)} but no {part}", f"name a part: {file / next(iter(have))}")
+    return [file / name for name, _ in npz_images(file / part)]
 
 
 def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, float]]:

@@ -149,7 +149,8 @@ def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans
     run.notes, run.counts = check_before_training(splits, run.check_images(), config, ui)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     run.begin(folder)
-    write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples())))
+    with ui.bar("drawing augmented images", unit="steps"):
+        write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.classes))))
     ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
     return run
 

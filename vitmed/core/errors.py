@@ -1,5 +1,7 @@
 """The errors that a user can cause, each with the exit code of the command line."""
 
+from vitmed.core.text import listed
+
 
 class VitmedError(Exception):
     """A problem that the user can solve.
@@ -69,4 +71,4 @@ def unknown_key(what: str, found: str, known: object) -> UsageError:
     names = [str(k) for k in known]  # type: ignore[attr-defined]
     near = difflib.get_close_matches(found, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else "use one of these names"
-    return UsageError(f"unknown {what} '{found}', expected one of: {', '.join(names)}", hint)
+    return UsageError(f"unknown {what} '{found}', expected one of: {listed(names, 50)}", hint)

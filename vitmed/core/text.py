@@ -12,10 +12,10 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def listed(names: Sequence[str], most: int = LISTED) -> str:
-    """The first names, and how many more there are."""
+def listed(names: Sequence[str], most: int = LISTED, mark: str = ", ") -> str:
+    """The first names, with a mark between them, and how many more there are."""
     more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+    return mark.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def lines_of(names: Sequence[str], most: int = 5) -> str:

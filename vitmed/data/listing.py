@@ -11,6 +11,7 @@ import numpy as np
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
+from vitmed.core.text import listed
 from vitmed.data.folders import class_names, data_folder, image_names, npz_images, split_folders, subfolders
 from vitmed.data.patient_names import Guess, guess_patients
 from vitmed.data.patients import find_patients
@@ -133,7 +134,7 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
         extra = sorted(set(there) - set(classes))
         if extra:
             raise DataError(
-                f"{folder}: class folder {', '.join(map(repr, extra))} is not one of the classes {', '.join(classes)}",
+                f"{folder}: class folder {listed([*map(repr, extra)])} is not one of the classes {listed(classes)}",
                 "rename or remove it; classes are matched by name",
             )
         above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
@@ -169,7 +170,7 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
     extra = sorted(set(table.labels) - set(names))
     if extra:
         raise DataError(
-            f"{file}: class {', '.join(map(repr, extra))} is not one of the classes {', '.join(names)}",
+            f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(names)}",
             "rename them, or remove their rows",
         )
     index = {name: k for k, name in enumerate(names)}

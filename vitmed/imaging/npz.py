@@ -7,11 +7,13 @@ integers. Its members are unpacked once into the cache and mapped into memory, s
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import lzma
 import math
 import os
 import shutil
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -152,7 +154,8 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
         with stream, zipfile.ZipFile(stream) as archive:
             yield archive
     except (OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2 has none
+        # An error of the disk has a number; bz2's have none, and EINVAL is a seek to an offset that the file states.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise DataError(f"{file}: not a whole .npz file ({error})", "copy or fetch it again") from None
 
@@ -194,7 +197,7 @@ def _header(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tupl
             if version != (1, 0):  # later versions allow headers of up to 4 GB, which no image has
                 raise ValueError(f"version {version[0]}.{version[1]} of the format")
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=10_000)
-        except (ValueError, TypeError, EOFError) as error:
+        except (ValueError, TypeError, EOFError, tokenize.TokenError, RecursionError, MemoryError) as error:
             raise DataError(f"{file}: {info.filename} is not an array ({error})", OTHER) from None
         begin = stream.tell()
     if dtype.hasobject:

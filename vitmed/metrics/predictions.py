@@ -150,8 +150,8 @@ class Predictions:
         for i, path in enumerate(self.paths):
             label = "" if self.labels is None else self.classes[self.labels[i]]
             group = "" if self.groups is None else self.groups[i]
-            numbers = (self.confidence[i], *self.probabilities[i], *self.logits[i])  # a float32 is exact as a float64
-            row = [path, label, group, self.classes[self.predicted[i]], *(repr(float(number)) for number in numbers)]
+            numbers = float(self.confidence[i]), *self.probabilities[i].tolist(), *self.logits[i].tolist()
+            row = [path, label, group, self.classes[self.predicted[i]], *map(repr, numbers)]  # a float32 is exact here
             rows.append([*row, *(cells[i] for cells in self.columns.values())])
         return rows
 

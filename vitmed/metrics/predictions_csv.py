@@ -14,6 +14,7 @@ import numpy as np
 from vitmed.core.aliases import COLUMNS, report_alias
 from vitmed.core.csv_files import describe_header, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
+from vitmed.core.text import listed
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 OOD_SCORE = "ood_score"  # a further column, which a model with an out-of-distribution score writes
@@ -90,7 +91,7 @@ class Table:
         labels, cells = self.class_indices("label", classes), self.cells("label")
         for row in np.flatnonzero(labels < 0):
             if cell := cells[row]:
-                expected = f"expected one of {', '.join(classes[:20])} (or the table lacks the column {LOGIT}{cell})"
+                expected = f"expected one of {listed(classes)} (or the table lacks the column {LOGIT}{cell})"
                 fix = "correct the label, or write the table again with vitmed evaluate"
                 raise self.error(int(row), f"the label '{cell}', {expected}", fix)
         if (labels < 0).all():
@@ -105,7 +106,7 @@ class Table:
         """(S,) int64, the column `prediction`; DataError where a cell is no class."""
         decided = self.class_indices("prediction", classes)
         for row in np.flatnonzero(decided < 0)[:1]:
-            raise self.wrong(int(row), "prediction", f"one of {', '.join(classes[:20])}")
+            raise self.wrong(int(row), "prediction", f"one of {listed(classes)}")
         return decided
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, quantile, within
@@ -63,7 +64,7 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
     if sorted(ordinal) != sorted(classes):
         raise UsageError(
             f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest",
-            f"the classes are {', '.join(classes)}",
+            f"the classes are {listed(classes)}",
         )
     return np.array([list(ordinal).index(name) for name in classes])
 
@@ -79,7 +80,7 @@ def readings(cells: Sequence[str], classes: Sequence[str], paths: Sequence[str],
         if cell.strip() not in index:
             raise DataError(
                 f"{path}: '{cell.strip()}' in the column {column} is no class",
-                f"a reader's cell is one of {', '.join(classes)}, or empty where the image was not read",
+                f"a reader's cell is one of {listed(classes)}, or empty where the image was not read",
             )
     return np.array([index[cell.strip()] for cell in cells], dtype=np.int64)
 

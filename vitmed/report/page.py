@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ FOLDER = Path(__file__).parent
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # with two classes, the rates of the positive class follow
 RATES = ("sensitivity", "specificity", "ppv", "npv")
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of `HEADLINE` where it shows `RATES`
+MOST_CLASSES = 100  # rows of a table of classes
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 TITLES = {name: metric.title for name, metric in METRICS.items()} | {
     "sensitivity": "Sensitivity",
@@ -172,6 +173,12 @@ def number(x: float | None) -> str:
     return "undefined" if x is None else f"{x:.3f}"
 
 
+def of_classes(classes: Sequence[str]) -> str:
+    """How many of the classes a table shows, where it does not show all."""
+    more = len(classes) > MOST_CLASSES
+    return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
+
+
 def _hash(text: str) -> str:
     """The name of an inline style or script in a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -286,6 +293,8 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "compared": HEADLINE[:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
+    "most_classes": MOST_CLASSES,
+    "of_classes": of_classes,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,

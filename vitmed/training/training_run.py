@@ -25,7 +25,7 @@ from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted
+from vitmed.core.text import counted, listed
 from vitmed.core.ui import Advance, Ui
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.data.patients import report_patients
@@ -173,12 +173,12 @@ class TrainingRun(Run[Config]):
     def _describe(self, start: str) -> None:
         config, splits, ui = self.config, self.splits, self.ui
         ui.say("vitmed is for research use only; it is not a medical device.")
-        ui.say("classes: " + ", ".join(f"{i} {name}" for i, name in enumerate(splits.classes)))
+        ui.say("classes: " + listed([f"{i} {name}" for i, name in enumerate(splits.classes)]))
         if len(splits.classes) == 2:
             positive = config.data.positive or splits.classes[positive_class(splits.classes)]
             ui.say(f"positive class: {positive} (--positive chooses the other)")
         for name, samples in splits.samples.items():
-            counts = " + ".join(f"{n:,}" for n in splits.counts(name))
+            counts = listed([f"{n:,}" for n in splits.counts(name)], mark=" + ")
             unused = "; not used until training ends" if name == "test" else ""
             ui.say(f"{name + ':':6} {len(samples):,} images ({counts}), {splits.made[name]}{unused}")
         report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
@@ -280,15 +280,20 @@ class TrainingRun(Run[Config]):
             training=training, seen=self.seen,
         )  # fmt: skip
 
-    def augmented_examples(self, per_class: int = 8) -> dict[str, list[np.ndarray]]:
-        """Class -> some training images after augmentation and normalisation, as pictures (S, S, C) uint8."""
+    def augmented_examples(self, classes: int = 24, per_class: int = 8) -> dict[str, list[np.ndarray]]:
+        """Class -> some training images after augmentation and normalisation, as pictures (S, S, C) uint8.
+
+        Args:
+            classes: the most classes, evenly spread; per_class: the most images of each.
+        """
         shown: dict[str, list[np.ndarray]] = {}
         how, labels = self.images["train"].preprocessing, self.images["train"].labels
-        for label, name in enumerate(self.splits.classes):
+        names = self.splits.classes
+        for label in np.linspace(0, len(names) - 1, min(classes, len(names))).astype(int):
             of_class = np.flatnonzero(labels == label)
             spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
             batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
-            shown[name] = list(how.display(how.normalise(batch)).numpy())
+            shown[names[label]] = list(how.display(how.normalise(batch)).numpy())
         return shown
 
 

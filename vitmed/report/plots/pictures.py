@@ -104,15 +104,19 @@ def grid(predictions: Predictions, read: Read) -> Figure:
     return figure
 
 
-def contact_sheet(images: Mapping[str, Sequence[np.ndarray]]) -> Figure:
+def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> Figure:
     """What the network is shown: one row of images per class.
 
     Args:
         images: class name -> uint8 arrays (H, W) or (H, W, 3).
+        classes: how many there are; the figure says so where it shows fewer.
     """
     columns = max([1, *map(len, images.values())])
     size = 1.2 * columns + 1.6, max(1.0, 1.2 * len(images))
-    return sheet(size, [(short(name, 20), pictures) for name, pictures in images.items()])[0]
+    figure, _ = sheet(size, [(short(name, 20), pictures) for name, pictures in images.items()])
+    if len(images) < classes:
+        figure.suptitle(f"{len(images):,} of {classes:,} classes shown", fontsize=12)
+    return figure
 
 
 def _wrong(predictions: Predictions) -> np.ndarray:
