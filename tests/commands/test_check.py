@@ -679,3 +679,16 @@ def test_the_border_of_deep_images_is_seen_in_the_window_of_the_run(tmp_path: Pa
 def test_training_sees_the_border_of_deep_images_in_its_window(tmp_path: Path, no_figures: None, ui: Recorder) -> None:
     train(draw_deep(tmp_path / "data", 0), output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
     assert not any("shortcut_border" in text for text in ui.warned)
+
+
+def test_lists_of_many_classes_are_cut(tmp_path: Path, vitmed: RUN) -> None:
+    folder = draw_classes(tmp_path / "data", 1, [f"c{i:03}" for i in range(120)])
+    answer = vitmed("check", folder, "-o", tmp_path / "out")
+    assert answer.code == 0, answer.err
+    assert (
+        "c049" in answer.out and "c050" not in answer.out and "... and 70 more rows, in data_report.json" in answer.out
+    )
+    assert "1 of 'c009' and 110 more" in answer.out
+    page = (tmp_path / "out" / "data_report.html").read_text()
+    assert "100 of 120 rows shown; data_report.json has all" in page
+    assert len(json.loads((tmp_path / "out" / "data_report.json").read_text())["table"]) == 120

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_classes, draw_only, draw_splits
 from PIL import Image
@@ -58,6 +59,25 @@ def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         sheet.verify()
     said = predict(data / "test", checkpoint=result.folder, ui=Recorder())
     assert said.logits.tobytes() == result.test.predictions.logits.tobytes() and len(said) == 4
+
+
+def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 13 classes ten are named, and as many counts; the contact sheet shows 24 classes, evenly spread."""
+    draw_only(monkeypatch)
+    names, shown = [f"c{i:02}" for i in range(13)], []
+    data = draw_splits(tmp_path / "data", 2, 2, 2, classes=names)
+    real = TrainingRun.augmented_examples
+
+    def examples(run: TrainingRun) -> dict[str, list[np.ndarray]]:
+        shown.extend([*real(run), *real(run, classes=3)])
+        return real(run, classes=3)
+
+    monkeypatch.setattr(TrainingRun, "augmented_examples", examples)
+    ui = Recorder()
+    train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **{**TINY, "epochs": 1, "baseline": False})
+    assert "classes: " + ", ".join(f"{i} c{i:02}" for i in range(10)) + " and 3 more" in ui.said
+    assert any("26 images (2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 and 3 more)" in line for line in ui.said)
+    assert shown == [*names, "c00", "c06", "c12"]
 
 
 def test_the_run_folder_is_complete(tmp_path: Path) -> None:

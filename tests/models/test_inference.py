@@ -119,9 +119,9 @@ def test_no_digit_depends_on_the_other_images(stem: str, side: int, patch: int, 
 
 
 def test_one_image_does_not_wait_for_a_large_batch() -> None:
-    """The work of a batch is about that of one image of 224 px per two threads; never no image at all."""
+    """A batch holds about one image of 224 px for two threads of a CPU, and never none."""
     threads, gpu = torch.get_num_threads(), torch.device("cuda")
-    assert batch_size(197, CPU) <= max(1, threads / 1.5) and batch_size(10**6, CPU) == 1
+    assert 1 <= batch_size(197, CPU) <= max(1, threads / 1.5) and batch_size(10**6, CPU) == 1
     assert 16 <= batch_size(5, CPU) <= 64 and batch_size(197, gpu) == 64
 
 

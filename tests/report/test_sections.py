@@ -72,6 +72,7 @@ def test_whatever_comes(case: str, tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     assert "SECRET" not in text and "nan" not in text.lower().replace("nance", "")
     assert "c0 <b>" not in text and "c0 &lt;b&gt;" in text
+    assert ("100 of 1,000 classes shown" in text) == (case == "a thousand classes") and text.count("<tr>") < 1000
     for key in ("patient_level", "per_patient"):
         assert (key in metrics) == (p.groups is not None and len(p) > 0)
     assert ("subgroups" in metrics) == (len(p) > 0)
