@@ -63,6 +63,7 @@ from vitmed.training.loop import TrainState, new_state
 from vitmed.training.pretraining import build_mae
 
 LIMIT = 10  # seconds
+CHUNK = 100  # cases that a process takes at a time
 OUTCOMES = ("refused", "same", "other", "different", "crashed", "hung")
 FAULTS = ("different", "crashed", "hung")
 CPU = torch.device("cpu")
@@ -479,19 +480,24 @@ def try_case(name: str, folder: Path, files: list[Path], wholes: dict[str, Any],
 
 def try_cases(name: str, cases: range, seed: int = 0) -> list[Outcome]:
     """Try some cases in this process, with files of its own."""
+    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(place)
+        (folder / "mutants").mkdir()
+        files, wholes = SUBJECTS[name].make(folder), {}
+        for file in files:
+            whole = place_of(folder, file)
+            whole.write_bytes(file.read_bytes())
+            wholes[file.name] = SUBJECTS[name].use(whole)
+        return [try_case(name, folder, files, wholes, seed, case) for case in cases]
+
+
+def in_worker(name: str, cases: range, seed: int) -> list[Outcome]:
+    """`try_cases` in a process that ends itself where it hangs in code that no signal interrupts."""
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(LIMIT * (2 + len(cases)), exit=True)  # where no signal gets through
+    faulthandler.dump_traceback_later(LIMIT * (20 + len(cases)), exit=True)
     try:
-        with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            folder = Path(place)
-            (folder / "mutants").mkdir()
-            files, wholes = SUBJECTS[name].make(folder), {}
-            for file in files:
-                whole = place_of(folder, file)
-                whole.write_bytes(file.read_bytes())
-                wholes[file.name] = SUBJECTS[name].use(whole)
-            return [try_case(name, folder, files, wholes, seed, case) for case in cases]
+        return try_cases(name, cases, seed)
     finally:
         faulthandler.cancel_dump_traceback_later()
 
@@ -505,26 +511,27 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="print an example of every reason for a refusal")
     args = parser.parse_args()
     outcomes: list[Outcome] = []
-    chunks = [range(start, min(start + 100, args.count)) for start in range(0, args.count, 100)]
-    for start in range(0, len(chunks), args.workers):
-        part = chunks[start : start + args.workers]
-        with ProcessPoolExecutor(args.workers) as pool:
-            for cases, future in [(c, pool.submit(try_cases, args.subject, c, args.seed)) for c in part]:
+    chunks = [range(start, min(start + CHUNK, args.count)) for start in range(0, args.count, CHUNK)]
+    for at in range(0, len(chunks), args.workers):
+        with ProcessPoolExecutor(args.workers) as pool:  # a new one each time, since a dead worker ends its pool
+            part = chunks[at : at + args.workers]
+            for cases, future in [(cases, pool.submit(in_worker, args.subject, cases, args.seed)) for cases in part]:
                 try:
-                    outcomes += future.result()
+                    found = future.result()
                 except BrokenProcessPool:
-                    outcomes += [Outcome(case, "crashed", "the process of these cases died") for case in cases]
-    count = Counter(outcome.kind for outcome in outcomes)
-    print(f"{args.subject}: {len(outcomes):,} tried; " + ", ".join(f"{count[kind]:,} {kind}" for kind in OUTCOMES))
+                    found = [Outcome(case, "crashed", "the process of these cases died") for case in cases]
+                for outcome in found:
+                    if outcome.kind in FAULTS:
+                        print(f"case {outcome.case}: {outcome.kind}\n{outcome.why}", flush=True)
+                outcomes += found
+        count = Counter(outcome.kind for outcome in outcomes)
+        tally = ", ".join(f"{count[kind]:,} {kind}" for kind in OUTCOMES)
+        print(f"{args.subject}: {len(outcomes):,} tried; {tally}", flush=True)
     if args.verbose:
-        for why, number in Counter(o.why.partition(": ")[2][:150] for o in outcomes if o.kind == "refused").most_common(
-            60
-        ):
+        reasons = Counter(o.why.partition(": ")[2][:150] for o in outcomes if o.kind == "refused")
+        for why, number in reasons.most_common(60):
             print(f"{number:6} {why}")
-    faults = [outcome for outcome in outcomes if outcome.kind in FAULTS]
-    for outcome in faults[:10]:
-        print(f"case {outcome.case}: {outcome.kind}\n{outcome.why}")
-    raise SystemExit(bool(faults))
+    raise SystemExit(any(outcome.kind in FAULTS for outcome in outcomes))
 
 
 if __name__ == "__main__":
