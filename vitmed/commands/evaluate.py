@@ -116,9 +116,7 @@ def evaluate(
     predictions = replace(predictions, columns={**scores, **predictions.columns})
     predictions = policy.apply(predictions) if policy else predictions
     # The maps take half a minute.
-    quick = config.map_images is None and (
-        chosen.part in ("train", "val") or not config.report
-    )
+    quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
     attention, maps = check_attention(
         model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
     )
