@@ -126,7 +126,7 @@ def values() -> dict[str, object]:
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
-        "cache": False, "cache_size": 3.5,
+        "cache": False, "cache_size": 3.5, "on_bad_file": "skip",
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
         "subgroup": ["site"], "rater": ["reader"], "ordinal": ["mild", "severe"],
         "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
