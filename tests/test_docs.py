@@ -237,3 +237,13 @@ def test_every_module_that_the_map_names_exists() -> None:
     assert len(named) > 20
     assert [n for n in named if not (ROOT / "vitmed" / n).exists() and not (ROOT / n).exists()] == []
     assert {name for name in rooms - {"__pycache__"} if f"| `{name}` |" not in text} == set()
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    """docs/reliability.md; `::name` is in the file named before."""
+    file = ""
+    for row in [line for line in read(ROOT / "docs" / "reliability.md").splitlines() if "::" in line]:
+        for named, test in re.findall(r"`([\w./]*)::(\w+)`", row):
+            file = named or file
+            source = (ROOT / file).read_text(encoding="utf-8")
+            assert f"def {test}(" in source, (file, test)
