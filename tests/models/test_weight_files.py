@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError
 from vitmed.models.digests import digests_of, hash_of
 from vitmed.models.pretrained import read_weights
+from vitmed.models.vit import build_vit
 from vitmed.training.checkpoint import load_checkpoint
 
 READERS: list[Callable[[Path], object]] = [read_weights, load_checkpoint]
@@ -123,3 +125,19 @@ def test_digests_know_type_shape_and_bytes_of_tensors_and_every_plain_value() ->
         assert {name for name in before if before[name] != after[name]} == names
         assert (hash_of(before, "weights") != hash_of(after, "weights")) == ("weights.a" in names)
     assert digests_of({"e": torch.zeros(0, 3), "b": torch.zeros(2, dtype=torch.bfloat16), "t": torch.ones(2, 3).T})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("pos_embed", ()), ("pos_embed", (1, 0, 64)), ("pos_embed", (0,)), ("cls_token", ()), ("cls_token", (64,)),
+        ("patch_embed.proj.weight", (64, 3, 8)), ("patch_embed.proj.weight", (1, 64, 3, 8, 8)),
+        ("blocks.0.mlp.fc1.weight", ()), ("blocks.0.mlp.fc2.weight", None), ("blocks.0.mlp.fc2.weight", (3,)),
+    ],
+)  # fmt: skip
+def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path, name: str, shape: tuple[int, ...] | None) -> None:
+    config = ModelConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1)
+    state = build_vit(config, 3).state_dict()
+    state.pop(name)
+    torch.save(state if shape is None else {**state, name: torch.zeros(shape)}, tmp_path / "w.pth")
+    assert ("no blocks" if shape is None else name) in told(read_weights, tmp_path / "w.pth").problem

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.text import first_line
 from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import CONSTANTS, Preprocessing
 from vitmed.models.digests import check_digests
@@ -128,7 +129,10 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     state, left_out = _unwrap(found, path)
     _refuse_others(state, path)
     converted = ((name, new) for name, convert in LAYOUTS.items() if (new := convert(state)) is not None)
-    layout, state = next(converted, ("", state))
+    try:
+        layout, state = next(converted, ("", state))
+    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", AGAIN) from None
     if not layout:
         names = ", ".join(sorted(state)[:5])
         raise CheckpointError(
@@ -246,6 +250,7 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise TypeError("weights")
         _refuse_not_finite(state, path)
+        _refuse_shapes(state, path)
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         licence, data = config["model"].get("licence"), config["data"]
         mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
@@ -361,11 +366,26 @@ def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
         ("pos_embed", "no learned positions (DINOv3 and other rotary models)"),
         ("patch_embed.proj.weight", "no patch embedding by one convolution"),
         ("blocks.0.mlp.fc1.weight", "no blocks"),
+        ("blocks.0.mlp.fc2.weight", "no blocks"),
     ):
         if name not in state:
             raise not_plain(path, f"it has {what}")
+    _refuse_shapes(state, path)
     if state["blocks.0.mlp.fc1.weight"].shape[0] != state["blocks.0.mlp.fc2.weight"].shape[1]:
         raise not_plain(path, "a SwiGLU MLP")
+
+
+DIMENSIONS = {  # of the tensors that decide the network, or are resampled
+    "cls_token": 3, "pos_embed": 3, "reg_token": 3, "patch_embed.proj.weight": 4, "patch_embed.stem.0.weight": 4,
+    "blocks.0.mlp.fc1.weight": 2, "blocks.0.mlp.fc2.weight": 2,
+}  # fmt: skip
+
+
+def _refuse_shapes(state: State, path: Path) -> None:
+    for name, count in DIMENSIONS.items():
+        shape = tuple(state[name].shape) if name in state else (1,) * count
+        if len(shape) != count or 0 in shape:
+            raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)
 
 
 def not_plain(path: Path, what: str) -> CheckpointError:
@@ -377,7 +397,7 @@ def _join_positions(state: State, path: Path) -> None:
     positions, registers = state["pos_embed"], state["reg_token"].shape[1] if "reg_token" in state else 0
     count, D = positions.shape[1:]
     for before in dict.fromkeys((1, 0, 1 + registers)):  # DINOv2; timm's no_embed_class; timm's positioned registers
-        if math.isqrt(count - before) ** 2 == count - before:
+        if count > before and math.isqrt(count - before) ** 2 == count - before:
             break
     else:
         raise CheckpointError(f"{path}: {count} positions are not a square grid", "use weights for square images")
