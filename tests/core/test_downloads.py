@@ -359,7 +359,7 @@ def test_nobody_answers(listed: Callable[..., None], ui: Recorder) -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_two_at_once(server: Server, cache: Path) -> None:
-    server.stall = [0.3]
+    server.stall = [2.0]  # the second thread starts meanwhile, on a loaded machine too
     uis = [Recorder(), Recorder()]
     paths: list[Path] = []
     threads = [threading.Thread(target=lambda u=u: paths.append(fetch("toy", u))) for u in uis]
