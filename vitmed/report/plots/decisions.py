@@ -120,7 +120,8 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     figure, axes = plot("share of the images that are answered, the most certain first", "share of errors among them")
     curve, chosen, reached = found.curve, found.chosen, found.reached
     low, high = numbers(curve.low), numbers(curve.high)
-    if np.isfinite([low, high]).all():  # a band with holes would mislead
+    banded = bool(np.isfinite([low, high]).all())  # a band with holes would mislead
+    if banded:
         axes.fill_between(curve.coverage, low, high, color=BLUE, alpha=0.2, linewidth=0)
     axes.plot(curve.coverage, numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
     (rate,) = numbers([found.error_rate.value])
@@ -132,8 +133,8 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
         axes.plot(numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
-    title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area, 4)}, band: 95 % interval"
-    axes.set_title(title, fontsize=11)
+    title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area, 4)}"
+    axes.set_title(title + ", band: 95 % interval" * banded, fontsize=11)
     axes.legend(fontsize=9, loc="upper left")
     return figure
 
