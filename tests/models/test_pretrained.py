@@ -415,3 +415,19 @@ def test_python_objects_in_an_npz_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", evil=np.array([{"a": 1}], dtype=object))
     with pytest.raises(CheckpointError, match="refused: it holds Python objects"):
         read_weights(tmp_path / "w.npz")
+
+
+@pytest.mark.parametrize("where", ["config", "config.model", "config.data", "data", "data.splits"])
+def test_a_checkpoint_with_a_tensor_in_place_of_a_table_is_damaged(
+    tmp_path: Path, trained: Trained, where: str
+) -> None:
+    content = torch.load(trained.best, weights_only=True)
+    content.pop("digests", None)  # so that the tensor is not refused by its digest
+    *parents, last = where.split(".")
+    table = content
+    for name in parents:
+        table = table[name]
+    table[last] = torch.ones(2, 2)
+    torch.save(content, tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match="w.pt"):
+        read_weights(tmp_path / "w.pt")

@@ -264,7 +264,7 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
             path, "vitmed", state, SIZES[model.name]._asdict() | decided, MASKED if encoder else "vitmed", normalize,
             (), mean, std, interpolation, licence, tuple(seen),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
 
 
