@@ -179,8 +179,9 @@ def main() -> None:
         while True:
             phase = (0, trained) if rng.random() < 0.5 else (trained, reported)
             spared = count["kills"] >= asked.kills
-            if (run / "training_curves.png").is_file():  # what is left are the reports: end half of the time, so that
-                phase, spared = (0, reported - trained), spared or rng.random() < 0.5  # more runs are killed in training
+            if (run / "training_curves.png").is_file():  # what is left are the reports
+                phase = (0, reported - trained)
+                spared = spared or rng.random() < 0.5  # else few kills would hit the training of another run
             code = wait(start(data, run, log), 600 if spared else rng.uniform(*phase))
             if code is not None:
                 break

@@ -429,5 +429,5 @@ def test_a_checkpoint_with_a_tensor_in_place_of_a_table_is_damaged(
         table = table[name]
     table[last] = torch.ones(2, 2)
     torch.save(content, tmp_path / "w.pt")
-    with pytest.raises(CheckpointError, match="w.pt"):
+    with pytest.raises(CheckpointError, match=r"w\.pt"):
         read_weights(tmp_path / "w.pt")
