@@ -106,6 +106,7 @@ BARE = "path,label,prob_a,prob_b\r\nx.png,a,0.7,0.3\r\n"
         ("", "is empty"),
         (" \r\n,,,\r\n", "is empty"),
         ("\x00\x01", "not UTF-8"),
+        ("path," + "a" * 200_000, "is not CSV (field larger than field limit"),
         (BARE.replace("0.7,0.3", "1.7,-0.7"), "row 1 has '1.7' as prob_a, expected a probability from 0 to 1"),
         (BARE.replace("0.7,0.3", "0.7,"), "row 1 has '' as prob_b"),
         (BARE.replace("0.7,0.3", "0.7,0.4"), "row 1 has probabilities that sum to 1.1, expected 1"),

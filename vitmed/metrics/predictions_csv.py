@@ -113,8 +113,8 @@ class Table:
 def read_table(file: Path) -> Table:
     """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells."""
     text, _ = read_text(file, "a predictions.csv")
-    separator = separator_of(text, _is_ours)
     try:
+        separator = separator_of(text, _is_ours)
         lines = [[from_cell(cell) for cell in row] for row in rows_of(text, separator)]
     except csv.Error as error:
         raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
