@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.predict import NOTICE, find_checkpoint, find_named, list_images, predict
+from vitmed.commands.predict import NOTICE, find_checkpoint, find_named, list_images, predict, preprocessing_of
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
@@ -85,10 +85,10 @@ def explain(
     saved = find_checkpoint(checkpoint, runs, ui)
     if target is not None and target not in saved.classes:
         raise unknown_key("class", target, saved.classes)
-    how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     named = [images] if isinstance(images, str | Path) else images
+    how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
+    predictions = predict(list_images(named), checkpoint=saved, device=device, frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))
