@@ -9,7 +9,7 @@ from pathlib import Path
 from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, data_folder, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
@@ -95,8 +95,8 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
         notes.append(f"This is the {split} split, which was used to make the model, so its numbers are optimistic.")
     changed = sum(a != b for a, b in zip(hashes, saved.hashes[split], strict=True))
     if changed:
-        verb = "has" if changed == 1 else "have"
-        notes.append(f"{counted(changed, 'image')} of the {split} split {verb} changed or disappeared since the run.")
+        have = counted_doing(changed, "image", f"of the {split} split has", f"of the {split} split have")
+        notes.append(f"{have} changed or disappeared since the run.")
     made_with = {digest for name in ("train", "val") if name != split for digest in saved.hashes[name]}
     copies = sum(digest in made_with for digest in saved.hashes[split])
     before = sum(map(set(saved.seen).__contains__, saved.hashes[split])) if split == "test" else 0

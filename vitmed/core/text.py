@@ -47,8 +47,8 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def counted_doing(n: int, noun: str, one: str, many: str) -> str:
-    """1 row matches, 2 rows match."""
+def counted_doing(n: int, noun: str, one: str = "is", many: str = "are") -> str:
+    """1 image is, 2 images are; 1 row matches, 2 rows match."""
     return f"{counted(n, noun)} {one if n == 1 else many}"
 
 

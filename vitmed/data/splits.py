@@ -199,7 +199,7 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         codes = _patient_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
-            few = counted_doing(patients, "patient", "is", "are")
+            few = counted_doing(patients, "patient")
             raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
         number = _grouped_folds(labels, codes, folds, seed)
     else:
