@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.files import is_stream
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
@@ -149,9 +148,8 @@ def find_checkpoint_and_check(
     """
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:
-        check_output(file, force=force, data=[path for path in named if path.is_dir()], inputs=named)
-    if plot is not None and plot.suffix.lower() != ".png" and not is_stream(plot):
-        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
+        folders = [path for path in named if path.is_dir()]
+        check_output(file, force=force, data=folders, inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
     saved = find_checkpoint(checkpoint, runs, ui)
