@@ -44,13 +44,6 @@ def read_all(images: dict[str, Images], data: DataConfig, ui: Ui) -> dict[str, l
     return _Reader(images, data, ui, records=False).run()[0]
 
 
-def read_all_with_records(
-    images: dict[str, Images], data: DataConfig, ui: Ui
-) -> tuple[dict[str, list[str]], list[FileRecord]]:
-    """As `read_all`, and the record of every file from the same decode, in the order of the splits."""
-    return _Reader(images, data, ui, records=True).run()
-
-
 class ReadSplits(NamedTuple):
     """The splits of a run once every file was read, without the files that are skipped.
 

@@ -47,9 +47,7 @@ def rebuild(
     for note in changes:
         ui.warn(f"{file.name}: {note}")
     asked = EvaluateConfig(**origin.evaluate).model_copy(update={"report": True})
-    config = with_columns(
-        evaluate_config(asked.model_copy(update={"report": True}), flags), flags, own_columns(predictions), notes
-    )
+    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), notes)
     note_prevalence(config, predictions.classes, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:
