@@ -105,8 +105,7 @@ def check(
     if labels is not None:
         contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
     window = _window(root, contents, frame, ui)
-    cache = ScanCache.open(frame, ui=ui, window=window) if index else ScanCache(None, frame, window=window)
-    records = scan(root, contents.files, cache, ui)
+    records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
     patients, source = _patients(config, root, contents.files, ui) if named is None else (named, "by table (--labels)")
     images = [
         Image(path, record, place.label, place.split, group)

@@ -117,12 +117,7 @@ class _Reader:
         self.rows = {name: range(end - len(images[name]), end) for name, end in zip(images, ends, strict=True)}
         self.how = how = next(iter(images.values())).preprocessing
         warned = ui if records else None  # without records, the pixel cache warns of the same folder
-        reduced = f"{how.image_size} {how.resize}"
-        cache = (
-            ScanCache.open(how.frame, reduced, warned, how.window)
-            if data.cache
-            else ScanCache(None, how.frame, window=how.window)
-        )
+        cache = ScanCache.open(how.frame, f"{how.image_size} {how.resize}", warned, how.window, data.cache)
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with ui.bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)
