@@ -50,8 +50,6 @@ def check_output(
     path = Path(path)
     if is_stream(path):
         return
-    if png and path.suffix.lower() != ".png":
-        raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise UsageError(f"{path}: is a link to itself", "name another file")
@@ -59,6 +57,8 @@ def check_output(
         raise UsageError(f"{path}: its folder is missing", "make it first")
     if target.is_dir():
         raise UsageError(f"{path}: cannot be written (it is a folder)", "name a file")
+    if png and path.suffix.lower() != ".png":
+        raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
     for folder in data:
         refuse_inside(folder, path)
     if why := _precious(target, inputs):
