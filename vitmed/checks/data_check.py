@@ -11,9 +11,10 @@ from vitmed.checks.findings import Finding, in_order
 from vitmed.checks.folder_contents import named_in_table, read_contents
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
+from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder, image_names
+from vitmed.data.folders import image_names
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits

@@ -9,9 +9,10 @@ from pathlib import Path
 from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.ui import Ui
-from vitmed.data.folders import class_names, data_folder, split_folders
+from vitmed.data.folders import class_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample

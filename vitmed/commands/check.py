@@ -16,11 +16,11 @@ from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
+from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
 from vitmed.data.patients import compile_group, find_patients, groups_of
 from vitmed.data.scan import scan

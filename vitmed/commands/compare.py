@@ -32,8 +32,7 @@ from vitmed.metrics.paired_comparison import (
     compare_predictions,
     holm,
 )
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.rebuild import new_folder
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint

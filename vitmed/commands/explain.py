@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.predict import NOTICE, find_checkpoint, find_named, list_images, predict, preprocessing_of
+from vitmed.commands.predict import find_checkpoint, find_named, list_images, predict, preprocessing_of
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
-from vitmed.core.text import counted
+from vitmed.core.text import NOTICE, counted
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
@@ -21,8 +21,7 @@ from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
 from vitmed.explanation.results import TITLES, Attention, Maps, joined
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png

@@ -13,10 +13,10 @@ import torch
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import check_output, new_file
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder
 from vitmed.data.read_images import read_splits
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range

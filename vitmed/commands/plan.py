@@ -14,12 +14,12 @@ from vitmed.core.config import Config
 from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import describe as describe_device
+from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import check_output, new_file
 from vitmed.core.stored_paths import as_written
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder
 from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
 from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepare_run
 

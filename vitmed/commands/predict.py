@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
-from vitmed.core.text import counted_doing
+from vitmed.core.text import NOTICE, counted_doing
 from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files, npz_images
 from vitmed.imaging import npz
@@ -29,7 +29,6 @@ RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
     "best.pt of a run, which has calibration, operating point and prediction sets"
 )
-NOTICE = "Research use only; not a medical device."
 
 
 def predict(

@@ -13,9 +13,10 @@ import numpy as np
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.core.text import counted, counted_doing, lines_of
-from vitmed.data.folders import data_folder, image_names, split_folders
+from vitmed.data.folders import image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Splits
