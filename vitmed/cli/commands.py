@@ -26,6 +26,7 @@ from vitmed.cli.options import (
     AsJson,
     Force,
     NewFolder,
+    Offline,
     Quiet,
     argument,
     command,
@@ -293,7 +294,7 @@ def data_list(as_json: AsJson = False) -> None:
 def data_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `vitmed data list`.")],
     folder: NewFolder,
-    offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    offline: Offline = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -339,7 +340,7 @@ def weights_list(as_json: AsJson = False) -> None:
 def weights_fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
     to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    offline: Offline = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -56,7 +56,7 @@ class Explanation:
 def explain(
     images: str | Path | Sequence[str | Path],
     *,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
     runs: str | Path = "runs",
     methods: Sequence[str] = (),
     target: str | None = None,
