@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import leakage
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data import patients
+from vitmed.data import patients, scan_cache
 from vitmed.data.samples import Sample
 from vitmed.models.digests import digests_of
 
@@ -129,6 +131,23 @@ def test_near_copies_of_training_images_are_noticed(run: TrainResult, tmp_path: 
             image.point(lambda value: int(value * 0.9 + 10)).save(data / "amber" / f"again_{i}.png")
     notes = judge(run, tmp_path, data=data)["notes"]
     assert any(note.startswith("Leakage: 3 of 11 images look like near copies") for note in notes), notes
+
+
+def test_other_images_are_read_for_their_hash_once(
+    run: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, hashed = draw_classes(tmp_path / "other", 4, seed=70), Counter[str]()
+    for file in data.rglob("*.png"):
+        os.utime(file, (0, 0))  # a file that has just changed may change again
+
+    def counted(path: str) -> str:
+        hashed[path] += Path(path).is_file()
+        return sha256(path)
+
+    sha256 = scan_cache._sha256
+    monkeypatch.setattr(scan_cache, "_sha256", counted)
+    judge(run, tmp_path, data=data)
+    assert len(+hashed) == 8 and hashed.most_common(1)[0][1] == 1
 
 
 def test_other_images_are_no_near_copies(run: TrainResult, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from PIL import Image
 from vitmed import predict
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.metrics.predictions import Predictions
+from vitmed.models.weight_files import safe_load
+from vitmed.training import checkpoint
 
 ANSWER = Callable[..., Any]
 
@@ -228,6 +230,24 @@ def test_plot_is_a_picture(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> 
     assert answer.code == 0
     with Image.open(tmp_path / "p.png") as image:
         assert image.format == "PNG" and min(image.size) > 50
+
+
+def test_the_checkpoint_is_read_once(
+    trained: Trained, tmp_path: Path, vitmed: ANSWER, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one takes seconds to read and to check."""
+    read: list[Path] = []
+
+    def noted(file: Path) -> Any:
+        read.append(file)
+        return safe_load(file)
+
+    monkeypatch.setattr(checkpoint, "safe_load", noted)
+    given = trained.data / "test" / "amber" / "amber_0.png", "--checkpoint", trained.best
+    assert vitmed("predict", *given, "--csv", tmp_path / "p.csv", "--plot", tmp_path / "p.png").code == 0
+    assert read == [trained.best]
+    assert vitmed("explain", *given, "-o", tmp_path / "maps").code == 0
+    assert read == [trained.best] * 2
 
 
 def test_an_output_that_cannot_be_written(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:

@@ -83,6 +83,11 @@ def test_nothing_in_a_data_folder(tmp_path: Path) -> None:
     check_output(tmp_path / "data.csv", data=[data, tmp_path / "gone"])
 
 
+def test_a_picture_is_a_png(tmp_path: Path) -> None:
+    refused(tmp_path / "a.jpg", "the picture is a PNG", png=True)
+    check_output(tmp_path / "a.PNG", png=True)
+
+
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     refused(tmp_path / "none" / "a.csv", "its folder is missing")
     refused(tmp_path, "it is a folder")

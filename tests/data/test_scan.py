@@ -129,16 +129,15 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
         file.unlink()
     names = sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
     from vitmed.core.config import DataConfig
-    from vitmed.data.loading import Images
-    from vitmed.data.read_images import read_all_with_records
-    from vitmed.data.samples import Sample
+    from vitmed.data.read_images import read_splits
+    from vitmed.data.samples import Sample, Splits
     from vitmed.imaging.preprocessing import Preprocessing
 
     how = Preprocessing(16, 3, "pad", "imagenet")
-    images = {"train": Images(data, [Sample(name, 0, None) for name in names], how)}
-    _, records = read_all_with_records(images, DataConfig(), Recorder())
+    splits = Splits(data, ("amber",), {"train": tuple(Sample(name, 0, None) for name in names)})
+    records = read_splits(splits, how, DataConfig(), Recorder()).records
     assert all(record.reduced for record in records) and sum(decoded.values()) == 6
-    _, again = read_all_with_records(images, DataConfig(), Recorder())
+    again = read_splits(splits, how, DataConfig(), Recorder()).records
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(records, again, strict=True))
     alone = scan(data, names, ScanCache(), Recorder())
     after = scan(data, names, ScanCache.open(), Recorder())

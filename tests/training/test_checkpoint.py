@@ -18,7 +18,6 @@ from checkpoints import Hostile, content, rewrite, save
 from conftest import Recorder, Trained, listing
 
 from vitmed import train
-from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.data.samples import Sample, Splits
@@ -26,7 +25,6 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.checkpoint import (
     VERSION,
     add_policy,
-    from_scratch,
     hash_weights,
     load_checkpoint,
     save_checkpoint,
@@ -183,12 +181,6 @@ def test_a_hostile_pickle_does_not_run(trained: Trained, tmp_path: Path, inside:
     assert not mark.exists()
     torch.load(file, weights_only=False)  # the payload is a real one
     assert mark.exists()
-
-
-def test_auto_is_made_definite() -> None:
-    assert from_scratch(ModelConfig()).stem == "conv" and from_scratch(ModelConfig()).pool == "mean"
-    asked = from_scratch(ModelConfig(stem="patch", pool="cls"))
-    assert (asked.stem, asked.pool) == ("patch", "cls")
 
 
 def test_paths_are_stored_relative(tmp_path: Path) -> None:

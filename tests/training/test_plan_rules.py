@@ -13,11 +13,12 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
 
 from vitmed import plan, train
-from vitmed.core.config import Config
+from vitmed.core.config import Config, ModelConfig
 from vitmed.core.load_config import build_config, load_config, with_values
 from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.plan_rules import OWN, RULES, SCRATCH, PlanInputs, plan_settings
+from vitmed.training.prepare import from_scratch
 
 RUN = Callable[..., Answer]
 KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)
@@ -170,3 +171,9 @@ def test_a_run_that_goes_on_is_not_planned_again(tmp_path: Path) -> None:
     ui = Recorder()
     train(resume=first.folder, epochs=2, ui=ui)
     assert not any("plan for" in text for text in ui.said)
+
+
+def test_auto_is_made_definite() -> None:
+    assert from_scratch(ModelConfig()).stem == "conv" and from_scratch(ModelConfig()).pool == "mean"
+    asked = from_scratch(ModelConfig(stem="patch", pool="cls"))
+    assert (asked.stem, asked.pool) == ("patch", "cls")

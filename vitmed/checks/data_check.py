@@ -11,9 +11,10 @@ from vitmed.checks.findings import Finding, in_order
 from vitmed.checks.folder_contents import named_in_table, read_contents
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.text import counted
+from vitmed.core.inputs import data_folder
+from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder, image_names
+from vitmed.data.folders import image_names
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
@@ -65,8 +66,8 @@ def check_before_training(
     counts = {name: found.counts[name] for name in COUNTS if name in found.counts} | {"unreadable": skipped}
     notes = [f"Data: {finding.problem}." for finding in serious if finding.code in IN_REPORT]
     if skipped:
-        verb = "is" if skipped == 1 else "are"
-        notes.append(f"Data: {counted(skipped, 'file')} cannot be read and {verb} in no split (--on-bad-file skip).")
+        lost = counted_doing(skipped, "file", "cannot be read and is", "cannot be read and are")
+        notes.append(f"Data: {lost} in no split (--on-bad-file skip).")
     return notes, counts
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.text import counted, listed
+from vitmed.core.inputs import data_folder
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.ui import Ui
-from vitmed.data.folders import class_names, data_folder, split_folders
+from vitmed.data.folders import class_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
@@ -81,8 +82,10 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
-    seen, leaks = leakage(saved, root, samples, allow_leakage)
-    leaks += near_copies(saved, root, samples, ui)
+    how = saved.preprocessing
+    cache = ScanCache.open(how.frame, ui=ui, window=how.window, keep=saved.config.data.cache)
+    seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
+    leaks += near_copies(saved, root, samples, cache, ui)
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen)
@@ -95,8 +98,8 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
         notes.append(f"This is the {split} split, which was used to make the model, so its numbers are optimistic.")
     changed = sum(a != b for a, b in zip(hashes, saved.hashes[split], strict=True))
     if changed:
-        verb = "has" if changed == 1 else "have"
-        notes.append(f"{counted(changed, 'image')} of the {split} split {verb} changed or disappeared since the run.")
+        have = counted_doing(changed, "image", f"of the {split} split has", f"of the {split} split have")
+        notes.append(f"{have} changed or disappeared since the run.")
     made_with = {digest for name in ("train", "val") if name != split for digest in saved.hashes[name]}
     copies = sum(digest in made_with for digest in saved.hashes[split])
     before = sum(map(set(saved.seen).__contains__, saved.hashes[split])) if split == "test" else 0
@@ -164,9 +167,14 @@ def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest
 
 
 def leakage(
-    saved: Checkpoint, root: Path, samples: list[Sample], allow: bool
+    saved: Checkpoint, root: Path, samples: list[Sample], allow: bool, cache: ScanCache | None = None
 ) -> tuple[dict[str, int | None], list[str]]:
     """`EvaluationImages.seen`, and notes on it.
+
+    Args:
+        samples: below the root.
+        allow: whether images may be used that made the model.
+        cache: knows unchanged files, and keeps the hashes of the others.
 
     Raises:
         DataError: images that were used to make the model, unless `allow`.
@@ -174,7 +182,7 @@ def leakage(
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.splits.samples]
     known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
-    hashes = hash_files([str(root / sample.path) for sample in samples])
+    hashes = hash_files([str((root / sample.path).absolute()) for sample in samples], cache)
     seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in known]
     if seen:
         text = f"{len(seen):,} of {counted(len(samples), 'image')} {'was' if len(seen) == 1 else 'were'} used to make "
@@ -195,18 +203,15 @@ def leakage(
     return {"images": len(seen), "patients": patients, "test": again}, notes
 
 
-def near_copies(saved: Checkpoint, root: Path, samples: list[Sample], ui: Ui) -> list[str]:
+def near_copies(saved: Checkpoint, root: Path, samples: list[Sample], cache: ScanCache, ui: Ui) -> list[str]:
     """A note if images look like images that the model was made with, though their bytes differ.
 
-    Every image is decoded once for this; the index of `vitmed check` keeps what it finds.
+    Every image is decoded once for this; the cache, which is the index of `vitmed check`, keeps what it finds.
     """
     if not saved.fingerprints:
         return [
             "This checkpoint was made by an earlier version, so near copies of its training images cannot be noticed."
         ]
-    how, cache = saved.preprocessing, ScanCache(None, saved.preprocessing.frame, window=saved.preprocessing.window)
-    if saved.config.data.cache:
-        cache = ScanCache.open(how.frame, ui=ui, window=how.window)
     records = scan(root, [sample.path for sample in samples], cache, ui)
     identical = {digest for name in saved.fingerprints for digest in saved.hashes[name]}
     known = [text for part in saved.fingerprints.values() for text in part]

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from vitmed.cli.terminal import RESEARCH, TYPER
+from vitmed.cli.terminal import TYPER
+from vitmed.core.text import NOTICE
 
 
 class Commands(TyperGroup):
@@ -32,7 +33,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help=f"Fine-tune Vision Transformers on folders of medical images, and evaluate them. {RESEARCH}",
+    help=f"Fine-tune Vision Transformers on folders of medical images, and evaluate them. {NOTICE}",
     epilog="`vitmed COMMAND --help` lists the options of a command.",
     **TYPER | {"add_completion": True},
 )

@@ -26,6 +26,7 @@ from vitmed.cli.options import (
     AsJson,
     Force,
     NewFolder,
+    Offline,
     Quiet,
     argument,
     command,
@@ -160,13 +161,17 @@ def predict(
     **options: Any,
 ) -> None:
     """Classify images: the class, its probability and the runners-up."""
-    from vitmed.commands.predict import check_outputs, prediction_picture, predictions_json, preprocessing_of
+    from vitmed.commands.predict import (
+        find_checkpoint_and_check,
+        prediction_picture,
+        predictions_json,
+        preprocessing_of,
+    )
     from vitmed.core.files import write_bytes, write_text
 
-    place = options.get("checkpoint"), options.get("runs", "runs")
-    check_outputs(csv, plot, options["images"], *place, force)
-    ui = Terminal(options.pop("quiet", False))
-    found = vitmed.predict(**options, ui=ui)
+    ui, place = Terminal(options.pop("quiet", False)), (options.pop("checkpoint", None), options.pop("runs", "runs"))
+    saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force, ui)
+    found = vitmed.predict(**options, checkpoint=saved, ui=ui)
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
         ui.say(f"all predictions: {csv}")
@@ -175,8 +180,7 @@ def predict(
     else:
         print_predictions(found, top_k)
     if plot is not None and len(found):
-        how = preprocessing_of(*place, options.get("frame"))
-        write_bytes(plot, prediction_picture(found, how))
+        write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
         ui.say(f"picture: {plot}")
     refuse_unread(found)
 
@@ -290,7 +294,7 @@ def data_list(as_json: AsJson = False) -> None:
 def data_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `vitmed data list`.")],
     folder: NewFolder,
-    offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    offline: Offline = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -336,7 +340,7 @@ def weights_list(as_json: AsJson = False) -> None:
 def weights_fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
     to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
+    offline: Offline = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -134,6 +134,7 @@ ONLY = "Print only warnings and errors on stderr."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=ONLY)]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Open no connection.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 FORCE: Options = {"force": flag(bool, "--force", help="Replace an existing file.", panel=FIRST)}
 QUIET: Options = {"quiet": flag(bool, "--quiet", "-q", help=ONLY)}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.text import counted, lines_of, visible
+from vitmed.core.text import NOTICE, counted, lines_of, visible
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # loaded late
 
 
 FRAME, SHORTEST = 2, 16  # characters around a cell; of a path
-RESEARCH = "Research use only; not a medical device."
 TYPER: dict[str, Any] = {  # of every typer application
     "rich_markup_mode": None,
     "no_args_is_help": True,
@@ -122,7 +121,7 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def print_rows(
-    columns: str, rows: Iterable[Sequence[str]], *lines: str | Text, caption: str = RESEARCH, width: int = 10_000
+    columns: str, rows: Iterable[Sequence[str]], *lines: str | Text, caption: str = NOTICE, width: int = 10_000
 ) -> None:
     """Print a table, then lines. No word is broken: where a table is too wide, each cell is a line.
 

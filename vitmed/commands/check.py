@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import GUESSED, guessed_groups
-from vitmed.checks.detect import Image, decoded_with_labels, folder_findings, run_checks
+from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order, make
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
+from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder
 from vitmed.data.patient_names import guess_patients
 from vitmed.data.patients import compile_group, find_patients, groups_of
 from vitmed.data.scan import scan
@@ -95,18 +95,11 @@ def check(
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)
-    contents = read_contents(root)
-    if not contents.files and contents.unreadable:
-        closed, reason = next(iter(contents.unreadable.items()))
-        raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
-    if not contents.files:
-        raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
-    named: list[str] | None = None
+    contents, named = _contents(root), None
     if labels is not None:
         contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
     window = _window(root, contents, frame, ui)
-    cache = ScanCache.open(frame, ui=ui, window=window) if index else ScanCache(None, frame, window=window)
-    records = scan(root, contents.files, cache, ui)
+    records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
     patients, source = _patients(config, root, contents.files, ui) if named is None else (named, "by table (--labels)")
     images = [
         Image(path, record, place.label, place.split, group)
@@ -126,10 +119,7 @@ def check(
         **found.counts,
         "table": table(images),
         "sizes": sizes(images),
-        "shortcuts": [
-            {"split": split, "text": FAMILIES[shortcut.family], **_finite(asdict(shortcut))}
-            for split, shortcut in found.shortcuts
-        ],
+        "shortcuts": _shortcuts(found),
         "leakage_gap": _gaps(images, ui) if leakage_gap else [],
         "findings": [finding.to_dict() for finding in findings],
     }
@@ -142,6 +132,17 @@ def check(
     if strict and not result.clean:
         raise CheckFailed(result)
     return result
+
+
+def _contents(root: Path) -> FolderContents:
+    """What the folder holds. Raises DataError if that is no image."""
+    contents = read_contents(root)
+    if not contents.files and contents.unreadable:
+        closed, reason = next(iter(contents.unreadable.items()))
+        raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
+    if not contents.files:
+        raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
+    return contents
 
 
 def _window(root: Path, contents: FolderContents, frame: int | None, ui: Ui) -> Window:
@@ -211,5 +212,7 @@ def _gaps(images: Sequence[Image], ui: Ui) -> list[dict[str, Any]]:
     return [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps]
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
+def _shortcuts(found: Found) -> list[dict[str, Any]]:
+    """The shortcuts by split; a number that is undefined is null."""
+    rows = [{"split": split, "text": FAMILIES[one.family], **asdict(one)} for split, one in found.shortcuts]
+    return [{key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows]

@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
-from vitmed.core.text import listed
+from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.metrics.estimates import Estimate
@@ -32,8 +32,7 @@ from vitmed.metrics.paired_comparison import (
     compare_predictions,
     holm,
 )
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.rebuild import new_folder
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
@@ -95,8 +94,8 @@ def compare(
     if first.groups is None:
         notes.append(UNKNOWN)
     elif units < FEW_GROUPS:
-        only = "is only 1 patient" if units == 1 else f"are only {units} patients"
-        notes.append(f"There {only}: too few to show which model is better.")
+        verb = "is" if units == 1 else "are"
+        notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     content = ComparisonResults(
         images=len(first), patients=None if first.groups is None else units, level=LEVEL, resamples=resamples,
         resampling="by image" if first.groups is None else "by patient",
@@ -158,16 +157,14 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
 def read_all(paths: Sequence[Path]) -> list[Model]:
     """The models, then the baselines in their folders, each under a unique name."""
     tables = [_table(path) for path in paths]
-    read = zip(_names(tables), map(_read, tables), strict=True)
-    of_model = [not table.name.startswith(BASELINE) for table in tables]
-    models = [
-        Model(n, known.predictions, known=known if own else None)
-        for own, (n, known) in zip(of_model, read, strict=True)
-    ]
-    named = [m.predictions for m, file in zip(models, tables, strict=True) if file.name.startswith(BASELINE)]
+    models: list[Model] = []
+    for name, file in zip(_names(tables), tables, strict=True):
+        read = _read(file)
+        models.append(Model(name, read.predictions, known=None if file.name.startswith(BASELINE) else read))
+    named = [model.predictions for model in models if model.known is None]
     baselines: list[Model] = []
     for model, file in zip(models, tables, strict=True):
-        if file.name.startswith(BASELINE):
+        if model.known is None:
             continue
         for key, found in read_baselines(file.parent).items():
             if not any(_same(other, found) for other in (*named, *(b.predictions for b in baselines))):
@@ -318,7 +315,7 @@ def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
     if value < 0:
         names = names[::-1]
         value, low, high = -value, None if high is None else -high, None if low is None else -low
-    count = f"{units:,} {'patient' if patients else 'image'}{'' if units == 1 else 's'}"
+    count = counted(units, "patient" if patients else "image")
     name = METRICS[metric].title
     interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
     result = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"

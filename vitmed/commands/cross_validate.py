@@ -18,9 +18,9 @@ from vitmed.commands.evaluate import thumbnail
 from vitmed.core.config import DataConfig, EvaluateConfig
 from vitmed.core.errors import CheckpointError, Interrupted, UsageError
 from vitmed.core.files import write_json
+from vitmed.core.inputs import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.operating_points import TITLES, asked_point, target_of

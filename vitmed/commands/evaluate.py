@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.evaluation_images import ImageRequest, choose_samples
+from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.commands.explain import check_attention
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import unknown_key
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
@@ -22,7 +23,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
 from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation, read_split, torn_evaluations
-from vitmed.decisions.policy import notes_of
+from vitmed.decisions.policy import DecisionPolicy, notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
@@ -36,7 +37,7 @@ from vitmed.report.rebuild import match_images, new_folder, note_prevalence, reb
 from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts, is_own_split
 from vitmed.report.write import read_baselines, write_report
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 from vitmed.training.fit_policy import policy_for, predict_images, score_other_images
 from vitmed.training.prepare import check_readers
 
@@ -89,14 +90,9 @@ def evaluate(
     if output is not None:
         new_folder(output, Path(output), *closed)  # raises now, not after all images were compared with the run's
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
-    config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
-    config = evaluate_config(config, flags)
-    check_formats(config)
+    config, added = _settings(saved, chosen, flags)
     policy = policy_for(saved, config)
-    root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy)]
-    config = with_columns(config, flags, chosen.columns, notes)
-    note_prevalence(config, saved.classes, notes)
-    check_readers(config, samples, chosen.columns, saved.classes)
+    root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy), *added]
     what, name = describe_images(saved, chosen)
     run = RunFolder(saved.path.parent)
     folder = new_folder(output, run.path / name, *closed)
@@ -124,12 +120,7 @@ def evaluate(
         model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
     )
     own = split if is_own_split(saved, chosen) else None
-    internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
-    if own is None and internal is None:
-        why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
-        for torn in torn_evaluations(run):
-            why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
-        ui.say(f"no comparison with the test of the run: {why}")
+    internal = _own_test(saved, run, policy, ui) if own is None else None
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder, predictions, title=what, facts=facts(saved, what, len(samples), describe(where)),
@@ -144,6 +135,28 @@ def evaluate(
     if own == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder), ui)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def _settings(saved: Checkpoint, chosen: EvaluationImages, flags: dict[str, Any]) -> tuple[EvaluateConfig, list[str]]:
+    """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
+    notes: list[str] = []
+    config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
+    config = with_columns(evaluate_config(config, flags), flags, chosen.columns, notes)
+    check_formats(config)
+    note_prevalence(config, saved.classes, notes)
+    check_readers(config, chosen.samples, chosen.columns, saved.classes)
+    return config, notes
+
+
+def _own_test(saved: Checkpoint, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> Predictions | None:
+    """What the model predicts for the test of its own run; None where that is not known, and why goes to the user."""
+    found = read_split(run, "test", saved.weights_hash, policy)
+    if found is None:
+        why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
+        for torn in torn_evaluations(run):
+            why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
+        ui.say(f"no comparison with the test of the run: {why}")
+    return found
 
 
 def known_evaluation(checkpoint: Path, split: str) -> Evaluation | None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.predict import NOTICE, find_checkpoint, find_named, list_images, predict
+from vitmed.commands.predict import find_checkpoint, find_named, list_images, predict, preprocessing_of
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
-from vitmed.core.text import counted
+from vitmed.core.text import NOTICE, counted
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
@@ -21,8 +21,7 @@ from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
 from vitmed.explanation.results import TITLES, Attention, Maps, joined
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
@@ -57,7 +56,7 @@ class Explanation:
 def explain(
     images: str | Path | Sequence[str | Path],
     *,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
     runs: str | Path = "runs",
     methods: Sequence[str] = (),
     target: str | None = None,
@@ -85,10 +84,10 @@ def explain(
     saved = find_checkpoint(checkpoint, runs, ui)
     if target is not None and target not in saved.classes:
         raise unknown_key("class", target, saved.classes)
-    how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     named = [images] if isinstance(images, str | Path) else images
+    how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    predictions = predict(list_images(named), checkpoint=saved.path, device=device, frame=frame, ui=ui)
+    predictions = predict(list_images(named), checkpoint=saved, device=device, frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))

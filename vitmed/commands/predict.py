@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.files import is_stream
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
-from vitmed.core.text import counted_doing
-from vitmed.core.ui import Silent, Ui
+from vitmed.core.text import NOTICE, counted_doing
+from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files, npz_images
 from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header, read_image
@@ -30,13 +29,12 @@ RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
     "best.pt of a run, which has calibration, operating point and prediction sets"
 )
-NOTICE = "Research use only; not a medical device."
 
 
 def predict(
     images: str | Path | Sequence[str | Path],
     *,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
     frame: int | None = None,
@@ -47,7 +45,7 @@ def predict(
     Args:
         images: files, folders (searched with their subfolders), glob patterns, and MedMNIST .npz files: their test
             part, or the part in `blood.npz/val`. An image is `blood.npz/test/3/000017`: part, class number, index.
-        checkpoint: default the best checkpoint of the newest run in `runs`.
+        checkpoint: a file, a run folder, or what `load_checkpoint` read; default the best of the newest run in `runs`.
         frame: the frame of files with several, from 0; default: the frame of the run.
 
     Returns:
@@ -60,7 +58,7 @@ def predict(
     saved = find_checkpoint(checkpoint, runs, ui)
     if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
-    preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
+    preprocessing = preprocessing_of(saved, frame)
     paths = list_images([images] if isinstance(images, str | Path) else images)
     model = saved.model().to(pick_device(device))
     if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
@@ -85,8 +83,10 @@ def _is_flat(path: Path) -> bool:
         return False
 
 
-def find_checkpoint(checkpoint: str | Path | None, runs: str | Path, ui: Ui) -> Checkpoint:
+def find_checkpoint(checkpoint: str | Path | Checkpoint | None, runs: str | Path, ui: Ui) -> Checkpoint:
     """The named checkpoint, or the best one of the newest run; a message then says which."""
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint
     if checkpoint is not None:
         return load_checkpoint(checkpoint)
     newest = newest_run(runs)
@@ -125,18 +125,19 @@ def find_named(names: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def check_outputs(
+def find_checkpoint_and_check(
     csv: Path | None,
     plot: Path | None,
     images: Sequence[str | Path],
     checkpoint: str | Path | None,
-    runs: str | Path = "runs",
-    force: bool = False,
-) -> None:
-    """Check, before the images are read, that a table and a picture may be written: `check_output`.
+    runs: str | Path,
+    force: bool,
+    ui: Ui,
+) -> Checkpoint:
+    """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written.
 
     Args:
-        csv, plot: the files.
+        csv, plot: the files, checked by `check_output`.
         images, checkpoint, runs: as in `predict`. Nothing is written into folders of images, nor into the data folder
             that the checkpoint was trained on.
         force: replace existing files.
@@ -146,15 +147,14 @@ def check_outputs(
     """
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:
-        check_output(file, force=force, data=[path for path in named if path.is_dir()], inputs=named)
-    if plot is not None and plot.suffix.lower() != ".png" and not is_stream(plot):
-        raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
+        folders = [path for path in named if path.is_dir()]
+        check_output(file, force=force, data=folders, inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
-    if files:
-        root = find_checkpoint(checkpoint, runs, Silent()).splits.root
-        for file in files:
-            check_output(file, force=force, data=[root])
+    saved = find_checkpoint(checkpoint, runs, ui)
+    for file in files:
+        check_output(file, force=force, data=[saved.splits.root])
+    return saved
 
 
 def _npz_part(path: Path) -> list[Path]:
@@ -195,10 +195,9 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
     }
 
 
-def preprocessing_of(checkpoint: str | Path | None, runs: str | Path, frame: int | None) -> Preprocessing:
-    """How `predict` with these arguments reads an image."""
-    how = find_checkpoint(checkpoint, runs, Silent()).preprocessing
-    return how if frame is None else replace(how, frame=frame)
+def preprocessing_of(saved: Checkpoint, frame: int | None) -> Preprocessing:
+    """How `predict` reads an image: the frame of files with several is that of the run unless `frame` names another."""
+    return saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
 
 
 def prediction_picture(predictions: Predictions, how: Preprocessing) -> bytes:

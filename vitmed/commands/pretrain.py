@@ -20,13 +20,14 @@ from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import read_overrides
 from vitmed.core.hardware import describe, pick_device, seeded
+from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder, has_classes
+from vitmed.data.folders import has_classes
 from vitmed.data.patients import report_patients, show_expression
 from vitmed.data.read_images import read_all, read_splits
 from vitmed.data.samples import Splits

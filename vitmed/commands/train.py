@@ -21,6 +21,7 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
+from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
@@ -28,7 +29,6 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.folders import data_folder
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
 from vitmed.models.vit import SIZES

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
-from vitmed.core.files import is_stream
+from vitmed.core.files import free_name, is_stream
 from vitmed.core.load_config import read_config
 from vitmed.core.run_folder import RunFolder
 
@@ -21,8 +21,19 @@ CHECKPOINTS = {".pt", ".pth", ".ckpt", ".safetensors"}
 LONGEST = 200  # bytes of a name; the system allows 255, and numbers and suffixes are added
 
 
+def new_file(path: str | Path, force: bool) -> Path:
+    """The file, or with -2, -3, ... where it is there already and `force` does not replace it."""
+    path = Path(path)
+    return path if force or is_stream(path) or not path.is_file() else free_name(path, path.suffix)
+
+
 def check_output(
-    path: str | Path, *, force: bool = False, data: Iterable[str | Path] = (), inputs: Iterable[str | Path] = ()
+    path: str | Path,
+    *,
+    force: bool = False,
+    data: Iterable[str | Path] = (),
+    inputs: Iterable[str | Path] = (),
+    png: bool = False,
 ) -> None:
     """Check that a command may write a file. `whole_file` writes it.
 
@@ -31,6 +42,7 @@ def check_output(
         force: replace an existing file.
         data: the data folders of the command; nothing is written into them.
         inputs: files that the command reads.
+        png: whether it is a picture.
 
     Raises:
         UsageError: the file may not or cannot be written.
@@ -45,6 +57,8 @@ def check_output(
         raise UsageError(f"{path}: its folder is missing", "make it first")
     if target.is_dir():
         raise UsageError(f"{path}: cannot be written (it is a folder)", "name a file")
+    if png and path.suffix.lower() != ".png":
+        raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
     for folder in data:
         refuse_inside(folder, path)
     if why := _precious(target, inputs):

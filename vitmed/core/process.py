@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C library
 
@@ -71,3 +73,37 @@ def _no_warnings() -> Iterator[None]:
 
 
 NO_WARNINGS = SharedContext(_no_warnings)  # of libraries: they name a line of their own source, not the user's file
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C, SIGTERM or SIGHUP end training after the current step, a second one end it immediately.
+
+    SIGHUP comes when the terminal is closed; under `nohup` it stays ignored.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    terminals = [handle for handle in (1, 2) if os.isatty(handle)]
+
+    def note(number: int, frame: Any) -> None:
+        for handle in terminals:
+            try:
+                os.get_terminal_size(handle)
+            except OSError:  # it was closed: what is written there now would be an error
+                os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    old = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

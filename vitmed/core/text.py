@@ -11,6 +11,7 @@ LISTED = 10  # most names in a list
 # Control characters but for line feed and tab, those that change the direction of text, and halves of characters, which
 # stand for the bytes of a file name that is not UTF-8.
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+NOTICE = "Research use only; not a medical device."
 HASH = 12  # characters of a hash that a reader sees
 
 
@@ -47,8 +48,8 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def counted_doing(n: int, noun: str, one: str, many: str) -> str:
-    """1 row matches, 2 rows match."""
+def counted_doing(n: int, noun: str, one: str = "is", many: str = "are") -> str:
+    """1 image is, 2 images are; 1 row matches, 2 rows match."""
     return f"{counted(n, noun)} {one if n == 1 else many}"
 
 

@@ -38,7 +38,6 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str) -> Any:
     """The plain values in a text. Raises YamlError, which names the line."""
-    loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -51,12 +50,7 @@ def parse_yaml(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise YamlError(f"{place}{error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, LookupError) as error:  # dates and numbers that do not exist
-        if isinstance(error, YamlError):
-            raise
         raise YamlError(str(error).partition("\n")[0] or type(error).__name__) from None
-    finally:
-        if loader is not None:
-            loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):

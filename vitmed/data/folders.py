@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import data_folder as data_folder
 from vitmed.core.text import counted
 from vitmed.data.dataset_cards import medmnist_classes
 from vitmed.data.split_names import SPLITS, split_of

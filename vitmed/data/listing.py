@@ -11,8 +11,9 @@ import numpy as np
 
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
+from vitmed.core.inputs import data_folder
 from vitmed.core.text import listed
-from vitmed.data.folders import class_names, data_folder, image_names, npz_images, split_folders, subfolders
+from vitmed.data.folders import class_names, image_names, npz_images, split_folders, subfolders
 from vitmed.data.patient_names import Guess, guess_patients
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample

@@ -17,7 +17,7 @@ import regex
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
-from vitmed.core.text import counted, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.ui import Ui
 from vitmed.data.patient_names import guess_patients
 from vitmed.data.samples import Splits
@@ -184,10 +184,8 @@ def patient_notes(splits: Splits, split: str) -> list[str]:
     shared = [group for group, names in splits.shared().items() if split in names]
     if not shared:
         return []
-    return [
-        f"Leakage: {counted(len(shared), 'patient')} of this split {'has' if len(shared) == 1 else 'have'} images in "
-        "another split too; the result is optimistic."
-    ]
+    have = counted_doing(len(shared), "patient", "of this split has", "of this split have")
+    return [f"Leakage: {have} images in another split too; the result is optimistic."]
 
 
 def describe_patients(splits: Splits) -> str:

@@ -44,13 +44,6 @@ def read_all(images: dict[str, Images], data: DataConfig, ui: Ui) -> dict[str, l
     return _Reader(images, data, ui, records=False).run()[0]
 
 
-def read_all_with_records(
-    images: dict[str, Images], data: DataConfig, ui: Ui
-) -> tuple[dict[str, list[str]], list[FileRecord]]:
-    """As `read_all`, and the record of every file from the same decode, in the order of the splits."""
-    return _Reader(images, data, ui, records=True).run()
-
-
 class ReadSplits(NamedTuple):
     """The splits of a run once every file was read, without the files that are skipped.
 
@@ -124,12 +117,7 @@ class _Reader:
         self.rows = {name: range(end - len(images[name]), end) for name, end in zip(images, ends, strict=True)}
         self.how = how = next(iter(images.values())).preprocessing
         warned = ui if records else None  # without records, the pixel cache warns of the same folder
-        reduced = f"{how.image_size} {how.resize}"
-        cache = (
-            ScanCache.open(how.frame, reduced, warned, how.window)
-            if data.cache
-            else ScanCache(None, how.frame, window=how.window)
-        )
+        cache = ScanCache.open(how.frame, f"{how.image_size} {how.resize}", warned, how.window, data.cache)
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with ui.bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)

@@ -57,9 +57,20 @@ class ScanCache:
 
     @classmethod
     def open(
-        cls, frame: int | None = None, reduced: str = "", ui: Ui | None = None, window: Window = None
+        cls,
+        frame: int | None = None,
+        reduced: str = "",
+        ui: Ui | None = None,
+        window: Window = None,
+        keep: bool = True,
     ) -> ScanCache:
-        """The database in the cache folder; if that fails, one that keeps nothing, and `ui` warns."""
+        """The database in the cache folder; one that keeps nothing if `keep` is false or that fails: then `ui` warns.
+
+        Args:
+            frame, reduced, window: as of the class.
+        """
+        if not keep:
+            return cls(None, frame, window=window)
         folder = cache_folder() / "index"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -13,9 +13,10 @@ import numpy as np
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.core.text import counted, counted_doing, lines_of
-from vitmed.data.folders import data_folder, image_names, split_folders
+from vitmed.data.folders import image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Splits
@@ -199,7 +200,7 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         codes = _patient_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
-            few = counted_doing(patients, "patient", "is", "are")
+            few = counted_doing(patients, "patient")
             raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
         number = _grouped_folds(labels, codes, folds, seed)
     else:

@@ -10,9 +10,8 @@ from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import known_labels
 
 DOUBT = 0.05  # chance that the bound on the risk does not hold
 SHOWN = 30  # classes whose share of answered images the report shows

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import pickle
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,21 @@ AGAIN = "copy it again from where it came from"
 MOST_DEPTH = 100  # of dicts and lists inside each other
 # Pickle's codes that begin an empty list, dict or tuple, each perhaps with a number for later reference.
 NESTED = re.compile(rb"(?:[\]})](?:q.|r.{4}|\x94)?){10000}", re.DOTALL)
+
+
+@contextlib.contextmanager
+def _reading(path: Path, problem: str) -> Iterator[None]:
+    """Turn every error of a reader into a CheckpointError; `problem` describes a damaged file."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except MemoryError:
+        raise CheckpointError(f"{path}: needs more memory than there is", "end other programs") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
+    except Exception as error:  # torch, zipfile, zlib, numpy and safetensors raise errors of every kind
+        raise CheckpointError(f"{path}: {problem} ({first_line(error)})", AGAIN) from None
 
 
 def safe_load(path: Path, foreign: bool = False) -> Any:
@@ -41,21 +58,18 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
     else:
         what = "not a checkpoint or weight file" if start else "the file is empty (0 bytes)"
         raise CheckpointError(f"{path}: {what}", "name the .pt file of a run, or a .pth file")
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace] if foreign else []):
+    with (
+        _reading(path, "not a readable checkpoint"),
+        torch.serialization.safe_globals([argparse.Namespace] if foreign else []),
+    ):
+        try:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        damaged = "" if zipped else "is damaged, or "
-        raise CheckpointError(
-            f"{path}: refused: it {damaged}holds more than tensors and plain values, which could run code",
-            "use a file that vitmed wrote, or a plain state dict",
-        ) from None
-    except MemoryError:
-        raise CheckpointError(f"{path}: needs more memory than there is", "end other programs") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
-    except Exception as error:  # torch raises many errors for damaged files
-        raise CheckpointError(f"{path}: not a readable checkpoint ({first_line(error)})", AGAIN) from None
+        except pickle.UnpicklingError:
+            damaged = "" if zipped else "is damaged, or "
+            raise CheckpointError(
+                f"{path}: refused: it {damaged}holds more than tensors and plain values, which could run code",
+                "use a file that vitmed wrote, or a plain state dict",
+            ) from None
     if problem := _refused(content, path.stat().st_size):
         raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
     return content
@@ -63,32 +77,26 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
 
 def _check_members(path: Path) -> None:
     """Raise CheckpointError for a torch file whose zip archive is cut off, damaged, packed or nested without end."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if any(member.filename.endswith("/constants.pkl") for member in members):
-                raise CheckpointError(
-                    f"{path}: refused: a TorchScript program, expected weights", "save the state_dict() of the model"
-                )
-            stated = sum(member.file_size for member in members)
-            if stated > path.stat().st_size or any(member.compress_type for member in members):
-                problem = f"its members state {stated:,} bytes, in a file of {path.stat().st_size:,}"
-                raise CheckpointError(f"{path}: refused: {problem}", "use the file as torch.save wrote it, unpacked")
-            if len({member.filename for member in members}) < len(members):
-                raise CheckpointError(f"{path}: refused: two members have one name", AGAIN)
-            if damaged := archive.testzip():
-                raise CheckpointError(f"{path}: damaged: the checksum of its member {damaged} is wrong", AGAIN)
-            for member in members:
-                if member.filename.endswith("/data.pkl") and NESTED.search(archive.read(member)):
-                    problem = f"nested deeper than {MOST_DEPTH} levels"
-                    raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
-    except Exception as error:  # zipfile raises many errors for damaged files
-        why = "its end is missing" if "not a zip file" in str(error) else first_line(error)
-        raise CheckpointError(f"{path}: not a whole checkpoint or weight file ({why})", AGAIN) from None
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path}: not a whole checkpoint or weight file (its end is missing)", AGAIN)
+    with _reading(path, "not a whole checkpoint or weight file"), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if any(member.filename.endswith("/constants.pkl") for member in members):
+            raise CheckpointError(
+                f"{path}: refused: a TorchScript program, expected weights", "save the state_dict() of the model"
+            )
+        stated = sum(member.file_size for member in members)
+        if stated > path.stat().st_size or any(member.compress_type for member in members):
+            problem = f"its members state {stated:,} bytes, in a file of {path.stat().st_size:,}"
+            raise CheckpointError(f"{path}: refused: {problem}", "use the file as torch.save wrote it, unpacked")
+        if len({member.filename for member in members}) < len(members):
+            raise CheckpointError(f"{path}: refused: two members have one name", AGAIN)
+        if damaged := archive.testzip():
+            raise CheckpointError(f"{path}: damaged: the checksum of its member {damaged} is wrong", AGAIN)
+        for member in members:
+            if member.filename.endswith("/data.pkl") and NESTED.search(archive.read(member)):
+                problem = f"nested deeper than {MOST_DEPTH} levels"
+                raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
 
 
 def _refused(tree: Any, size: int) -> str | None:
@@ -131,40 +139,31 @@ def magic(path: Path) -> bytes:
         elif problem == "no such file":
             fix = ""
         raise CheckpointError(f"{path}: {problem}", fix or "name a checkpoint or weight file")
-    try:
-        with path.open("rb") as stream:
-            return stream.read(32)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})", "check the disk") from None
+    with _reading(path, "not readable"), path.open("rb") as stream:
+        return stream.read(32)
 
 
 def read_npz(path: Path) -> State:
     """The arrays of a `.npz` file as float32 tensors; pickled ones are refused. Raises CheckpointError."""
-    try:
+    with _reading(path, "not a readable .npz file"):
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                _check_array(archive, member)
+                _check_array(path, archive, member)
         with np.load(path, allow_pickle=False) as arrays:  # checks each CRC
             return {name: torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)) for name in arrays.files}
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
-    except Exception as error:  # zipfile, zlib and numpy raise many errors for damaged files
-        if "allow_pickle" in str(error):
-            raise CheckpointError(
-                f"{path}: refused: it holds Python objects; loading them could run code", "use a file of plain arrays"
-            ) from None
-        raise CheckpointError(f"{path}: not a readable .npz file ({first_line(error)})", AGAIN) from None
 
 
-def _check_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raise ValueError for a member with another size than its header states, or one that unpacks without end."""
+def _check_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raise an error for a member with another size than its header states, or one that unpacks without end."""
     if member.file_size > 100_000_000 + 100 * member.compress_size:
         raise ValueError(f"{member.filename} states {member.file_size:,} bytes, packed into {member.compress_size:,}")
     with archive.open(member) as stream:
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
         if dtype.hasobject:
-            raise ValueError("Object arrays cannot be loaded when allow_pickle=False")
+            raise CheckpointError(
+                f"{path}: refused: it holds Python objects; loading them could run code", "use a file of plain arrays"
+            )
         if stream.tell() + math.prod(shape) * dtype.itemsize != member.file_size:
             raise ValueError(f"{member.filename} states {dtype} {shape}, and has {member.file_size:,} bytes")
 
@@ -175,9 +174,5 @@ def read_safetensors(path: Path) -> State:
         from safetensors.torch import load_file
     except ImportError:
         raise UsageError(f"{path}: .safetensors files need one more package", "pip install 'vitmed[weights]'") from None
-    try:
+    with _reading(path, "not a readable .safetensors file"):
         return load_file(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
-    except Exception as error:  # its own error class is not part of its interface
-        raise CheckpointError(f"{path}: not a readable .safetensors file ({first_line(error)})", AGAIN) from None

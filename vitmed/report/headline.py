@@ -77,7 +77,7 @@ def verdict(baseline: Baseline, patients: int | None) -> str:
     if difference.low is None or difference.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:
-        few = counted_doing(patients, "patient", "is", "are")
+        few = counted_doing(patients, "patient")
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
     if difference.low > 0:
         return f"{text}; the model is better: {gap}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vitmed.core.text import counted
+from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.subgroups import compared
 from vitmed.report.results import Results, Seen
 
@@ -17,28 +17,22 @@ def limitations(metrics: Results) -> list[str]:
     return [*_leaks(metrics), *_sample(metrics), *_not_checked(metrics)]
 
 
-def _are(n: int, noun: str, one: str = "is", several: str = "are") -> str:
-    """1 image is, 2 images are."""
-    return f"{counted(n, noun)} {one if n == 1 else several}"
-
-
 def _leaks(metrics: Results) -> Iterator[str]:
     """Images or patients with which the model was made, or an unknown share of them."""
     flow, patients = metrics.flow, metrics.n_groups
     seen = flow.evaluated.seen if flow is not None and flow.evaluated is not None else Seen()
     if seen.images:
-        these = _are(seen.images, "image", "of these was", "of these were")
+        these = counted_doing(seen.images, "image", "of these was", "of these were")
         yield f"{these} used to make the model: the numbers are too good."
     if seen.patients:
+        these = counted_doing(seen.patients, "patient", "of these has", "of these have")
         yield (
-            f"{_are(seen.patients, 'patient', 'of these has', 'of these have')} the same name as one in training or "
-            "validation; if they are the same people, the numbers are too good."
+            f"{these} the same name as one in training or validation; if they are the same people, the numbers are too "
+            "good."
         )
     if seen.test:
-        yield (
-            f"{_are(seen.test, 'image', 'of these is', 'of these are')} also in the run's own test set, so this is not "
-            "a further test of the model."
-        )
+        these = counted_doing(seen.test, "image", "of these is", "of these are")
+        yield f"{these} also in the run's own test set, so this is not a further test of the model."
     if patients is None:
         yield (
             "Patients are unknown. A patient may be in the training and the test set, which makes every number too "
@@ -49,9 +43,9 @@ def _leaks(metrics: Results) -> Iterator[str]:
     elif patients < FEW_PATIENTS:
         yield f"Only {patients:,} patients are evaluated; another {patients:,} may give other numbers."
     if flow is not None and flow.level == "none":
-        yield f"{_are(flow.patients_in_two or 0, 'patient')} in more than one split: the numbers are too good."
+        yield f"{counted_doing(flow.patients_in_two or 0, 'patient')} in more than one split: the numbers are too good."
     if flow is not None and flow.copies_in_two:
-        yield f"{_are(flow.copies_in_two, 'identical file')} in more than one split."
+        yield f"{counted_doing(flow.copies_in_two, 'identical file')} in more than one split."
 
 
 def _sample(metrics: Results) -> Iterator[str]:

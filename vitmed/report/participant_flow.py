@@ -16,8 +16,7 @@ from vitmed.checks.data_check import COUNTS
 from vitmed.core.config import DataConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
 from vitmed.training.checkpoint import Checkpoint

@@ -19,8 +19,7 @@ from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images
@@ -47,9 +46,7 @@ def rebuild(
     for note in changes:
         ui.warn(f"{file.name}: {note}")
     asked = EvaluateConfig(**origin.evaluate).model_copy(update={"report": True})
-    config = with_columns(
-        evaluate_config(asked.model_copy(update={"report": True}), flags), flags, own_columns(predictions), notes
-    )
+    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), notes)
     note_prevalence(config, predictions.classes, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from vitmed.core.aliases import HOLDER, with_new_names
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
@@ -123,8 +123,7 @@ def save_checkpoint(
     _save(
         path, FORMAT, config, classes=list(splits.classes), preprocessing=Preprocessing.of(config).to_dict(),
         data={**_membership(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})},
-        weights=_on_cpu(weights), record=record,
-        training=training,
+        weights=_on_cpu(weights), record=record, training=training,
     )  # fmt: skip
 
 
@@ -362,7 +361,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     classes = splits.classes
     config = _read_config(content, Config)
     how = Preprocessing.of(config)
-    if len(set(classes)) != len(classes) or not all(isinstance(name, str) for name in classes):
+    if len(set(classes)) != len(classes):
         raise ValueError(f"classes {classes}")
     if Preprocessing(**content["preprocessing"]) != how:
         raise ValueError(f"preprocessing {content['preprocessing']}")
@@ -387,17 +386,11 @@ def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
         return None
     try:
         policy = DecisionPolicy.of(_arrays(stored), content["classes"])
-        if policy.ood_score is not None and policy.ood_score.means is None:
-            raise ValueError("ood_score: means and precision are missing")
-        for array in (policy.ood_score.means, policy.ood_score.precision) if policy.ood_score is not None else ():
-            if array is not None and not np.isfinite(array).all():
+        if (score := policy.ood_score) is not None:
+            if score.means is None or score.precision is None:
+                raise ValueError("ood_score: means and precision are missing")
+            if not (np.isfinite(score.means).all() and np.isfinite(score.precision).all()):
                 raise ValueError("ood_score: numbers that are not finite")
     except ValueError as error:
         raise CheckpointError(f"its decision policy is damaged ({error})", AGAIN) from None
     return policy
-
-
-def from_scratch(model: ModelConfig) -> ModelConfig:
-    """Resolve `auto` for random weights: a convolutional stem and mean pooling learn faster from few images."""
-    auto = {name: value for name, value in (("stem", "conv"), ("pool", "mean")) if getattr(model, name) == "auto"}
-    return model.model_copy(update=auto)

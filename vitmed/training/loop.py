@@ -37,10 +37,43 @@ from vitmed.training.failure_detection import LossWatch
 from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, set_learning_rate
 
 PARTS = ("model", "optimiser", "scaler", "ema")
-RUNNING = ("loss", "images", "seconds", "waited")
-POSITION = ("epoch", "batch", "step", "best", "best_loss", "best_epoch", "history", "running")
 LossOf = Callable[[Tensor, Tensor], Tensor]
 Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl
+
+
+class _Epoch(TypedDict):
+    """What a resumed run reads of a record; records hold more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
+    epoch: int
+    step: int
+    lr: float
+    train_loss: float
+    val_loss: float
+
+
+class _Running(TypedDict):
+    loss: float
+    images: float
+    seconds: float
+    waited: float
+
+
+class _Position(BaseModel):
+    """The entries of last.pt that are no tensors; a resumed run sets the fields of `TrainState` to them."""
+
+    model_config = ConfigDict(strict=True)
+    epoch: NonNegativeInt
+    batch: NonNegativeInt
+    step: NonNegativeInt
+    best: float | None
+    best_loss: float
+    best_epoch: NonNegativeInt
+    history: list[_Epoch]
+    running: _Running
+
+
+RUNNING, POSITION = tuple(_Running.__annotations__), tuple(_Position.model_fields)
 
 
 @dataclass
@@ -95,38 +128,6 @@ class TrainState:
                 raise ValueError("optimiser: step is not a number")
         for name in POSITION:
             setattr(self, name, saved[name])
-
-
-class _Epoch(TypedDict):
-    """What a resumed run reads of a record; records hold more."""
-
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
-    epoch: int
-    step: int
-    lr: float
-    train_loss: float
-    val_loss: float
-
-
-class _Running(TypedDict):
-    loss: float
-    images: float
-    seconds: float
-    waited: float
-
-
-class _Position(BaseModel):
-    """The types of the entries `POSITION` in last.pt."""
-
-    model_config = ConfigDict(strict=True)
-    epoch: NonNegativeInt
-    batch: NonNegativeInt
-    step: NonNegativeInt
-    best: float | None
-    best_loss: float
-    best_epoch: NonNegativeInt
-    history: list[_Epoch]
-    running: _Running
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from vitmed.core.config import Config, EvaluateConfig
+from vitmed.core.config import Config, EvaluateConfig, ModelConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
@@ -28,7 +28,6 @@ from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
-from vitmed.training.checkpoint import from_scratch
 from vitmed.training.loop import new_state, optimiser_step
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings
 
@@ -115,6 +114,12 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
     if weights.licence is not None:
         values["model.licence"] = weights.licence
     return with_values(config.model_copy(update={"model": model}), values)
+
+
+def from_scratch(model: ModelConfig) -> ModelConfig:
+    """Resolve `auto` for random weights: a convolutional stem and mean pooling learn faster from few images."""
+    auto = {name: value for name, value in (("stem", "conv"), ("pool", "mean")) if getattr(model, name) == "auto"}
+    return model.model_copy(update=auto)
 
 
 def check_weights(config: Config) -> None:

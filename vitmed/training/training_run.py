@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic
@@ -24,6 +20,7 @@ from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
@@ -368,40 +365,6 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
             "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
         )
     return error
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C, SIGTERM or SIGHUP end training after the current step, a second one end it immediately.
-
-    SIGHUP comes when the terminal is closed; under `nohup` it stays ignored.
-    """
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    terminals = [handle for handle in (1, 2) if os.isatty(handle)]
-
-    def note(number: int, frame: Any) -> None:
-        for handle in terminals:
-            try:
-                os.get_terminal_size(handle)
-            except OSError:  # it was closed: what is written there now would be an error
-                os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    old = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:

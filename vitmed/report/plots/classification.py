@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from vitmed.core.text import counted
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.metric_table import METRICS
-from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
-from vitmed.metrics.scoring import known_labels
 from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, percent, plot, short, value_text
 
 WRITTEN = 40  # classes: with more, cells have a colour but no number

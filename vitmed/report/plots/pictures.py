@@ -15,8 +15,7 @@ from vitmed.core.errors import VitmedError
 from vitmed.core.text import counted
 from vitmed.metrics.confusions import error_pairs
 from vitmed.metrics.label_errors import find_suspects
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
 
 PICTURES = 24  # images in a gallery
