@@ -130,7 +130,7 @@ def values() -> dict[str, object]:
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
         "subgroup": ["site"], "rater": ["reader"], "ordinal": ["mild", "severe"],
         "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
-        "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
+        "prevalence": 0.02, "coverage": 0.8, "conformal": "aps", "max_risk": 0.03,
         "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True, "report": False,
         "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip

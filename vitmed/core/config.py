@@ -419,6 +419,12 @@ class EvaluateConfig(Section):
     coverage: float = setting(
         0.9, "How often the prediction set of an image holds its true class.", Flag(metavar="SHARE"), gt=0, lt=1
     )
+    conformal: Literal["lac", "aps", "raps"] = setting(
+        "lac",
+        "Which classes enter a prediction set: lac, the probable ones; aps, as many as their total probability asks "
+        "for; raps, as aps with smaller sets.",
+        Flag(),
+    )
     max_risk: float | None = setting(
         None,
         "Abstain on uncertain images, to keep the share of wrong answers at or below this.",
