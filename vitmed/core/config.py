@@ -421,8 +421,8 @@ class EvaluateConfig(Section):
     )
     conformal: Literal["lac", "aps", "raps"] = setting(
         "lac",
-        "Which classes enter a prediction set: lac, the probable ones; aps, as many as their total probability asks "
-        "for; raps, as aps with smaller sets.",
+        "The score that orders the classes of a prediction set: lac for small sets, aps for larger sets on hard "
+        "images, raps between.",
         Flag(),
     )
     max_risk: float | None = setting(

@@ -197,7 +197,8 @@ def choose_policy(
     operating = choose_points(plain, config)
     return DecisionPolicy(
         asked=policy_settings(config), n=len(validation), weights_hash=weights_hash,
-        calibration=calibration, operating=operating, prediction_sets=fit_sets(plain, config.coverage, config.conformal),
+        calibration=calibration, operating=operating,
+        prediction_sets=fit_sets(plain, config.coverage, config.conformal),
         abstention=choose_abstention(apply_point(plain, operating), config.max_risk), ood_score=ood_score,
     )  # fmt: skip
 
