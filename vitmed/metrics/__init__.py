@@ -16,6 +16,8 @@ per_patient        the spread over patients
 subgroups          site, scanner, sex, age
 confusions         which class is taken for which
 label_errors       images whose label is doubtful (confident learning)
+sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and the decision curve
 reader_agreement   Cohen's kappa of readers, reference and model
+reader_comparison  the model against readers: Obuchowski & Rockette
 """

@@ -1,8 +1,8 @@
 """How many images and patients an interval of a given width needs, or a lower bound above a given value.
 
-The intervals are those of the report at the expected value: Wilson's for sensitivity and specificity (which needs nearly
-as many images as the formula of Buderer, Acad. Emerg. Med. 3 (1996) 895); for AUROC on the logit scale, with the variance
-of Hanley & McNeil, Radiology 143 (1982) 29, which is usually too large, so the sample is on the safe side. Where patients
+The intervals are those of the report at the expected value. Sensitivity and specificity: Wilson's, which needs nearly
+as many images as the formula of Buderer, Acad. Emerg. Med. 3 (1996) 895. AUROC: on the logit scale with the variance of
+Hanley & McNeil, Radiology 143 (1982) 29, which is usually too large, so the sample is on the safe side. Where patients
 have several images, their number is divided by the design effect of Kish, Survey Sampling (1965), 1 + (m - 1) icc, and
 Student's t replaces the normal quantile.
 """
