@@ -10,6 +10,7 @@ ranking            AUROC and average precision
 intervals          intervals by formula: of proportions (Wilson, MOVER) and of areas under curves (DeLong, Obuchowski)
 bootstrap          bootstrap weights, percentile intervals, resampled sums
 paired_comparison  two models on the same images
+seed_spread        numbers over trainings that differ by the seed only
 notes              why a number is undefined, and what to know before believing it
 patient_level      one answer per patient
 per_patient        the spread over patients
