@@ -14,6 +14,7 @@ from scipy.stats import binom, binomtest
 from vitmed.commands.sample_size import in_words, sample_size
 from vitmed.core.errors import UsageError
 from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.sample_size import area_error, smallest
 from vitmed.report.limitations import more_images
@@ -138,3 +139,15 @@ def test_the_report_says_what_the_command_says() -> None:
     clustered = Predictions(p.classes, p.paths, patients, labels, logits)
     more = more_images(Results.of(evaluate_predictions(clustered, resamples=0)))
     assert more is not None and "from 50 images of 10 patients" in more
+
+
+def test_clustered_images_of_simulated_patients_have_the_planned_interval() -> None:
+    """Being right is beta-binomial with an intraclass correlation of 0.3; the interval is that of the report."""
+    found = sample_size("sensitivity", 0.9, half_width=0.05, images_per_patient=10, icc=0.3)
+    rng, patients, ends = np.random.default_rng(0), found.counted_patients, []
+    units, every = Units(np.repeat(np.arange(patients), 10)), np.ones(found.counted, bool)
+    for _ in range(200):
+        chance = rng.beta(0.9 * 0.7 / 0.3, 0.1 * 0.7 / 0.3, size=patients)
+        own = share(rng.random(found.counted) < np.repeat(chance, 10), every, units)
+        ends.append((own.high - own.low) / 2)
+    assert np.mean(ends) == pytest.approx(0.05, abs=0.003)
