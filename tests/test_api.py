@@ -15,7 +15,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
 
 PUBLIC = ["VitmedError", "build_model", "check", "compare", "demo", "evaluate", "explain", "lr_find", "plan"]
-PUBLIC += ["predict", "pretrain", "probe", "stress", "summary", "train"]
+PUBLIC += ["predict", "pretrain", "probe", "sample_size", "stress", "summary", "train"]
 
 
 def test_the_public_names() -> None:

@@ -34,6 +34,7 @@ RAISED_BY = {
     "imaging/decode.py": "train predict evaluate explain stress",
     "imaging/preprocessing.py": "train predict evaluate explain stress",
     "imaging/raw_image.py": "train predict evaluate explain stress",
+    "metrics/reader_comparison.py": "train plan probe evaluate",
     "models/mae.py": "pretrain",
     "models/pretrained.py": "train plan lr-find probe",
     "models/vit.py": f"{CONFIGURED} summary",

@@ -128,9 +128,9 @@ def values() -> dict[str, object]:
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "on_bad_file": "skip", "cache_size": 3.5,
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
-        "subgroup": ["site"], "rater": ["reader"], "ordinal": ["mild", "severe"],
+        "subgroup": ["site"], "rater": ["reader"], "rater_score": ["score"], "ordinal": ["mild", "severe"],
         "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
-        "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
+        "prevalence": 0.02, "coverage": 0.8, "conformal": "aps", "max_risk": 0.03,
         "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True, "report": False,
         "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
@@ -179,7 +179,10 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
             flag,
             [
                 option,
-                {"window": "40,400", "subgroup": "site", "rater": "reader", "ordinal": "mild,severe"}.get(flag, value),
+                (
+                    {"window": "40,400", "ordinal": "mild,severe"}.get(flag)
+                    or (value[0] if flag in ("subgroup", "rater", "rater_score") else value)  # type: ignore[index]
+                ),
             ],
         )
     assert vitmed("train", tmp_path, *args).code == 130

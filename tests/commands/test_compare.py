@@ -270,3 +270,41 @@ def test_the_command(vitmed: Any, tmp_path: Path) -> None:
     answer = vitmed("compare", *files, "--resamples", 50, "--json", "-o", tmp_path / "out")
     assert json.loads(answer.out)["verdict"].startswith("good is better")
     assert vitmed("compare", files[0]).code == 2 and vitmed("compare", files[0], tmp_path / "no").code == 3
+
+
+def seeded(folder: Path, seed: int, predictions: Predictions, lr: float = 0.001) -> Path:
+    """A run folder with its configuration and the evaluation of its test."""
+    save(predictions, folder / "test")
+    (folder / "config.yaml").write_text(f"data:\n  root: ../data\ntrain:\n  lr: {lr}\n  seed: {seed}\n")
+    return folder
+
+
+def test_runs_that_differ_by_the_seed_have_a_spread_over_seeds(vitmed: Any, tmp_path: Path) -> None:
+    made = [draw(2.0 + seed / 100) for seed in range(3)]
+    runs = [seeded(tmp_path / f"seed-{seed}", seed, p) for seed, p in enumerate(made)]
+    found = judge(*runs, output=tmp_path / "out")
+    (group,) = found.content.seeds
+    assert group.seeds == {"seed-0": 0, "seed-1": 1, "seed-2": 2}
+    for name in ("auroc", "accuracy", "log_loss"):
+        own = [found.content.models[f"seed-{i}"].overall[name] for i in range(3)]
+        values = [one.value for one in own]
+        number = group.numbers[name]
+        assert (number.mean, number.sd) == pytest.approx((np.mean(values), stats.tstd(values)))
+        assert (number.smallest, number.largest) == (min(values), max(values))
+        assert number.low == pytest.approx(np.mean([one.low for one in own]))
+    assert found.verdict == group.text and "differ by the training seed only (0, 1, 2)" in found.verdict
+    assert "SD over 3 seeds" in found.verdict and "interval of one run over patients" in found.verdict
+    assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"][0]["seeds"]["seed-1"] == 1
+    said = vitmed("compare", *runs, "--resamples", 20).out
+    assert "SD over seeds" in said and said.strip().endswith("on average")
+
+
+def test_runs_that_differ_by_more_than_the_seed_have_none(tmp_path: Path) -> None:
+    first, second = (seeded(tmp_path / f"s{seed}", seed, draw(2.0 + seed / 100)) for seed in range(2))
+    other = seeded(tmp_path / "lr", 2, draw(1.0), lr=0.01)
+    both = judge(first, second, other)
+    assert [list(group.seeds) for group in both.content.seeds] == [["s0", "s1"]] and "better than" in both.verdict
+    again = seeded(tmp_path / "again", 0, draw(2.5))
+    for several in ((first, other), (first, again), (first, save(draw(1.5), tmp_path / "table"))):
+        found = judge(*several)
+        assert not found.content.seeds and "seeds" not in found.content.to_dict()

@@ -127,7 +127,7 @@ def test_a_run_with_a_reader_and_grades(tmp_path: Path) -> None:
         "labels": table,
         "sets": TINY_SETS,
     }
-    for wrong in ({"rater": "doctor"}, {"rater": "sex"}, {"ordinal": "low,high"}):
+    for wrong in ({"rater": "doctor"}, {"rater": "sex"}, {"ordinal": "low,high"}, {"rater_score": "sex"}):
         with pytest.raises((UsageError, DataError)):
             train(data, output=tmp_path / "runs", ui=Recorder(), **wanted, **wrong)
     assert not (tmp_path / "runs").exists()

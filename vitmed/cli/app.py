@@ -28,7 +28,7 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for heading, commands in COMMANDS.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:8}", text) for name, text in commands.items()])
+                formatter.write_dl([(f"{name:11}", text) for name, text in commands.items()])
 
 
 app = typer.Typer(
@@ -71,6 +71,7 @@ COMMANDS = {
         "predict": "Classify images.",
         "evaluate": "Evaluate a checkpoint on labelled images and write the report.",
         "compare": "Compare models on the same images.",
+        "sample-size": "Report how many images and patients an evaluation needs.",
         "explain": "Draw where the network looked.",
         "stress": "Evaluate a checkpoint on blurred, noisy or recoloured images.",
     },

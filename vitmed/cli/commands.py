@@ -221,6 +221,30 @@ def compare(
 
 @command(
     {
+        "number": argument(str, "sensitivity, specificity or auroc.", "NUMBER"),
+        "expected": argument(float, "The value that you expect, such as 0.9.", "VALUE"),
+        "half_width": flag(float, help="Half the width of the 95 % interval, such as 0.05."),
+        "lower_bound": flag(float, help="Instead: what the lower end of the interval is to exceed."),
+        "power": flag(float, help="The chance that the lower end exceeds --lower-bound; default 0.8."),
+        "prevalence": flag(float, help="Share of positive images; an AUROC needs it."),
+        "images_per_patient": flag(float, help="Images of a patient, all of one class; default 1."),
+        "icc": flag(float, help="How alike images of a patient are in being right, 0 to 1; default 0."),
+    },
+    fields={},
+)
+def sample_size(as_json: AsJson = False, **options: Any) -> None:
+    """Report how many images and patients an interval of a given width needs, or a lower bound."""
+
+    def show(found: Any) -> None:
+        from vitmed.commands.sample_size import in_words
+
+        typer.echo("\n".join(in_words(found)))
+
+    answer(vitmed.sample_size, options, as_json, lambda found: found.to_dict(), show)
+
+
+@command(
+    {
         **PREDICTED,
         "methods": flag(
             list[str], "--method", help="rollout, gradient_rollout or grad_cam; can be repeated; default all."
@@ -368,5 +392,6 @@ def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed we
 APPS = {
     "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
     "demo": demo, "predict": predict, "evaluate": evaluate, "compare": compare, "explain": explain, "stress": stress,
+    "sample-size": sample_size,
     "data": data, "weights": weights, "summary": summary,
 }  # fmt: skip

@@ -260,6 +260,16 @@ def print_comparison(found: Comparison) -> None:
     others = [pair.verdict for pair in found.content.pairs if pair.verdict != found.verdict]
     columns = "first|second|number|>difference|>95 % interval|>p|>p, Holm"
     which = [f"{name}: {model.identity}" for name, model in found.content.models.items() if model.identity]
+    for group in found.content.seeds:
+        lines = []
+        for name in ("auroc", "balanced_accuracy", "accuracy"):
+            if own := group.numbers.get(name):
+                interval = "" if own.low is None else f"{own.low:.3f} to {own.high:.3f}"
+                lines.append([name.replace("_", " "), f"{own.mean:.3f}", f"{own.sd:.3f}", interval])
+        print_rows(
+            f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run", lines, caption=""
+        )
+        others += [group.text] * (group.text != found.verdict)
     print_rows(columns, rows, *which, *others, found.verdict)
 
 

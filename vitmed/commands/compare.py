@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
+from vitmed.core.yaml_files import YamlError, read_yaml
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -33,6 +35,7 @@ from vitmed.metrics.paired_comparison import (
     holm,
 )
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.seed_spread import seed_spread
 from vitmed.report.rebuild import new_folder
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
@@ -55,12 +58,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, or a baseline with the name of its model; `known` is what its report says of it."""
+    """A model, or a baseline with the name of its model; `known` is what its report says of it, `file` its table."""
 
     name: str
     predictions: Predictions
     baseline_of: str | None = None
     known: Evaluated | None = None
+    file: Path | None = None
 
 
 def compare(
@@ -69,6 +73,7 @@ def compare(
     """Compare models by their predictions for the same images.
 
     Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
+    Of runs that differ by their seed only, the spread over seeds is reported too.
 
     Args:
         *results: predictions.csv files, folders of a report, or run folders (their test); at least two, or one with
@@ -90,7 +95,11 @@ def compare(
     units = int(first.units.max()) + 1
     numbers = {model.name: evaluate_predictions(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, resamples, units, ui)
-    last = pairs[_best_and_next(models, numbers, pairs)].verdict
+    unit = "image" if first.groups is None else "patient"
+    seeds = [seed_spread(group, [numbers[name] for name in group], unit) for group in _seed_groups(models)]
+    own = {model.name for model in models if model.baseline_of is None}
+    only_seeds = bool(seeds) and own == set(seeds[0].seeds)  # which seed is best says nothing
+    last = seeds[0].text if only_seeds else pairs[_best_and_next(models, numbers, pairs)].verdict
     if first.groups is None:
         notes.append(UNKNOWN)
     elif units < FEW_GROUPS:
@@ -101,7 +110,7 @@ def compare(
         resampling="by image" if first.groups is None else "by patient",
         classes=list(first.classes), positive_class=first.positive,
         models={m.name: _described(m, numbers[m.name]) for m in models},
-        pairs=pairs, notes=notes, verdict=last,
+        pairs=pairs, notes=notes, verdict=last, **({"seeds": seeds} if seeds else {}),
     )  # fmt: skip
     if folder is not None:
         from vitmed.report.plots.comparisons import differences
@@ -114,6 +123,21 @@ def compare(
     for note in notes:
         ui.warn(note)
     return Comparison(content, last, folder)
+
+
+def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
+    """Model -> seed, of each group of runs whose configurations differ by train.seed only."""
+    groups: dict[str, dict[str, int]] = {}
+    for model in models:
+        if model.file is not None:
+            config = RunFolder(model.file.parent.parent).config
+            try:
+                content = read_yaml(config)
+                seed = int(content["train"].pop("seed"))
+            except (YamlError, KeyError, TypeError, ValueError):  # a table without a run, or not vitmed's
+                continue
+            groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
+    return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
 
 
 def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
@@ -159,8 +183,8 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     tables = [_table(path) for path in paths]
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
-        read = _read(file)
-        models.append(Model(name, read.predictions, known=None if file.name.startswith(BASELINE) else read))
+        read, own = _read(file), not file.name.startswith(BASELINE)
+        models.append(Model(name, read.predictions, known=read if own else None, file=file if own else None))
     named = [model.predictions for model in models if model.known is None]
     baselines: list[Model] = []
     for model, file in zip(models, tables, strict=True):

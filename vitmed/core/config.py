@@ -389,6 +389,11 @@ class EvaluateConfig(Section):
         "Column of the table of labels with the class that a human reader assigned.",
         Flag("rater", metavar="COLUMN"),
     )
+    rater_scores: list[str] = setting(
+        [],
+        "Two classes: column of the table of labels with a reader's score, higher for the positive class.",
+        Flag("rater_score", metavar="COLUMN"),
+    )
     ordinal: list[str] = setting(
         [], "The classes from the lowest grade to the highest, where they are grades.", Flag(metavar="CLASS,CLASS,...")
     )
@@ -418,6 +423,12 @@ class EvaluateConfig(Section):
     )
     coverage: float = setting(
         0.9, "How often the prediction set of an image holds its true class.", Flag(metavar="SHARE"), gt=0, lt=1
+    )
+    conformal: Literal["lac", "aps", "raps"] = setting(
+        "lac",
+        "The score that orders the classes of a prediction set: lac for small sets, aps for larger sets on hard "
+        "images, raps between.",
+        Flag(),
     )
     max_risk: float | None = setting(
         None,
@@ -451,7 +462,7 @@ class EvaluateConfig(Section):
         Flag(panel="Output"),
     )
 
-    @field_validator("subgroups", "raters", "ordinal", mode="before")
+    @field_validator("subgroups", "raters", "rater_scores", "ordinal", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []

@@ -32,7 +32,17 @@ YES, NO = "yes", "no: "
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 MOST_NAMES = 20  # classes that the cell of a set names
 CHOOSING = {  # fields of `evaluate` that change what is chosen
-    *("calibration", "youden", "target_sensitivity", "target_specificity", "cost", "prevalence", "coverage", "max_risk")
+    *(
+        "calibration",
+        "youden",
+        "target_sensitivity",
+        "target_specificity",
+        "cost",
+        "prevalence",
+        "coverage",
+        "max_risk",
+    ),
+    "conformal",
 }
 
 
@@ -187,7 +197,8 @@ def choose_policy(
     operating = choose_points(plain, config)
     return DecisionPolicy(
         asked=policy_settings(config), n=len(validation), weights_hash=weights_hash,
-        calibration=calibration, operating=operating, prediction_sets=fit_sets(plain, config.coverage),
+        calibration=calibration, operating=operating,
+        prediction_sets=fit_sets(plain, config.coverage, config.conformal),
         abstention=choose_abstention(apply_point(plain, operating), config.max_risk), ood_score=ood_score,
     )  # fmt: skip
 

@@ -10,12 +10,15 @@ ranking            AUROC and average precision
 intervals          intervals by formula: of proportions (Wilson, MOVER) and of areas under curves (DeLong, Obuchowski)
 bootstrap          bootstrap weights, percentile intervals, resampled sums
 paired_comparison  two models on the same images
+seed_spread        numbers over trainings that differ by the seed only
 notes              why a number is undefined, and what to know before believing it
 patient_level      one answer per patient
 per_patient        the spread over patients
 subgroups          site, scanner, sex, age
 confusions         which class is taken for which
 label_errors       images whose label is doubtful (confident learning)
+sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and the decision curve
 reader_agreement   Cohen's kappa of readers, reference and model
+reader_comparison  the model against readers: Obuchowski & Rockette
 """

@@ -14,6 +14,7 @@ from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
 from vitmed.metrics.intervals import NONE, Area, Units, area_spread, class_areas, quantile, spread
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.seed_spread import SeedSpread
 
 
 class ComparisonTest(Frozen):
@@ -91,7 +92,8 @@ class ComparisonResults(Frozen):
     models: dict[str, ComparedModel]
     pairs: list[ComparedPair]
     notes: list[str]
-    verdict: str  # on the best model and the next
+    verdict: str  # on the best model and the next; where all differ by the seed only, on the spread over seeds
+    seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
 
 
 def compare_predictions(

@@ -25,6 +25,7 @@ from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.reader_agreement import agreement
+from vitmed.metrics.reader_comparison import ReaderComparison, compare_with_readers
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.external_data import compare_with_own_test
 
@@ -42,7 +43,7 @@ class Material:
     folds: Folds | None = None
 
 
-Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | None]
+Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderComparison] | None]
 
 
 def _calibration(m: Material) -> CalibrationReport:
@@ -64,6 +65,7 @@ ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None w
     "agreement": lambda m: agreement(
         m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
     ),
+    "readers": lambda m: compare_with_readers(m.predictions, m.config.raters, m.config.rater_scores),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions),
     "calibration": _calibration,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vitmed.core.text import counted, counted_doing
+from vitmed.metrics.sample_size import Goal, patients_for_rate
 from vitmed.metrics.subgroups import compared
 from vitmed.report.results import Results, Seen
 
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
+PRECISE = 0.05  # half the width of an interval that is narrow enough for most uses
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
@@ -64,12 +66,48 @@ def _sample(metrics: Results) -> Iterator[str]:
     if few:
         more = f" and {counted(len(few) - 5, 'other class')}" if len(few) > 5 else ""
         yield f"Few images of {', '.join(few[:5])}{more}: the numbers of such a class are uncertain."
+    if (text := more_images(metrics)) is not None:
+        yield text
     if not compared(metrics.subgroups):
         why = ", as those requested have too few patients or images" if metrics.subgroups else ""
         yield (
             f"No subgroups were compared{why}: this report does not show whether the model fails for a group of "
             "patients, a site or a device."
         )
+
+
+def more_images(metrics: Results) -> str | None:
+    """With how many images the interval of the sensitivity would reach `PRECISE` to either side, in a sentence.
+
+    Of two classes the sensitivity of the positive one, else the one with the widest interval. The number is that of
+    `vitmed sample-size`, with the design effect of these images. None where the interval is that narrow, or unknown.
+    """
+
+    def half_width(name: str) -> float:
+        found = metrics.per_class[name].sensitivity
+        return -1.0 if found.low is None or found.high is None else (found.high - found.low) / 2
+
+    name = metrics.positive_class or max(metrics.classes, key=half_width)
+    value, sample = metrics.per_class[name].sensitivity.value, metrics.sample.classes[metrics.classes.index(name)]
+    own, reach = sample.sensitivity, half_width(name)
+    if value is None or reach <= PRECISE:
+        return None
+    each = own.n / own.units
+    effect = (
+        each if own.design_effect is None else max(1.0, own.design_effect)
+    )  # without errors each patient counts once
+    needed = patients_for_rate(value, Goal(half_width=PRECISE), each, effect)
+    if needed is None:
+        return None
+    several = each > 1
+    have, more = (
+        counted(n, "image") + (f" of {counted(patients, 'patient')}" if several else "")
+        for n, patients in ((own.n, own.units), (round(needed * each), needed))
+    )
+    return (
+        f"The interval of the sensitivity for '{name}' reaches {reach:.3f} to either side on average, from {have}. At "
+        f"the same sensitivity, about {more} would narrow it to {PRECISE}."
+    )
 
 
 def _not_checked(metrics: Results) -> Iterator[str]:

@@ -269,6 +269,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "summary": Section("Summary", "The result in one screen.", GOOD),
     "results": Section("All results and baselines", "Every number with its interval, and baselines.", GOOD),
     "folds": Section("Results by fold", "How much do the folds differ?", GOOD),
+    "readers": Section("Model against readers", "Is it better or worse than readers of the same images?", GOOD),
     "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
     "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),
     "slider": Section("Try another threshold", "What would another threshold or prevalence give?", GOOD),

@@ -186,10 +186,12 @@ def with_columns(
         UsageError: it is not.
     """
     left = {}
-    for flag, name, what in (("subgroup", "subgroups", "subgroups by"), ("rater", "raters", "agreement with")):
+    kinds = (("subgroup", "subgroups by"), ("rater", "agreement with"), ("rater_score", "comparison with"))
+    for flag, what in kinds:
+        name = f"{flag}s"
         asked = getattr(config, name)
         if flags.get(flag):
-            check_columns(asked, columns, f"--{flag}")
+            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
         if missing := [column for column in asked if column not in columns]:
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
         left[name] = [column for column in asked if column in columns]

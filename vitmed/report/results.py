@@ -26,6 +26,7 @@ from vitmed.metrics.paired_comparison import PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
 from vitmed.metrics.reader_agreement import Agreement
+from vitmed.metrics.reader_comparison import ReaderComparison
 from vitmed.metrics.subgroups import Subgroups
 from vitmed.report.external_data import External
 
@@ -163,6 +164,7 @@ class Results(Numbers):
     per_patient: PerPatient | None = None
     subgroups: dict[str, Subgroups] | None = None
     agreement: Agreement | None = None
+    readers: list[ReaderComparison] | None = None
     errors: Mistakes | None = None
     label_errors: LabelErrors | None = None
     calibration: CalibrationReport | None = None

@@ -25,6 +25,7 @@ from vitmed.imaging.decode import read_size
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
+from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
@@ -77,6 +78,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
     check_columns(config.evaluate.raters, splits.columns, "--rater")
+    check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
     for samples in splits.samples.values():
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
@@ -210,3 +212,7 @@ def check_readers(
     for name in config.raters:
         place = columns.index(name)
         readings([sample.columns[place] for sample in samples], classes, [sample.path for sample in samples], name)
+    check_scores(config.rater_scores, classes)
+    for name in config.rater_scores:
+        place = columns.index(name)
+        read_scores([sample.columns[place] for sample in samples], [sample.path for sample in samples], name)

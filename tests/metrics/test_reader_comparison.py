@@ -1,0 +1,203 @@
+"""The model against readers: Van Dyke's table gives what R's MRMCaov prints, and a slow definition agrees."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Recorder
+from scipy.stats import norm, t
+
+from vitmed.commands.evaluate import evaluate
+from vitmed.core.errors import DataError, UsageError
+from vitmed.metrics.intervals import Units, area_spread, class_areas, quantile, spread
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.reader_comparison import compare_with_readers, reader_variances
+
+# Van Dyke et al. 1993, as in the R package MRMCaov: 69 patients without and 45 with aortic dissection, two ways of MRI,
+# five readers, ratings 1 to 5.
+VAN_DYKE = {
+    "cine": """
+122151111111411111111131311214111113121211233131133111111221111332111555545554555434245555555154454553555115554451
+232222222322522232222222422223222222222222222222222222222432232222222535555542555442225555555243354552425225555352
+222235112242422232221232411322112224121412112222223211211221151421212545555555555542355555555252255552555225555552
+111111311111111111112111211112111111111111111111331111111111111311111555555555555555155555555554544553555125555555
+351211112221211122113221111211211231221113332111211111111341231212113525255551545452235555554144322151515115553552
+""",
+    "spin echo": """
+333222223213122222211111421312214323123122233111333113412421241442111535555554555544335555555355355554455535555551
+322222223222222122221222322222212212222231223222222222322322222222122535555552555344245455545252355532425525555552
+242222322211132222121121411512112122212221132111233113221232341242121525555555555354145555555253355543555534555551
+221111312111122111211111321212111122112111112121212211111212111323211545555554555455555555555455445555555535555555
+223122221222111222122212322321212222112121132122332122221222231233111525455555455343335555555251332532545533555553
+""",
+}
+TRUTH = np.arange(114) >= 69
+
+
+def ratings(way: str) -> np.ndarray:
+    return np.array([[float(rating) for rating in reader] for reader in VAN_DYKE[way].split()])  # (5, 114)
+
+
+@pytest.mark.parametrize(
+    ("way", "mean", "error", "degrees", "low", "high"),
+    [
+        ("cine", 0.8970370, 0.03307642, 12.59597, 0.8253461, 0.9687280),
+        ("spin echo", 0.9408374, 0.02150464, 12.56530, 0.8942155, 0.9874592),
+    ],
+)
+def test_auroc_of_random_readers_is_mrmcaovs(
+    way: str, mean: float, error: float, degrees: float, low: float, high: float
+) -> None:
+    """mrmc(empirical_auc(truth, rating), treatment, reader, case, VanDyke, cov = DeLong), by one treatment."""
+    areas, units = [class_areas(own, TRUTH)[0] for own in ratings(way)], Units(np.arange(114))
+    values = np.array([area.value for area in areas])
+    found = reader_variances(
+        values, np.stack([a.influence for a in areas]), lambda influence: area_spread(influence, TRUTH, units)
+    ).random
+    assert values.mean() == pytest.approx(mean, abs=1e-7)
+    assert (found.variance**0.5, found.degrees) == pytest.approx((error, degrees), rel=1e-6)
+    reach = quantile(found.degrees) * found.variance**0.5
+    assert (values.mean() - reach, values.mean() + reach) == pytest.approx((low, high), abs=1e-6)
+
+
+@pytest.mark.parametrize(("way", "error"), [("cine", 0.02428971), ("spin echo", 0.01677632)])
+def test_fixed_readers_are_mrmcaovs(way: str, error: float) -> None:
+    """The same with fixed(reader); it prints the jackknife there, which is near DeLong's."""
+    areas, units = [class_areas(own, TRUTH)[0] for own in ratings(way)], Units(np.arange(114))
+    influence = np.mean([area.influence for area in areas], axis=0)
+    assert area_spread(influence, TRUTH, units).variance ** 0.5 == pytest.approx(error, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("way", "mean", "error", "degrees"),
+    [("cine", 0.8222222, 0.05893747, 14.456811), ("spin echo", 0.92, 0.03741657, 7.575855)],
+)
+def test_sensitivity_of_random_readers_is_mrmcaovs(way: str, mean: float, error: float, degrees: float) -> None:
+    """mrmc(binary_sens(truth, rating >= 3), treatment, reader, case, VanDyke), by one treatment."""
+    hits, units = ratings(way)[:, TRUTH] >= 3, Units(np.arange(45))
+    means = hits.mean(axis=1)
+    influences = (hits - means[:, None]) / 45
+    found = reader_variances(means, influences, lambda influence: spread(influence, units)).random
+    assert means.mean() == pytest.approx(mean, abs=1e-7)
+    assert (found.variance**0.5, found.degrees) == pytest.approx((error, degrees), rel=1e-6)
+
+
+def table(model: int = 3, groups: tuple[str, ...] | None = None, **more: tuple[str, ...]) -> Predictions:
+    """The spin echo ratings: one reader in the place of the model, which calls from 3 on; the others in columns."""
+    scores = ratings("spin echo")
+    logits = np.stack([0 * scores[model], scores[model] - 2.5], axis=1).astype(np.float32)
+    columns = {f"s{i}": tuple(f"{x:g}" for x in own) for i, own in enumerate(scores) if i != model}
+    columns |= {f"c{i}": tuple("ny"[int(x >= 3)] for x in own) for i, own in enumerate(scores) if i != model}
+    paths = tuple(f"{i}.png" for i in range(114))
+    return Predictions(("n", "y"), paths, groups, TRUTH.astype(np.int64), logits, positive="y", columns=columns | more)
+
+
+def slowly(scores: np.ndarray, auroc: bool) -> tuple[float, float, float, float, float]:
+    """Difference, p and degrees with random readers, p and half-width with fixed ones; the first row is the model.
+
+    The definitions, with covariances by the jackknife of a share, and by DeLong's placement values of an AUROC.
+    """
+    gaps, parts = scores[:1] - scores[1:], []
+    if auroc:
+        up, down = scores[:, TRUTH], scores[:, ~TRUTH]
+        wins = (up[:, :, None] > down[:, None]) + 0.5 * (up[:, :, None] == down[:, None])
+        theta = wins.mean(axis=(1, 2))[0] - wins.mean(axis=(1, 2))[1:]
+        for placed in (wins.mean(axis=2), wins.mean(axis=1)):
+            parts.append(np.cov(placed[:1] - placed[1:]) / placed.shape[1])
+    else:
+        theta = gaps.mean(axis=1)
+        n = gaps.shape[1]
+        left = np.array([np.delete(gaps, i, axis=1).mean(axis=1) for i in range(n)])
+        parts.append(np.cov(left.T) * (n - 1) ** 2 / n)
+    cov, j = sum(parts), len(theta)
+    pairs = [cov[a, b] for a, b in itertools.permutations(range(j), 2)]
+    alike, ms = max(0.0, float(np.mean(pairs))), theta.var(ddof=1)
+    f = j * theta.mean() ** 2 / (ms + j * alike)
+    degrees = (ms + j * alike) ** 2 / (ms**2 / (j - 1))
+    error = (np.trace(cov) / j + (j - 1) * np.mean(pairs)) / j
+    fixed = 2 * norm.sf(abs(theta.mean()) / error**0.5)
+    return theta.mean(), 2 * t.sf(f**0.5, degrees), degrees, fixed, 1.959964 * error**0.5
+
+
+@pytest.mark.parametrize("model", [0, 3])
+def test_the_whole_comparison_by_its_definition(model: int) -> None:
+    others = [i for i in range(5) if i != model]
+    p = table(model)
+    found = compare_with_readers(p, [f"c{i}" for i in others], [f"s{i}" for i in others])
+    assert found is not None and [one.number for one in found] == ["auroc", "sensitivity", "specificity"]
+    scores = ratings("spin echo")[[model, *others]]
+    calls = scores >= 3
+    expected = [slowly(scores, True), slowly(calls[:, TRUTH] * 1.0, False), slowly(~calls[:, ~TRUTH] * 1.0, False)]
+    for one, (gap, p_random, degrees, p_fixed, reach) in zip(found, expected, strict=True):
+        random, fixed = one.random_readers, one.fixed_readers
+        assert random is not None and random.degrees == pytest.approx(degrees) and random.p == pytest.approx(p_random)
+        assert random.difference.value == fixed.difference.value == pytest.approx(gap)
+        assert one.model is not None and one.mean is not None and gap == pytest.approx(one.model - one.mean)
+        assert fixed.p == pytest.approx(p_fixed) and fixed.degrees is None
+        assert fixed.difference.high == pytest.approx(gap + reach, abs=1e-6)
+        assert random.difference.low is not None and fixed.difference.low is not None
+    assert [one.n for one in found] == [114, 45, 69]
+
+
+def test_one_reader_several_images_of_a_patient_and_images_that_not_all_have_read() -> None:
+    p = table(groups=tuple(f"p{i // 3}" for i in range(114)))
+    only = compare_with_readers(p, (), ["s0"])
+    assert only is not None and only[0].random_readers is None and only[0].fixed_readers.p is not None
+    assert only[0].fixed_readers.degrees is not None  # Student's t by patient
+    some = tuple("" if i % 2 else cell for i, cell in enumerate(p.columns["c0"]))
+    found = compare_with_readers(table(c0=some), ["c0", "c1"])
+    assert found is not None and sum(one.n for one in found) == 57
+
+
+def test_what_cannot_be_compared_says_so() -> None:
+    p = table(same=tuple("ny"[k] for k in table().predicted), nobody=("",) * 114, odd=("7", "high", *("1",) * 112))
+    alike = compare_with_readers(p, ["same"])
+    assert alike is not None and alike[0].fixed_readers.difference.value == 0 and alike[0].fixed_readers.p is None
+    nobody = compare_with_readers(p, ["nobody", "c0"], ["s0", "nobody"])
+    assert nobody is not None and all(one.n == 0 and one.model is None for one in nobody)
+    assert compare_with_readers(p) is None
+    with pytest.raises(DataError, match=r"1\.png: 'high' in the column odd is no number"):
+        compare_with_readers(p, (), ["odd"])
+    three = Predictions(("a", "b", "c"), p.paths, None, p.labels, np.zeros((114, 3), np.float32), columns=p.columns)
+    with pytest.raises(UsageError, match="a score is for two classes"):
+        compare_with_readers(three, (), ["s0"])
+    calls = dict.fromkeys(("x", "z"), ("a", "b", "c") * 38)
+    both = compare_with_readers(Predictions(three.classes, p.paths, None, p.labels, three.logits, columns=calls), ["x"])
+    assert both is not None and [one.number for one in both] == ["accuracy"]
+
+
+def test_it_keeps_its_error_rate() -> None:
+    """Readers and model of the same skill, readers drawn anew: about 1 in 20 p is below 0.05."""
+    rng, found = np.random.default_rng(0), []
+    labels = np.arange(80) % 2
+    for _ in range(300):
+        case = rng.normal(size=80)
+        skill = np.r_[0.0, 0.35 * rng.normal(size=4)]
+        scores = (1.2 + skill[:, None]) * labels + 0.8 * case + rng.normal(size=(5, 80))
+        logits = np.stack([0 * scores[0], scores[0]], axis=1).astype(np.float32)
+        columns = {f"r{i}": tuple(map(str, own)) for i, own in enumerate(scores[1:])}
+        p = Predictions(("n", "y"), tuple(map(str, range(80))), None, labels, logits, positive="y", columns=columns)
+        one = compare_with_readers(p, (), list(columns))
+        assert one is not None and one[0].random_readers is not None
+        found.append(one[0].random_readers.p)
+    assert 0.02 <= np.mean(np.array(found) < 0.05) <= 0.09
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_report_of_a_table_with_readers(tmp_path: Path) -> None:
+    p = table()
+    (tmp_path / "predictions.csv").write_text(p.to_csv())
+    options: dict[str, Any] = {"ui": Recorder(), "resamples": 0}
+    found = evaluate(
+        tmp_path / "predictions.csv", output=tmp_path / "r", rater=["c0", "c1"], rater_score=["s0", "s1"], **options
+    )
+    assert found.metrics.readers is not None and len(found.metrics.readers) == 3
+    html = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    assert "Model against readers" in html and "Readers like these" in html and "can hardly agree" not in html
+    for wrong in ({"rater_score": ["nosuch"]}, {"rater_score": ["c0"]}):
+        with pytest.raises((UsageError, DataError)):
+            evaluate(tmp_path / "predictions.csv", output=tmp_path / "x", **options, **wrong)

@@ -1,0 +1,153 @@
+"""Sample sizes against published numbers, scipy's Wilson interval, and simulations of the goal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from conftest import Answer
+from scipy.stats import binom, binomtest
+
+from vitmed.commands.sample_size import in_words, sample_size
+from vitmed.core.errors import UsageError
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.sample_size import area_error, smallest
+from vitmed.report.limitations import more_images
+from vitmed.report.results import Results
+
+
+def test_the_standard_error_of_an_auroc_is_hanley_and_mcneils() -> None:
+    """Radiology 143 (1982) 29: 0.893 from 51 abnormal and 58 normal images has a standard error of 0.032."""
+    assert area_error(0.893, 51, 58) == pytest.approx(0.032, abs=0.0006)
+    assert area_error(0.8, 50, 50) == pytest.approx(0.044, abs=0.0006)  # a published planning example
+    assert area_error(0.8, 75, 75) == pytest.approx(0.036, abs=0.0006)
+
+
+@pytest.mark.parametrize("number", ["sensitivity", "specificity"])
+@pytest.mark.parametrize(("expected", "half_width"), [(0.5, 0.05), (0.8, 0.1), (0.9, 0.05), (0.98, 0.02)])
+def test_the_interval_is_as_wide_as_asked_and_with_one_image_less_wider(
+    number: str, expected: float, half_width: float
+) -> None:
+    """scipy's Wilson interval of n images, between the counts next to the expected share."""
+    n = sample_size(number, expected, half_width=half_width).counted
+
+    def wide(n: int) -> float:
+        hits = n * expected
+        ends = []
+        for k in (int(np.floor(hits)), int(np.ceil(hits))):
+            found = binomtest(k, n).proportion_ci(method="wilson")
+            ends.append((found.high - found.low) / 2)
+        return float(np.interp(hits, [np.floor(hits), np.ceil(hits) + 1e-9], ends))
+
+    assert wide(n) <= half_width * 1.002 and wide(n - 3) > half_width * 0.998
+
+
+def test_it_is_near_buderers_number_of_images() -> None:
+    """Acad. Emerg. Med. 3 (1996) 895: z^2 p (1 - p) / w^2 positive images, over the prevalence for all."""
+    for p, w in ((0.9, 0.05), (0.8, 0.05), (0.7, 0.03)):
+        theirs = 1.96**2 * p * (1 - p) / w**2
+        found = sample_size("sensitivity", p, half_width=w, prevalence=0.2)
+        assert found.counted == pytest.approx(theirs, rel=0.03)  # 138, 246 and 896 in published tables
+        assert found.images == pytest.approx(theirs / 0.2, rel=0.03)
+    assert sample_size("specificity", 0.9, half_width=0.05, prevalence=0.2).images == pytest.approx(138 / 0.8, rel=0.03)
+
+
+def test_kishs_design_effect_multiplies_the_images() -> None:
+    """1 + (m - 1) icc = 2.9 for 20 images of a patient at 0.1; Student's t asks for a few more patients."""
+    alone = sample_size("sensitivity", 0.9, half_width=0.02).counted
+    found = sample_size("sensitivity", 0.9, half_width=0.02, images_per_patient=20, icc=0.1)
+    assert found.design_effect == pytest.approx(2.9)
+    assert 1 <= found.counted / (2.9 * alone) < 1.05 and found.counted == 20 * found.counted_patients
+    alike = sample_size("sensitivity", 0.9, half_width=0.05, images_per_patient=20, icc=1)
+    assert alike.counted_patients >= sample_size("sensitivity", 0.9, half_width=0.05).counted
+
+
+@pytest.mark.parametrize(("expected", "bound"), [(0.9, 0.8), (0.9, 0.85), (0.8, 0.75)])
+@pytest.mark.parametrize("power", [0.8, 0.9])
+def test_a_lower_bound_is_reached_as_often_as_asked(expected: float, bound: float, power: float) -> None:
+    """By the exact binomial distribution of the hits, and scipy's Wilson interval."""
+    n = sample_size("sensitivity", expected, lower_bound=bound, power=power).counted
+    least = next(k for k in range(n) if binomtest(k, n).proportion_ci(method="wilson").low >= bound)
+    assert binom.sf(least - 1, n, expected) == pytest.approx(power, abs=0.02)  # a count is whole
+
+
+@pytest.mark.parametrize("spread", [1.0, 1.5])
+def test_an_auroc_of_simulated_images_has_at_most_the_planned_interval(spread: float) -> None:
+    """Hanley and McNeil's variance is on the safe side, more so where both classes vary alike."""
+    found = sample_size("auroc", 0.85, half_width=0.05, prevalence=0.3)
+    rng, ends = np.random.default_rng(0), []
+    for _ in range(30):
+        labels = (np.arange(found.counted) < round(0.3 * found.counted)).astype(np.int64)
+        score = rng.normal(size=found.counted) * np.where(labels, spread, 1)
+        score += labels * (1 + spread**2) ** 0.5 * NormalDist().inv_cdf(0.85)  # binormal
+        logits = np.stack([0 * score, score], axis=1).astype(np.float32)
+        p = Predictions(("no", "yes"), tuple(map(str, range(len(labels)))), None, labels, logits)
+        own = evaluate_predictions(p, resamples=0).overall["auroc"]
+        assert own.low is not None and own.high is not None
+        ends.append((own.high - own.low) / 2)
+    assert 0.04 < np.mean(ends) < 0.05
+
+
+def test_the_smallest_number() -> None:
+    assert smallest(lambda n: n >= 777) == 777 and smallest(lambda n: True) == 2 and smallest(lambda n: False) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "options"),
+    [
+        ("f1", 0.9, {"half_width": 0.05}), ("sensitivity", 90, {"half_width": 0.05}), ("sensitivity", 0.9, {}),
+        ("sensitivity", 0.9, {"half_width": 0.05, "lower_bound": 0.8}), ("auroc", 0.4, {"half_width": 0.05}),
+        ("auroc", 0.9, {"half_width": 0.05}), ("sensitivity", 0.9, {"lower_bound": 0.95}),
+        ("sensitivity", 0.9, {"half_width": 0.05, "icc": 2}), ("sensitivity", 0.9, {"lower_bound": 0.8, "power": 1}),
+        ("sensitivity", 0.9, {"half_width": 0.05, "images_per_patient": 0}),
+        ("sensitivity", 0.9, {"half_width": 0.05, "prevalence": 5}), ("sensitivity", 0.9, {"half_width": 1e-7}),
+        ("sensitivity", float("nan"), {"half_width": 0.05}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_an_error(number: str, expected: float, options: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        sample_size(number, expected, **options)  # type: ignore[arg-type]
+
+
+def test_the_command(vitmed: Callable[..., Answer]) -> None:
+    args = ["sample-size", "sensitivity", 0.9, "--half-width", 0.05, "--prevalence", 0.1]
+    clustered = [*args, "--images-per-patient", 10, "--icc", 0.3]
+    found = vitmed(*clustered, "--json")
+    content = json.loads(found.out)
+    assert found.code == 0 and content["counted"] == 10 * content["counted_patients"]
+    assert content["design_effect"] == pytest.approx(3.7)
+    said = vitmed(*clustered).out
+    assert f"{content['images']:,} images of {content['patients']:,} patients" in said and "design effect 3.7" in said
+    assert vitmed("sample-size", "sensitivity", 0.9).code == 2
+    above = in_words(sample_size("auroc", 0.9, lower_bound=0.8, prevalence=0.1))
+    assert "lies above 0.8 with a chance of 80 %" in above[0] and "of them positive" in above[0]
+
+
+def test_the_report_says_what_the_command_says() -> None:
+    labels = np.repeat([0, 1], 50)
+    logits = np.eye(2, dtype=np.float32)[np.where(np.arange(100) % 10 == 0, 1 - labels, labels)]
+    p = Predictions(("no", "yes"), tuple(map(str, range(100))), None, labels, logits)
+    text = more_images(Results.of(evaluate_predictions(p, resamples=0)))
+    needed = sample_size("sensitivity", 0.9, half_width=0.05).counted
+    assert text is not None and f"about {needed} images would narrow it to 0.05" in text and "from 50 images" in text
+    patients = tuple(f"p{i // 5}" for i in range(100))
+    clustered = Predictions(p.classes, p.paths, patients, labels, logits)
+    more = more_images(Results.of(evaluate_predictions(clustered, resamples=0)))
+    assert more is not None and "from 50 images of 10 patients" in more
+
+
+def test_clustered_images_of_simulated_patients_have_the_planned_interval() -> None:
+    """Being right is beta-binomial with an intraclass correlation of 0.3; the interval is that of the report."""
+    found = sample_size("sensitivity", 0.9, half_width=0.05, images_per_patient=10, icc=0.3)
+    rng, patients, ends = np.random.default_rng(0), found.counted_patients, []
+    units, every = Units(np.repeat(np.arange(patients), 10)), np.ones(found.counted, bool)
+    for _ in range(200):
+        chance = rng.beta(0.9 * 0.7 / 0.3, 0.1 * 0.7 / 0.3, size=patients)
+        own = share(rng.random(found.counted) < np.repeat(chance, 10), every, units)
+        ends.append((own.high - own.low) / 2)
+    assert np.mean(ends) == pytest.approx(0.05, abs=0.003)

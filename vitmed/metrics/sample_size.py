@@ -1,0 +1,164 @@
+"""How many images and patients an interval of a given width needs, or a lower bound above a given value.
+
+The intervals are those of the report at the expected value. Sensitivity and specificity: Wilson's, which needs nearly
+as many images as the formula of Buderer, Acad. Emerg. Med. 3 (1996) 895. AUROC: on the logit scale with the variance of
+Hanley & McNeil, Radiology 143 (1982) 29, which is usually too large, so the sample is on the safe side. Where patients
+have several images, their number is divided by the design effect of Kish, Survey Sampling (1965), 1 + (m - 1) icc, and
+Student's t replaces the normal quantile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+
+from vitmed.core.base_models import Frozen
+from vitmed.metrics.intervals import INFINITE, logit_interval, quantile, wilson
+
+MOST = 10**8  # patients; a goal that needs more has no answer
+ROUNDING = 1e-9  # 158.00000000000003 images are 158
+NUMBERS = ("sensitivity", "specificity", "auroc")
+
+
+class Goal(Frozen):
+    """Either half the width of the interval, or a value below its lower bound.
+
+    The lower bound is to lie above `lower_bound` with the chance `power`, if the expected value is the true one.
+    """
+
+    half_width: float | None = None
+    lower_bound: float | None = None
+    power: float = 0.8
+
+
+class Design(Frozen):
+    """Who is evaluated: the images of each patient, all of one class, and how alike they are."""
+
+    images_per_patient: float = 1.0  # at least 1
+    icc: float = 0.0  # intraclass correlation of being right, 0..1
+    prevalence: float | None = None  # share of positive images
+
+    @property
+    def design_effect(self) -> float:
+        """Variance over that of as many independent images."""
+        return 1 + (self.images_per_patient - 1) * self.icc
+
+
+class NeededSample(Frozen):
+    """What a goal needs; `low` and `high` are the interval at the expected value.
+
+    `counted` images of `counted_patients` are of the class that the number counts: positive for sensitivity, negative
+    for specificity, all for AUROC. `images` and `patients` are all at the prevalence; None where it is not given.
+    """
+
+    number: str
+    expected: float
+    goal: Goal
+    design: Design
+    design_effect: float
+    low: float
+    high: float
+    counted: int
+    counted_patients: int
+    images: int | None
+    patients: int | None
+
+
+def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> NeededSample | None:
+    """The smallest sample that reaches a goal; None where it has more than `MOST` patients.
+
+    Args:
+        number: one of `NUMBERS`.
+        expected: its value, in (0, 1); of an AUROC in (0.5, 1).
+        goal: what its interval is to be.
+        design: with the prevalence for an AUROC.
+    """
+    each, effect, share = design.images_per_patient, design.design_effect, design.prevalence
+    if number == "auroc":
+        found = smallest(lambda patients: _area_reached(expected, goal, patients, design))
+    else:
+        found = patients_for_rate(expected, goal, each, effect)
+    if found is None:
+        return None
+    if number == "auroc":
+        error, z = _area_error(expected, found, design)
+        (low, high), share = logit_interval(expected, error, z), 1.0
+    else:
+        low, high = wilson(expected, found * each / effect, _quantile(found, each))
+        share = 1 - share if share is not None and number == "specificity" else share
+    counted = math.ceil(found * each - ROUNDING)
+    images = None if share is None else math.ceil(counted / share - ROUNDING)
+    return NeededSample(
+        number=number, expected=expected, goal=goal, design=design, design_effect=effect, low=low, high=high,
+        counted=counted, counted_patients=found, images=images,
+        patients=None if images is None else math.ceil(images / each - ROUNDING),
+    )  # fmt: skip
+
+
+def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> int | None:
+    """The smallest number of patients of a class with which its sensitivity reaches a goal; as in `needed_sample`.
+
+    Args:
+        value: of the sensitivity, 0..1.
+        goal: what its interval is to be.
+        each: images of the class that each patient has, at least 1.
+        effect: design effect of these images, at least 1.
+    """
+
+    def reached(patients: int) -> bool:
+        n, z = patients * each / effect, _quantile(patients, each)
+        if goal.lower_bound is None:
+            return _narrow(wilson(value, n, z), goal)
+        unlucky = value - NormalDist().inv_cdf(goal.power) * math.sqrt(value * (1 - value) / n)
+        return unlucky > 0 and wilson(unlucky, n, z)[0] >= goal.lower_bound
+
+    return smallest(reached)
+
+
+def smallest(reached: Callable[[int], bool]) -> int | None:
+    """The smallest number from 2 to `MOST` from which a goal is reached; None where `MOST` does not reach it."""
+    low, high = 1, 2
+    while not reached(high):
+        if high >= MOST:
+            return None
+        low, high = high, min(2 * high, MOST)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def area_error(value: float, positives: float, negatives: float) -> float:
+    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2."""
+    of_positives, of_negatives = value / (2 - value) - value**2, 2 * value**2 / (1 + value) - value**2
+    spread = value * (1 - value) + (positives - 1) * of_positives + (negatives - 1) * of_negatives
+    return math.sqrt(spread / (positives * negatives))
+
+
+def _area_error(value: float, patients: int, design: Design) -> tuple[float, float]:
+    """The standard error of an AUROC, and how many of them its interval reaches."""
+    assert design.prevalence is not None
+    share, each = design.prevalence, design.images_per_patient
+    n = patients * each / design.design_effect
+    return area_error(value, n * share, n * (1 - share)), _quantile(patients * min(share, 1 - share), each)
+
+
+def _area_reached(value: float, goal: Goal, patients: int, design: Design) -> bool:
+    assert design.prevalence is not None
+    if patients * min(design.prevalence, 1 - design.prevalence) < 2:
+        return False
+    error, z = _area_error(value, patients, design)
+    if goal.lower_bound is None:
+        return _narrow(logit_interval(value, error, z), goal)
+    return logit_interval(value, error, z + NormalDist().inv_cdf(goal.power))[0] >= goal.lower_bound
+
+
+def _narrow(interval: tuple[float, float], goal: Goal) -> bool:
+    assert goal.half_width is not None
+    return (interval[1] - interval[0]) / 2 <= goal.half_width
+
+
+def _quantile(patients: float, each: float) -> float:
+    """How many standard errors an interval reaches; by Student's t where patients have several images."""
+    return quantile(max(1.0, patients - 1) if each > 1 else INFINITE)
