@@ -104,6 +104,7 @@ def test_the_smallest_number() -> None:
         ("sensitivity", 0.9, {"half_width": 0.05, "lower_bound": 0.8}), ("auroc", 0.4, {"half_width": 0.05}),
         ("auroc", 0.9, {"half_width": 0.05}), ("sensitivity", 0.9, {"lower_bound": 0.95}),
         ("sensitivity", 0.9, {"half_width": 0.05, "icc": 2}), ("sensitivity", 0.9, {"lower_bound": 0.8, "power": 1}),
+        ("sensitivity", 0.9, {"half_width": 0.05, "power": 0.9}),
         ("sensitivity", 0.9, {"half_width": 0.05, "images_per_patient": 0}),
         ("sensitivity", 0.9, {"half_width": 0.05, "prevalence": 5}), ("sensitivity", 0.9, {"half_width": 1e-7}),
         ("sensitivity", float("nan"), {"half_width": 0.05}),

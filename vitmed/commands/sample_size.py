@@ -11,7 +11,7 @@ from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample
 
 def sample_size(
     number: str, expected: float, *, half_width: float | None = None, lower_bound: float | None = None,
-    power: float = 0.8, prevalence: float | None = None, images_per_patient: float = 1.0, icc: float = 0.0,
+    power: float | None = None, prevalence: float | None = None, images_per_patient: float = 1.0, icc: float = 0.0,
     ui: Ui | None = None,
 ) -> NeededSample:  # fmt: skip
     """How many images and patients an evaluation needs. Give half_width or lower_bound.
@@ -21,7 +21,8 @@ def sample_size(
         expected: the value that you expect, above 0 and below 1; of an AUROC above 0.5.
         half_width: half the width of the 95 % interval.
         lower_bound: what the lower end of the interval is to exceed.
-        power: the chance that it does, if the expected value is the true one; 0.5 or more.
+        power: the chance that it does, if the expected value is the true one, 0.5 or more; default 0.8. Only with
+            lower_bound.
         prevalence: share of positive images; an AUROC needs it.
         images_per_patient: on average, at least 1; all images of a patient are of one class.
         icc: intraclass correlation of being right, 0 (images of a patient are independent) to 1 (all are alike).
@@ -40,6 +41,9 @@ def sample_size(
         _check("--half-width", half_width, 0, 0.5)
     if lower_bound is not None:
         _check("--lower-bound", lower_bound, 0, expected, "the expected value")
+    if power is not None and half_width is not None:
+        raise UsageError("--power needs --lower-bound", "omit --power: --half-width is the half width on average")
+    power = 0.8 if power is None else power
     if not 0.5 <= power < 1:
         raise UsageError(f"--power {power:g}: expected 0.5 or more, and below 1", "for example --power 0.8")
     if prevalence is not None:

@@ -22,9 +22,8 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import known_labels
 
 SHOWN = 30  # classes whose coverage and set size the report shows
 PENALTY, FREE_RANKS = 0.1, 1  # of RAPS, for each class after the first: lambda and k_reg of the paper
