@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
-from vitmed.core.run_folder import NUMBERS, REPORT
+from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.metrics.estimates import Estimate
@@ -43,6 +43,7 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         ui.say(_own_test(metrics.external))
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
     ui.say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
+    ui.say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 

@@ -20,12 +20,14 @@ from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
 from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.metric_table import METRICS, PER_CLASS
+from vitmed.metrics.methods import METHODS
+from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
+from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
@@ -37,18 +39,6 @@ RATES = ("sensitivity", "specificity", "ppv", "npv")
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of `HEADLINE` where it shows `RATES`
 MOST_CLASSES = 100  # rows of a table of classes
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
-TITLES = {name: metric.title for name, metric in METRICS.items()} | {
-    "sensitivity": "Sensitivity",
-    "specificity": "Specificity",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "f1": "F1",
-    "lr_plus": "LR+",
-    "lr_minus": "LR-",
-    "brier_skill": "Brier skill",
-    "ece": "ECE",
-    "ece_classwise": "Class-wise ECE",
-}
 
 
 class Section(NamedTuple):
@@ -204,9 +194,6 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
-AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "influence": "influence of each image"}  # by method
-
-
 def sampling_of(metrics: Numbers) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
     sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
@@ -215,16 +202,13 @@ def sampling_of(metrics: Numbers) -> str:
         return "There are no images."
     if units < 2:
         return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
-    mean = AREAS_BY[metrics.overall["auroc"].method or ""]
-    single = sorted({AREAS_BY[own.auroc.method or ""] for own in metrics.per_class.values()})
-    area = f"AUROC ({mean})"
-    if mean not in single:
-        area = f"AUROC of a class ({' or '.join(single)}), mean AUROC over the classes ({mean})"
     effective = by_patient and sizes is not None and sizes.max > 1
-    rest = f"bootstrap, {metrics.resamples:,} resamples" if metrics.resamples else "none, as resampling is off"
+    known = [(name, metrics.overall[name]) for name in HEADLINE[:3]]
+    by = [f"{name_of(name)} ({METHODS[found.method or ''].title})" for name, found in known if found.low is not None]
     level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
-    wilson = "Wilson, for the effective number of images" if effective else "Wilson"
-    text = f"{level}: proportions ({wilson}), {area}, all other numbers ({rest})."
+    text = f"{level}{': ' if by else ''}{', '.join(by)}. methods.md names the method of every number."
+    if not metrics.resamples:
+        text = f"{text} Numbers that need resampling have no interval, because resampling is off."
     if effective:
         return f"{text} They show how the numbers would differ with other patients."
     if by_patient:
@@ -284,6 +268,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "attention": Section("Where the model looks", "Attention maps, and whether they explain anything.", FAILS),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
     "flow": Section("Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE),
+    "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE),
     "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE),
     "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
 }
@@ -304,5 +289,5 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "counted": counted,
     "chance": format_probability,
     **{one.__name__: one for one in (number, value, interval, signed, share, percent, reasons)},
-    **{one.__name__: one for one in (summary_of, sampling_of, worth, at, rows)},
+    **{one.__name__: one for one in (summary_of, sampling_of, worth, at, rows, methods_text)},
 }

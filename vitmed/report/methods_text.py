@@ -1,0 +1,241 @@
+"""The statistical methods of a report: a paragraph for a paper, a table, and the references, from its own estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from vitmed import __version__
+from vitmed.core.base_models import Frozen
+from vitmed.core.text import counted, format_probability, visible
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
+from vitmed.metrics.metric_table import TITLES
+from vitmed.report.markdown import escape
+from vitmed.report.results import Results
+
+PARTS = {  # field of `Results` -> what its numbers are about, behind their names
+    "overall": "",
+    "per_class": "of each class",
+    "baselines": "in the comparison with baselines",
+    "folds": "of each fold",
+    "external": "in the comparison with the run's own test",
+    "patient_level": "by patient",
+    "subgroups": "by subgroup",
+    "agreement": "of readers, reference and model",
+    "calibration": "",
+    "operating_points": "of the operating points",
+    "prevalence": "at other prevalences",
+    "decision_curve": "",
+    "conformal": "of the prediction sets",
+    "abstention": "in selective prediction",
+    "answers": "in selective prediction",
+    "out_of_distribution": "by the out-of-distribution score",
+    "attention": "of the attention maps",
+    "robustness": "on corrupted images",
+}
+NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` has none
+    "agreement": "agreement",
+    "answered": "share of images answered",
+    "area": "area under the risk-coverage curve",
+    "coverage": "coverage",
+    "deletion": "deletion score",
+    "equalised_odds": "gap in equalised odds",
+    "error": "error",
+    "error_rate": "error rate",
+    "error_rate_above": "error rate above the limit",
+    "error_rate_below": "error rate below the limit",
+    "expected_cost": "expected cost",
+    "flagged": "share above the limit",
+    "gain": "gain",
+    "insertion": "insertion score",
+    "intercept": "calibration intercept",
+    "kappa": "kappa",
+    "lost": "loss of balanced accuracy",
+    "mean_corruption_error": "mean corruption error",
+    "model": "net benefit",
+    "normalised_cost": "normalised cost",
+    "off": "mean error in grades",
+    "per_class": "share of each class answered",
+    "random": "score of a random order",
+    "relative": "increase of the error",
+    "risk": "share of errors among the answers",
+    "seen": "observed frequencies in the reliability diagram",
+    "similarity": "rank correlation",
+    "single": "share of sets with one class",
+    "size": "set size",
+    "slope": "calibration slope",
+    "within_one": "share within one grade",
+    "wrong_answered": "share of errors among the answers",
+    "wrong_unanswered": "share of errors among the unanswered",
+}
+KEYED = ("overall", "difference", "numbers", "gaps", "clean")  # fields whose keys are names of numbers
+SAME = ("internal", "external", "difference")  # fields of a number that is named above them
+PREFIXES = {"difference": "difference in ", "gaps": "gap in "}
+
+
+class Row(NamedTuple):
+    """Numbers whose intervals come from one method; `cites` are numbers in the list of references, such as [1, 2]."""
+
+    numbers: str
+    method: str
+    resamples: int | None
+    cites: str
+
+
+class MethodsText(NamedTuple):
+    """The paragraphs for a paper, the table behind them, and the references that both cite, the first is [1]."""
+
+    paragraphs: list[str]
+    rows: list[Row]
+    references: list[str]
+
+
+def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> MethodsText:
+    """The methods of the intervals that this report has; a method that it does not use is not named.
+
+    Args:
+        shown: how the name of a class is written.
+    """
+    cited: list[str] = []
+
+    def cite(sources: Sequence[str]) -> str:
+        cited.extend(source for source in sources if source not in cited)
+        return str(sorted(cited.index(source) + 1 for source in sources))
+
+    rows, sentences = [], []
+    for (key, resamples), parts in _by_method(metrics):
+        method = METHODS[key]
+        numbers = [f"{_joined(names)} {about}".strip() for about, names in parts.items()]
+        cites = cite(method.sources)
+        rows.append(Row("; ".join(numbers), method.title, resamples, cites))
+        drawn = "" if resamples is None else f" ({resamples:,} resamples)"
+        which = _capital(_joined([f"for {one}" for one in numbers]))
+        sentences.append(f"{which}, intervals were computed with {method.text}{drawn} {cites}.")
+    if any(field == "f1" and found.method in ("wilson", "wilson-cluster") for _, field, found in _estimates(metrics)):
+        sentences.append("F1 of a class has the interval of TP / (TP + FP + FN), of which it is a function.")
+    known = dict.fromkeys(field for _, field, _ in _estimates(metrics) if field in DEFINITIONS)
+    defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in known]
+    if defined:
+        follow = "follow the definitions" if len(defined) > 1 else "follows the definition"
+        sentences.append(f"{_capital(_joined(defined))} {follow} cited.")
+    tests = {
+        (name, test.method): TESTS[test.method]
+        for baseline in metrics.baselines.values()
+        for name, test in baseline.tests
+        if test.p is not None
+    }
+    if tests:
+        each = [f"in {name_of(name)} with {test.text} {cite(test.sources)}" for (name, _), test in tests.items()]
+        sentences.append("Differences from the baselines are paired, and their intervals are not on the logit scale.")
+        sentences.append(f"Differences were tested {_joined(each)}.")
+    software = f"All numbers were computed with vitmed {__version__}."
+    design = _design(metrics, shown)
+    return MethodsText([design, " ".join([*sentences, software])], rows, [REFERENCES[key] for key in cited])
+
+
+def methods_markdown(metrics: Results) -> str:
+    """methods.md: what `methods_text` finds, to paste into a paper."""
+    found = methods_text(metrics, lambda name: escape(" ".join(visible(name).split())))
+    lines = ["# Statistical methods", ""]
+    for paragraph in found.paragraphs:
+        lines += [paragraph, ""]
+    if found.rows:
+        lines += ["| Numbers | Interval by | Resamples | Source |", "|---|---|---|---|"]
+        lines += [f"| {r.numbers} | {r.method} | {_count(r.resamples)} | {r.cites} |" for r in found.rows]
+        lines += [""]
+    if found.references:
+        lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(found.references, 1)), ""]
+    return "\n".join(lines)
+
+
+def _count(resamples: int | None) -> str:
+    return "" if resamples is None else f"{resamples:,}"
+
+
+def _design(metrics: Results, shown: Callable[[str], str]) -> str:
+    """What was evaluated, which class was predicted, and what the unit of the intervals is."""
+    positive, sizes, points = metrics.positive_class, metrics.sample.images_per_patient, metrics.operating_points
+    patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, 'patient')}"
+    per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
+    classes = f" ({_joined(per_class)})" if len(per_class) <= 10 else f" in {len(per_class):,} classes"
+    text = [f"The model was evaluated on {counted(metrics.n, 'image')}{patients}{classes}."]
+    if positive is not None:
+        decided = "if this was the more likely class"
+        if points is not None and points.by_fold:
+            decided = "from the threshold that each fold chose on its own validation images"
+        elif points is not None and points.threshold is not None:
+            decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
+        text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")
+    elif metrics.n:
+        costs = points is not None and points.chosen == "cost"
+        text.append(f"The class with the {'lowest expected cost' if costs else 'largest probability'} was predicted.")
+    if metrics.n >= 2 and metrics.n_groups != 1:
+        text.append(f"Confidence intervals are two-sided with a level of {metrics.level:.0%}.")
+        if metrics.n_groups is None:
+            text.append("The patients were unknown, so each image counted as independent.")
+        elif sizes is not None and sizes.max > 1:
+            text.append("The patient was the unit of sampling: variances are between patients.")
+            text.append("Bootstrap resamples draw whole patients.")
+        else:
+            text.append("Each patient had one image.")
+    return " ".join(text)
+
+
+def _estimates(metrics: Results) -> Iterator[tuple[str, str, Estimate]]:
+    """(part, field, estimate) of every number that has an interval; a field has its prefix, "difference in auroc"."""
+    for part in PARTS:
+        for field, found in _inside(metrics[part], part, part in KEYED):
+            if found.low is not None:
+                yield part, field, found
+
+
+def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> Iterator[tuple[str, Estimate]]:
+    if isinstance(found, Estimate):
+        yield prefix + field, found
+    elif isinstance(found, Frozen):
+        for name, value in found:
+            named = field if name in SAME and isinstance(value, Estimate) else name
+            yield from _inside(value, named, name in KEYED, PREFIXES.get(name, prefix))
+    elif isinstance(found, dict):
+        for key, value in found.items():
+            yield from _inside(value, key if keyed else field, prefix=prefix)
+    elif isinstance(found, list):
+        for value in found:
+            yield from _inside(value, field, prefix=prefix)
+
+
+def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[str, list[str]]]]:
+    """(method, resamples) -> what the numbers are about -> their names, in the order of `METHODS`.
+
+    A number that one method serves for all images and in a part is named once, for all images.
+    """
+    found: dict[tuple[str, int | None], dict[str, list[str]]] = {}
+    for part, field, one in _estimates(metrics):
+        parts = found.setdefault((one.method or "", one.resamples), {})
+        name, about = name_of(field), PARTS[part]
+        if not any(name in parts.get(whole, []) for whole in (PARTS["overall"], PARTS["per_class"], about)):
+            parts.setdefault(about, []).append(name)
+    order = list(METHODS)
+    return sorted(found.items(), key=lambda item: (order.index(item[0][0]), -(item[0][1] or 0)))
+
+
+def name_of(field: str) -> str:
+    """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `difference in AUROC`."""
+    for prefix in PREFIXES.values():
+        if field.startswith(prefix):
+            return prefix + name_of(field.removeprefix(prefix))
+    if field in NAMES:
+        return NAMES[field]
+    base, _, kind = TITLES.get(field, field).partition(", ")
+    proper = base[:2].isupper() or base.startswith(("Cohen", "Brier"))
+    return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
+
+
+def _joined(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
