@@ -69,7 +69,19 @@ def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequenc
     if single and groups is not None:
         one = f"All images of class {listed(single)} come from one patient: "
         found_notes.append(one + "its intervals do not hold for other patients.")
-    return found_notes
+    return [*found_notes, *_below_chance(found)]
+
+
+def _below_chance(found: Numbers) -> list[str]:
+    """A note if the model ranks clearly worse than chance, which a wrong table explains better than a bad model."""
+    area = found.overall["auroc"]
+    if area.value is None or area.low is None or area.high is None or area.high >= 0.5:
+        return []
+    what = "the two classes" if found.positive_class is not None else "the classes"
+    return [
+        f"The AUROC is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: the labels, or the "
+        f"columns of {what}, may be swapped."
+    ]
 
 
 def single_class_note(found: Numbers) -> list[str]:
