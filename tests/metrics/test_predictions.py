@@ -332,12 +332,12 @@ def rounded(p: Predictions, digits: int, *, logits: bool) -> str:
 
 
 @pytest.mark.parametrize(
-    ("digits", "what"), [(0, "are 0 or 1"), (1, "are rounded to 1 digit"), (2, "are rounded to 2 digits")]
+    ("digits", "what"), [(0, "are 0 or 1"), (1, "have at most 1 digit after"), (2, "have at most 2 digits after")]
 )
 def test_rounded_probabilities_are_reported(tmp_path: Path, digits: int, what: str) -> None:
     after = put(tmp_path / "p.csv", rounded(table(), digits, logits=False))
     assert len(after.notes) == 2 and what in after.notes[1]  # and no confidence that does not follow
-    assert after.notes[1].endswith("log loss, Brier score, calibration and AUROC rest on the rounded values.")
+    assert after.notes[1].endswith("log loss, Brier score, calibration and AUROC rest on rounded values.")
     whole = put(tmp_path / "p.csv", rounded(table(), digits, logits=True))  # the logits have the exact ones
     assert whole.probabilities.tobytes() == table().probabilities.tobytes()
     assert len(whole.notes) == 1 and what in whole.notes[0] and whole.notes[0].endswith("those of the logits count.")

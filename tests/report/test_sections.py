@@ -18,6 +18,7 @@ from vitmed.metrics.notes import single_class_note
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.page import sampling_of, worth
+from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.write import write_report
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -211,3 +212,21 @@ def test_words() -> None:
     assert [format_probability(p) for p in (0.3123, 1.0, 0.0, 0.9996, 0.999994, 1 - 2e-12)] == [
         "0.312", "1", "0", "0.9996", "0.99999", "1 - 2e-12",
     ]  # fmt: skip
+
+
+def test_balanced_accuracy_of_one_class_has_the_class_in_its_name(tmp_path: Path) -> None:
+    text, metrics = page(tmp_path, draw("one class"))
+    (one,) = [c for c, entry in metrics["per_class"].items() if entry["n"]]
+    assert f"<dt>Balanced accuracy (of {one} alone)</dt>" in text and "<dt>Balanced accuracy</dt>" not in text
+    assert f"Balanced accuracy (of {one} alone) " in headline(metrics)
+    assert "(of" not in headline(page(tmp_path / "two", draw("two classes"))[1])
+
+
+def test_chance_is_named_where_patients_lie_outside() -> None:
+    text = PLOTS["per_patient"].text
+    assert "about 1 in 20 outside it" in text and "is a patient for whom the model is better or worse" not in text
+
+
+def test_reasons_name_numbers_as_the_tables_do(tmp_path: Path) -> None:
+    text, metrics = page(tmp_path, draw("constant"))
+    assert metrics["no_interval"] and "log_loss" not in text and "all resamples give the same value: MCC" in text

@@ -48,6 +48,7 @@ from vitmed.metrics.scoring import Scorer
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
+SAME = "all resamples give the same value"
 SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
 
 
@@ -76,7 +77,7 @@ def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: 
         confusion_matrix=confusion.reshape(size, size).tolist(),
         sample=evaluation.sample(grouped),
     )
-    reasons = {"undefined": undefined(found), "no_interval": without_interval(found)}
+    reasons = {"undefined": undefined(found), "no_interval": without_interval(found, evaluation.why)}
     found_notes = notes(found, labels, evaluation.units.index, predictions.groups)
     return found.model_copy(update={**reasons, "notes": found_notes})
 
@@ -91,6 +92,7 @@ class PreparedPredictions:
             problem = f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is "
             raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
         self.labels, self.units = labels, Units.of(predictions)
+        self.why: dict[str, str] = {}  # number that is resampled -> why it has no interval
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
@@ -158,20 +160,27 @@ class PreparedPredictions:
         value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
         value = 1.0 if abs(value - 1) < 1e-12 else value  # a correlation of 1 may be a rounding error above it
         method = "bootstrap" if name in LOSSES else "wilson-bootstrap"
-        nothing = estimate(value, *NONE, method, asked)
-        if units < 2 or not asked or 2 * len(drawn) < asked:  # less than half are defined: a biased choice
-            return nothing
+
+        def nothing(why: str) -> Estimate:
+            self.why[name] = why
+            return estimate(value, *NONE, method, asked)
+
+        if units < 2 or not asked:
+            return nothing("resampling is off")
+        if 2 * len(drawn) < asked:  # a biased choice
+            return nothing("fewer than half of the resamples give it a value")
         variance = float(drawn.var()) * units / (units - 1)
         if name in LOSSES and self.accuracy.value == 1:
-            return nothing  # no resample has an error, so the cost of one is unknown
+            return nothing("no image is wrong, so no resample shows what an error costs")
         if name in LOSSES:
             low, high = percentile_interval(drawn, widened_level(self.degrees))
-            return estimate(value, low, high, method, asked) if high - low > ALIKE else nothing
+            return estimate(value, low, high, method, asked) if high - low > ALIKE else nothing(SAME)
         lowest = -1.0 if name in SIGNED else 0.0
+        value = lowest if abs(value - lowest) < 1e-12 else value
         if lowest < value < 1 and variance > 0:
             return estimate(value, *within(value, lowest, variance, quantile(self.degrees)), method, asked)
         if value != 1:
-            return nothing
+            return nothing(SAME if value > lowest else "it has the lowest value that is possible")
         counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
         low, _ = wilson(1.0, counted, quantile())
         return estimate(1.0, lowest + (1 - lowest) * low, 1.0, "wilson-units")

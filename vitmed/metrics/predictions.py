@@ -289,13 +289,14 @@ def _notes(table: Table, found: Predictions, kind: str, as_decided: bool) -> lis
     notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities replace them."]
     chances, predicted = found.probabilities, table.class_indices("prediction", found.classes)
     columns = [PROB + name for name in found.classes if PROB + name in table.header]
-    if table.has(columns) and (digits := table.digits(columns)) is not None:
+    far, said = np.zeros((len(found), 1), bool), table.floats(columns)
+    place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
+    digits = table.digits(columns) if table.has(columns) else None
+    if digits is not None and (kind == PROB or (np.abs(said - softmax(found.logits)[:, place]) > near).any()):
         near += _rounding(digits)
         notes.append(_rounded_note(digits, counted=kind == PROB or found.calibrated is not None))
-    far = np.zeros((len(found), 1), bool)
     if kind == LOGIT and table.has(columns):
-        place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
-        far = ~(np.abs(table.floats(columns) - chances[:, place]) <= near)
+        far = ~(np.abs(said - chances[:, place]) <= near)
     off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
     close = np.abs(chances - table.floats(["confidence"])) <= near  # (S, K)
     if table.has(["confidence"]):
@@ -327,7 +328,7 @@ def _notes(table: Table, found: Predictions, kind: str, as_decided: bool) -> lis
 
 
 def _no_threshold(found: Predictions, predicted: np.ndarray) -> np.ndarray:
-    """(S,) bool: of two classes, where no threshold explains all predictions (S,), those other than the likelier class."""
+    """(S,) bool: of two classes, if no threshold explains the predictions (S,), those of the less likely class."""
     score, one = found.calibrated_logits[:, -1] - found.calibrated_logits[:, 0], predicted == 1
     ordered = len(found.classes) != 2 or score[one].min(initial=np.inf) >= score[~one].max(initial=-np.inf)
     return np.zeros(len(found), bool) if ordered else predicted != found.likeliest
@@ -336,9 +337,9 @@ def _no_threshold(found: Predictions, predicted: np.ndarray) -> np.ndarray:
 def _rounded_note(digits: int, counted: bool) -> str:
     to = "All probabilities of the table are 0 or 1"
     if digits:
-        to = f"The probabilities of the table are rounded to {digits} digit{'s' if digits > 1 else ''}"
+        to = f"The probabilities of the table have at most {digits} digit{'s' if digits > 1 else ''} after the point"
     if counted:
-        return f"{to}: log loss, Brier score, calibration and AUROC rest on the rounded values."
+        return f"{to}: log loss, Brier score, calibration and AUROC rest on rounded values."
     return f"{to}; those of the logits count."
 
 

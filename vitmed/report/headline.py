@@ -15,7 +15,7 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.external_data import External
-from vitmed.report.page import HEADLINE, number
+from vitmed.report.page import HEADLINE, number, title_of
 from vitmed.report.results import Baseline, Results
 
 
@@ -50,7 +50,7 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    found = [(METRICS[name].title, metrics.overall[name]) for name in HEADLINE[:3]]
+    found = [(title_of(metrics, name), metrics.overall[name]) for name in HEADLINE[:3]]
     how = "no intervals"
     if any(one.low is not None for _, one in found):
         how = f"95 % intervals {metrics.resampling}"

@@ -22,7 +22,7 @@ from vitmed.core.text import LISTED, by_reason, counted, format_probability, lis
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
-from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.notes import FEW_GROUPS, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
@@ -103,11 +103,17 @@ def _environment() -> Environment:
 
 def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
-    found = [(name, TITLES[name], metrics.overall[name]) for name in HEADLINE]
+    found = [(name, title_of(metrics, name), metrics.overall[name]) for name in HEADLINE]
     if metrics.positive_class is not None:
         of_class = metrics.per_class[metrics.positive_class]
         found += [(name, TITLES[name], of_class[name]) for name in RATES]
     return found
+
+
+def title_of(metrics: Results, name: str) -> str:
+    """The title of an overall number; of one class, balanced accuracy is not what its name says."""
+    one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
+    return TITLES[name] if one is None or len(metrics.classes) == 1 else f"{TITLES[name]} (of {one} alone)"
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
@@ -157,10 +163,16 @@ def percent(found: Estimate) -> Markup:
 
 def reasons(found: Mapping[str, str]) -> list[str]:
     """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
-    grouped = by_reason(found)
+    grouped = by_reason({_title_of_key(key): why for key, why in found.items()})
     lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
     rest = sum(len(names) for names in list(grouped.values())[LISTED:])
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
+
+
+def _title_of_key(key: str) -> str:
+    """`AUROC of ill` for "auroc of ill"."""
+    name, of, whom = key.partition(" of ")
+    return f"{TITLES.get(name, name)}{of}{whom}"
 
 
 def number(x: float | None) -> str:
@@ -289,5 +301,5 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "counted": counted,
     "chance": format_probability,
     **{one.__name__: one for one in (number, value, interval, signed, share, percent, reasons)},
-    **{one.__name__: one for one in (summary_of, sampling_of, worth, at, rows, methods_text)},
+    **{one.__name__: one for one in (summary_of, title_of, sampling_of, worth, at, rows, methods_text)},
 }
