@@ -143,7 +143,7 @@ def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_pa
 
 def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
     for case, said in (
-        ("no patients", "AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson). methods.md names"),
+        ("no patients", "AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson). Each image counts"),
         ("two classes", "AUROC (Obuchowski), balanced accuracy (MOVER), accuracy (Wilson, effective number of images)"),
         ("three classes", "AUROC (influence of each image), balanced accuracy (MOVER), accuracy (Wilson, effective"),
     ):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,8 +158,13 @@ def percent(found: Estimate) -> Markup:
     assert found.value is not None
     interval = ""
     if found.low is not None and found.high is not None:
-        interval = f" ({100 * found.low:.1f} to {100 * found.high:.1f} %)"
-    return Markup("<b>{:.1f} %</b>{}").format(100 * found.value, interval)
+        interval = f" ({in_percent(found.low)} to {in_percent(found.high)} %)"
+    return Markup("<b>{} %</b>{}").format(in_percent(found.value), interval)
+
+
+def in_percent(x: float) -> str:
+    """46.3 for 0.463: the digits of `number`, which rounding 100 x again would not always give."""
+    return f"{Decimal(number(x)) * 100:.1f}"
 
 
 def reasons(found: Mapping[str, str]) -> list[str]:
@@ -218,17 +224,17 @@ def sampling_of(metrics: Numbers) -> str:
     known = [(name, metrics.overall[name]) for name in HEADLINE[:3]]
     by = [f"{name_of(name)} ({METHODS[found.method or ''].title})" for name, found in known if found.low is not None]
     level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
-    text = f"{level}{': ' if by else ''}{', '.join(by)}. methods.md names the method of every number."
-    if not metrics.resamples:
-        text = f"{text} Numbers that need resampling have no interval, because resampling is off."
+    text = [f"{level}{': ' if by else ''}{', '.join(by)}."]
     if effective:
-        return f"{text} They show how the numbers would differ with other patients."
-    if by_patient:
-        return f"{text} Each patient has one image."
-    return (
-        f"{text} Each image counts as independent. The patients are unknown: if they have several images each, the "
-        "intervals are too narrow."
-    )
+        text.append("They show how the numbers would differ with other patients.")
+    elif by_patient:
+        text.append("Each patient has one image.")
+    else:
+        text.append("Each image counts as independent.")
+        text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
+    if not metrics.resamples:
+        text.append("Numbers that need resampling have no interval, because resampling is off.")
+    return " ".join([*text, "methods.md names the method of every number."])
 
 
 def worth(metrics: Numbers) -> str:
@@ -300,6 +306,6 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,
-    **{one.__name__: one for one in (number, value, interval, signed, share, percent, reasons)},
+    **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
     **{one.__name__: one for one in (summary_of, title_of, sampling_of, worth, at, rows, methods_text)},
 }
