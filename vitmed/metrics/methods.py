@@ -93,16 +93,16 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         "no error was seen",
         ("wilson",),
     ),
-    "delong": Method("DeLong", "DeLong's variance on the logit scale", ("delong",)),
+    "delong": Method("DeLong", "DeLong's variance", ("delong",)),
     "obuchowski": Method(
         "Obuchowski",
-        "Obuchowski's variance for several images per patient, with Student's t on the logit scale",
+        "Obuchowski's variance for several images per patient, with Student's t",
         ("obuchowski", "satterthwaite"),
     ),
     "newcombe5": Method("Newcombe, method 5", "Newcombe's method 5", ("newcombe", "hanley-mcneil")),
     "influence": Method(
         "influence of each image",
-        "the infinitesimal jackknife, that is, the influence of each image summed by patient, on the logit scale",
+        "the infinitesimal jackknife, that is, the influence of each image summed by patient",
         ("efron",),
     ),
     "mover": Method(

@@ -36,42 +36,43 @@ PARTS = {  # field of `Results` -> what its numbers are about, behind their name
 }
 NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` has none
     "agreement": "agreement",
-    "answered": "share of images answered",
-    "area": "area under the risk-coverage curve",
+    "answered": "the share of images answered",
+    "area": "the area under the risk-coverage curve",
     "coverage": "coverage",
     "deletion": "deletion score",
-    "equalised_odds": "gap in equalised odds",
+    "equalised_odds": "the gap in equalised odds",
     "error": "error",
-    "error_rate": "error rate",
-    "error_rate_above": "error rate above the limit",
-    "error_rate_below": "error rate below the limit",
-    "expected_cost": "expected cost",
-    "flagged": "share above the limit",
+    "error_rate": "the error rate",
+    "error_rate_above": "the error rate above the limit",
+    "error_rate_below": "the error rate below the limit",
+    "expected_cost": "the expected cost",
+    "flagged": "the share above the limit",
     "gain": "gain",
     "insertion": "insertion score",
     "intercept": "calibration intercept",
     "kappa": "kappa",
-    "lost": "loss of balanced accuracy",
-    "mean_corruption_error": "mean corruption error",
+    "lost": "the loss of balanced accuracy",
+    "mean_corruption_error": "the mean corruption error",
     "model": "net benefit",
-    "normalised_cost": "normalised cost",
-    "off": "mean error in grades",
-    "per_class": "share of each class answered",
-    "random": "score of a random order",
-    "relative": "increase of the error",
-    "risk": "share of errors among the answers",
-    "seen": "observed frequencies in the reliability diagram",
+    "normalised_cost": "the normalised cost",
+    "off": "the mean error in grades",
+    "per_class": "the share of each class answered",
+    "random": "the score of a random order",
+    "relative": "the increase of the error",
+    "risk": "the share of errors among the answers",
+    "seen": "the observed frequencies in the reliability diagram",
     "similarity": "rank correlation",
-    "single": "share of sets with one class",
-    "size": "set size",
+    "single": "the share of sets with one class",
+    "size": "the set size",
     "slope": "calibration slope",
-    "within_one": "share within one grade",
-    "wrong_answered": "share of errors among the answers",
-    "wrong_unanswered": "share of errors among the unanswered",
+    "within_one": "the share within one grade",
+    "wrong_answered": "the share of errors among the answers",
+    "wrong_unanswered": "the share of errors among the unanswered",
 }
 KEYED = ("overall", "difference", "numbers", "gaps", "clean")  # fields whose keys are names of numbers
 SAME = ("internal", "external", "difference")  # fields of a number that is named above them
-PREFIXES = {"difference": "difference in ", "gaps": "gap in "}
+PREFIXES = {"difference": "differences in ", "gaps": "gaps in "}
+MAIN = [("", PARTS[part]) for part in ("overall", "per_class", "patient_level", "operating_points", "prevalence")]
 
 
 class Row(NamedTuple):
@@ -103,35 +104,50 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         cited.extend(source for source in sources if source not in cited)
         return str(sorted(cited.index(source) + 1 for source in sources))
 
-    rows, sentences = [], []
-    for (key, resamples), parts in _by_method(metrics):
-        method = METHODS[key]
-        numbers = [f"{_joined(names)} {about}".strip() for about, names in parts.items()]
-        cites = cite(method.sources)
-        rows.append(Row("; ".join(numbers), method.title, resamples, cites))
-        drawn = "" if resamples is None else f" ({resamples:,} resamples)"
-        which = _capital(_joined([f"for {one}" for one in numbers]))
-        sentences.append(f"{which}, intervals were computed with {method.text}{drawn} {cites}.")
-    if any(field == "f1" and found.method in ("wilson", "wilson-cluster") for _, field, found in _estimates(metrics)):
-        sentences.append("F1 of a class has the interval of TP / (TP + FP + FN), of which it is a function.")
-    known = dict.fromkeys(field for _, field, _ in _estimates(metrics) if field in DEFINITIONS)
-    defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in known]
-    if defined:
-        follow = "follow the definitions" if len(defined) > 1 else "follows the definition"
-        sentences.append(f"{_capital(_joined(defined))} {follow} cited.")
-    tests = {
-        (name, test.method): TESTS[test.method]
+    groups = _by_method(metrics)
+
+    def sentences(main: bool) -> list[str]:
+        found = []
+        for (key, resamples), names in groups:
+            which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in MAIN) == main]
+            drawn = "" if resamples is None else f" ({resamples:,} resamples)"
+            how = f"intervals were computed with {METHODS[key].text}{drawn}"
+            found += [f"{_capital(_joined(which))}, {how} {cite(METHODS[key].sources)}."] if which else []
+        return found
+
+    fields = {field: found.method for _, _, field, found in _estimates(metrics)}
+    main = sentences(main=True)
+    if {"delong", "obuchowski", "influence"} & {key for (key, _), _ in groups}:
+        main.append("Intervals of AUROC and of average precision were computed on the logit scale.")
+    if fields.get("f1") in ("wilson", "wilson-cluster"):
+        main.append("F1 of a class has the interval of TP / (TP + FP + FN), of which it is a function.")
+    further = [*sentences(main=False), *_tests(metrics, cite)]
+    defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in fields if field in DEFINITIONS]
+    follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
+    last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
+    last.append(f"All numbers were computed with vitmed {__version__}.")
+    paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
+    rows = [
+        Row("; ".join(_phrase(*about, of) for about, of in names.items()), METHODS[key].title, resamples,
+            cite(METHODS[key].sources))
+        for (key, resamples), names in groups
+    ]  # fmt: skip
+    return MethodsText(paragraphs, rows, [REFERENCES[key] for key in cited])
+
+
+def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
+    """What is said of the comparison with baselines; nothing without one."""
+    used = {
+        (name, test.method)
         for baseline in metrics.baselines.values()
         for name, test in baseline.tests
         if test.p is not None
     }
-    if tests:
-        each = [f"in {name_of(name)} with {test.text} {cite(test.sources)}" for (name, _), test in tests.items()]
-        sentences.append("Differences from the baselines are paired, and their intervals are not on the logit scale.")
-        sentences.append(f"Differences were tested {_joined(each)}.")
-    software = f"All numbers were computed with vitmed {__version__}."
-    design = _design(metrics, shown)
-    return MethodsText([design, " ".join([*sentences, software])], rows, [REFERENCES[key] for key in cited])
+    each = [f"in {name_of(name)} with {TESTS[key].text} {cite(TESTS[key].sources)}" for name, key in sorted(used)]
+    if not each:
+        return []
+    paired = "Differences from the baselines are paired, and their intervals were computed on the original scale."
+    return [paired, f"Differences were tested {_joined(each)}."]
 
 
 def methods_markdown(metrics: Results) -> str:
@@ -182,17 +198,17 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     return " ".join(text)
 
 
-def _estimates(metrics: Results) -> Iterator[tuple[str, str, Estimate]]:
-    """(part, field, estimate) of every number that has an interval; a field has its prefix, "difference in auroc"."""
+def _estimates(metrics: Results) -> Iterator[tuple[str, str, str, Estimate]]:
+    """(part, prefix, field, estimate) of every number that has an interval; the prefix is one of `PREFIXES`, or ""."""
     for part in PARTS:
-        for field, found in _inside(metrics[part], part, part in KEYED):
+        for prefix, field, found in _inside(metrics[part], part, part in KEYED):
             if found.low is not None:
-                yield part, field, found
+                yield part, prefix, field, found
 
 
-def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> Iterator[tuple[str, Estimate]]:
+def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> Iterator[tuple[str, str, Estimate]]:
     if isinstance(found, Estimate):
-        yield prefix + field, found
+        yield prefix, field, found
     elif isinstance(found, Frozen):
         for name, value in found:
             named = field if name in SAME and isinstance(value, Estimate) else name
@@ -205,26 +221,29 @@ def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> It
             yield from _inside(value, field, prefix=prefix)
 
 
-def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[str, list[str]]]]:
-    """(method, resamples) -> what the numbers are about -> their names, in the order of `METHODS`.
+def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tuple[str, str], list[str]]]]:
+    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of `METHODS`.
 
     A number that one method serves for all images and in a part is named once, for all images.
     """
-    found: dict[tuple[str, int | None], dict[str, list[str]]] = {}
-    for part, field, one in _estimates(metrics):
-        parts = found.setdefault((one.method or "", one.resamples), {})
-        name, about = name_of(field), PARTS[part]
-        if not any(name in parts.get(whole, []) for whole in (PARTS["overall"], PARTS["per_class"], about)):
-            parts.setdefault(about, []).append(name)
+    found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
+    for part, prefix, field, one in _estimates(metrics):
+        names = found.setdefault((one.method or "", one.resamples), {})
+        name, about = name_of(field), (prefix, PARTS[part])
+        wholes = [about, *([] if prefix else [("", PARTS["overall"]), ("", PARTS["per_class"])])]
+        if not any(name in names.get(whole, []) for whole in wholes):
+            names.setdefault(about, []).append(name)
     order = list(METHODS)
     return sorted(found.items(), key=lambda item: (order.index(item[0][0]), -(item[0][1] or 0)))
 
 
+def _phrase(prefix: str, about: str, names: Sequence[str]) -> str:
+    """`accuracy and F1 of each class`, `differences in accuracy in the comparison with baselines`."""
+    return f"{prefix}{_joined(names)} {about}".strip()
+
+
 def name_of(field: str) -> str:
-    """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `difference in AUROC`."""
-    for prefix in PREFIXES.values():
-        if field.startswith(prefix):
-            return prefix + name_of(field.removeprefix(prefix))
+    """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
     if field in NAMES:
         return NAMES[field]
     base, _, kind = TITLES.get(field, field).partition(", ")
