@@ -15,7 +15,7 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.external_data import External
-from vitmed.report.page import HEADLINE, number, title_of
+from vitmed.report.page import HEADLINE, main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
 
 
@@ -53,7 +53,7 @@ def headline(metrics: Results) -> str:
     found = [(title_of(metrics, name), metrics.overall[name]) for name in HEADLINE[:3]]
     how = "no intervals"
     if any(one.low is not None for _, one in found):
-        how = f"95 % intervals {metrics.resampling}"
+        how = f"95 % intervals {metrics.resampling}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
     return "\n".join([*(f"{title} {_with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
 

@@ -157,8 +157,8 @@ def methods_markdown(metrics: Results) -> str:
     for paragraph in found.paragraphs:
         lines += [paragraph, ""]
     if found.rows:
-        lines += ["| Numbers | Interval by | Resamples | Source |", "|---|---|---|---|"]
-        lines += [f"| {r.numbers} | {r.method} | {_count(r.resamples)} | {r.cites} |" for r in found.rows]
+        lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
+        lines += [f"| {r.method} | {r.numbers} | {_count(r.resamples)} | {r.cites} |" for r in found.rows]
         lines += [""]
     if found.references:
         lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(found.references, 1)), ""]

@@ -212,6 +212,12 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
+def main_methods(metrics: Numbers) -> str:
+    """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
+    known = [(name, metrics.overall[name]) for name in HEADLINE[:3]]
+    return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
+
+
 def sampling_of(metrics: Numbers) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
     sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
@@ -221,10 +227,9 @@ def sampling_of(metrics: Numbers) -> str:
     if units < 2:
         return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
     effective = by_patient and sizes is not None and sizes.max > 1
-    known = [(name, metrics.overall[name]) for name in HEADLINE[:3]]
-    by = [f"{name_of(name)} ({METHODS[found.method or ''].title})" for name, found in known if found.low is not None]
+    by = main_methods(metrics)
     level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
-    text = [f"{level}{': ' if by else ''}{', '.join(by)}."]
+    text = [f"{level}{': ' if by else ''}{by}."]
     if effective:
         text.append("They show how the numbers would differ with other patients.")
     elif by_patient:
