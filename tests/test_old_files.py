@@ -75,8 +75,17 @@ def close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
 
 def same_numbers(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-12) -> None:
     """What both versions report: the numbers, the policy's results, and the images that are answered."""
-    for part in ("n", "overall", "per_class", "confusion_matrix", "patient_level", "operating_points", "answers"):
+    for part in ("n", "overall", "per_class", "confusion_matrix", "operating_points", "answers"):
         close(found[part], expected[part], tolerance)
+    level, before = (dict(content["patient_level"]) for content in (found, expected))
+    level = {name: level[name] for name in before}
+    best, notes = level.pop("best_on_validation"), level.pop("notes")
+    if best is None and before["best_on_validation"]:  # 0.1.0 named the first of several that were the best
+        assert notes.pop().endswith("have the same AUROC, so none of them is the best.")
+    else:
+        assert best == before["best_on_validation"]
+    assert notes == before["notes"]
+    close(level, {name: part for name, part in before.items() if name in level}, tolerance)
     close(found["calibration"]["after"], expected["calibration"]["after"], tolerance)
     for part in ("conformal", "abstention"):
         close(found[part], expected[part], tolerance)

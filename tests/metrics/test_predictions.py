@@ -297,7 +297,7 @@ def table(size: int = 40, patients: int = 8) -> Predictions:
 
 def test_a_path_that_stands_twice_is_refused_with_both_rows(tmp_path: Path) -> None:
     lines = table().to_csv().splitlines(keepends=True)
-    with pytest.raises(DataError, match=r"row 41 has the same path as row 3, '2\.png'"):
+    with pytest.raises(DataError, match=r"p\.csv: names 2\.png more than once, in rows 3 and 41"):
         put(tmp_path / "p.csv", "".join([*lines, lines[3]]))
     nameless = rewritten(table(), change=lambda cells: cells.update(path=""))
     assert len(put(tmp_path / "p.csv", nameless)) == 40  # rows are no duplicates because they have no path

@@ -158,7 +158,7 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
 def read_all(paths: Sequence[Path]) -> list[Model]:
     """The models, then the baselines in their folders, each under a unique name."""
     tables = [_table(path) for path in paths]
-    read = zip(_names(tables), map(_read, tables), strict=True)
+    read = zip(_names(tables), map(read_evaluation, tables), strict=True)
     of_model = [not table.name.startswith(BASELINE) for table in tables]
     models = [
         Model(n, known.predictions, known=known if own else None)
@@ -222,16 +222,6 @@ def _names(files: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{part[-1]} ({i})" for i, part in enumerate(parts, start=1)]  # the same table twice
-
-
-def _read(file: Path) -> Evaluated:
-    """A table, with the positive class and the decision policy of metrics.json in the same folder."""
-    found = read_evaluation(file)
-    paths = found.predictions.paths
-    twice = {path for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else ()
-    if twice:
-        raise DataError(f"{file}: names {min(twice)} more than once", "write it again with vitmed evaluate")
-    return found
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:

@@ -45,12 +45,13 @@ class Table:
 
     def paths(self) -> tuple[str, ...]:
         """The path of each image, or its row; DataError where two rows have the same."""
+        paths = tuple(path or str(number) for number, path in zip(self.numbers, self.cells("path"), strict=True))
         first: dict[str, int] = {}
-        for row, path in enumerate(self.cells("path")):
-            if path and first.setdefault(path, row) != row:
-                problem = f"the same path as row {self.numbers[first[path]]}, '{path}'"
-                raise self.error(row, problem, "keep one row for each image")
-        return tuple(path or str(n) for n, path in zip(self.numbers, self.cells("path"), strict=True))
+        for row, path in enumerate(paths):
+            if first.setdefault(path, row) != row:
+                rows = f"rows {self.numbers[first[path]]} and {self.numbers[row]}"
+                raise DataError(f"{self.file}: names {path} more than once, in {rows}", "keep one row for each image")
+        return paths
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
         """The patient of each image, None where no row has one; and a note where two ways of writing a name are joined.
