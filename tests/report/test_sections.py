@@ -230,3 +230,20 @@ def test_chance_is_named_where_patients_lie_outside() -> None:
 def test_reasons_name_numbers_as_the_tables_do(tmp_path: Path) -> None:
     text, metrics = page(tmp_path, draw("constant"))
     assert metrics["no_interval"] and "log_loss" not in text and "all resamples give the same value: MCC" in text
+
+
+def test_readers_who_agree_little_are_no_limit_for_the_model(tmp_path: Path) -> None:
+    """Readers may agree with the reference more than with each other, and so may a model."""
+    p, rng = draw("two classes"), np.random.default_rng(0)
+    assert p.labels is not None
+    readers = {
+        name: tuple(p.classes[k] for k in np.where(rng.random(len(p)) < 0.2, 1 - p.labels, p.labels)) for name in "RS"
+    }
+    p = replace(p, columns=readers)
+    config = EvaluateConfig(resamples=20, raters=["R", "S"])
+    metrics = write_report(tmp_path / "r", p, title="t", facts={}, config=config)
+    assert metrics.agreement is not None
+    kappa = {(pair.first, pair.second): pair.kappa.value or 0.0 for pair in metrics.agreement.pairs}
+    assert kappa["R", "S"] < min(kappa["R", "the reference"], kappa["S", "the reference"])
+    text = " ".join((tmp_path / "r" / "report.html").read_text().split())
+    assert "hardly agree" not in text and "The reference is a reading too" in text
