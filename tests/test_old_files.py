@@ -47,9 +47,9 @@ MORE_EXACT = {  # what 0.1.0 called all of these
     "bootstrap": {"bootstrap", "wilson-bootstrap", "wilson-units"},
     "wilson-cluster": {"wilson-cluster", "mover"},
     "wilson": {"wilson", "mover"},
-    "obuchowski": {"obuchowski", "newcombe5"},
-    "delong": {"delong", "newcombe5"},
-    "influence": {"influence", "wilson-units", "newcombe5"},
+    "obuchowski": {"obuchowski", "newcombe"},
+    "delong": {"delong", "newcombe"},
+    "influence": {"influence", "wilson-units", "newcombe"},
 }
 
 

@@ -127,7 +127,7 @@ def of_f1(jaccard: Share) -> Estimate:
 def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
     """The estimate of an AUROC; `positive` is (S,) bool."""
     interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
-    method = "newcombe5" if area.value in (0, 1) else "obuchowski" if units.clustered else "delong"
+    method = "newcombe" if area.value in (0, 1) else "obuchowski" if units.clustered else "delong"
     return estimate(area.value, *interval, method)
 
 

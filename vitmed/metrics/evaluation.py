@@ -145,7 +145,7 @@ class PreparedPredictions:
             interval = logit_interval(area.value, found.variance**0.5, quantile(found.degrees))
         elif area.value == 1 and np.isfinite(found.variance) and not images.all():
             if kind == "auroc":
-                interval, method = area_interval(1.0, found, images, self.units), "newcombe5"
+                interval, method = area_interval(1.0, found, images, self.units), "newcombe"
             else:  # a mean of values within 0..1 varies no more than a proportion
                 interval, method = wilson(1.0, self._units_with(images), quantile()), "wilson-units"
         return estimate(area.value, *interval, method)

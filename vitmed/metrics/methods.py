@@ -20,6 +20,8 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "efron-tibshirani": "Efron B, Tibshirani RJ. An introduction to the bootstrap. New York: Chapman & Hall; 1993.",
     "el-yaniv-wiener": "El-Yaniv R, Wiener Y. On the foundations of noise-free selective classification. J Mach Learn "
     "Res. 2010;11:1605-1641.",
+    "eliasziw-donner": "Eliasziw M, Donner A. Application of the McNemar test to non-independent matched pair data. "
+    "Stat Med. 1991;10:1981-1991.",
     "field-welsh": "Field CA, Welsh AH. Bootstrapping clustered data. J R Stat Soc B. 2007;69:369-390.",
     "gorodkin": "Gorodkin J. Comparing two K-category assignments by a K-category correlation coefficient. Comput Biol "
     "Chem. 2004;28:367-374.",
@@ -47,6 +49,8 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "satterthwaite": "Satterthwaite FE. An approximate distribution of estimates of variance components. Biometrics "
     "Bull. 1946;2:110-114.",
     "student": "Student. The probable error of a mean. Biometrika. 1908;6:1-25.",
+    "tango": "Tango T. Equivalence test and confidence interval for the difference in proportions for the "
+    "paired-sample design. Stat Med. 1998;17:891-908.",
     "van-calster": "Van Calster B, McLernon DJ, van Smeden M, Wynants L, Steyerberg EW. Calibration: the Achilles heel "
     "of predictive analytics. BMC Med. 2019;17:230.",
     "vickers-elkin": "Vickers AJ, Elkin EB. Decision curve analysis: a novel method for evaluating prediction models. "
@@ -99,7 +103,7 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         "Obuchowski's variance for several images per patient, with Student's t",
         ("obuchowski", "satterthwaite"),
     ),
-    "newcombe5": Method("Newcombe, method 5", "Newcombe's method 5", ("newcombe", "hanley-mcneil")),
+    "newcombe": Method("Newcombe, method 5", "Newcombe's method 5", ("newcombe", "hanley-mcneil")),
     "influence": Method(
         "influence of each image",
         "the infinitesimal jackknife, that is, the influence of each image summed by patient",
@@ -116,6 +120,12 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         ("efron-tibshirani", "field-welsh", "hesterberg"),
     ),
     "percentile": Method("bootstrap", "the percentile bootstrap", ("efron-tibshirani", "field-welsh")),
+    "tango": Method("Tango", "Tango's score interval of paired proportions", ("tango",)),
+    "tango-cluster": Method(
+        "Tango, effective number of images",
+        "Tango's score interval of paired proportions for the effective number of images, with Student's t",
+        ("tango", "eliasziw-donner", "satterthwaite"),
+    ),
     "sandwich": Method(
         "sandwich variance", "the sandwich variance of a logistic regression, summed by patient", ("liang-zeger",)
     ),
@@ -125,6 +135,12 @@ TESTS: dict[str, Method] = {  # `method` of a `ComparisonTest`
     "delong": METHODS["delong"]._replace(text="DeLong's test"),
     "obuchowski": METHODS["obuchowski"]._replace(text="Obuchowski's variance for several images per patient"),
     "influence": METHODS["influence"]._replace(text="the infinitesimal jackknife"),
+    "mcnemar": Method("McNemar", "McNemar's test without a continuity correction", ("mcnemar",)),
+    "mcnemar-cluster": Method(
+        "McNemar, effective number of images",
+        "McNemar's test for the effective number of images, with Student's t",
+        ("mcnemar", "eliasziw-donner", "satterthwaite"),
+    ),
     "mcnemar-exact": Method("McNemar, exact", "McNemar's exact test", ("mcnemar",)),
     "obuchowski-1998": Method(
         "Obuchowski 1998",
