@@ -33,7 +33,8 @@ def test_training_ends_with_the_evaluation_of_its_best_checkpoint(trained: Train
         assert (again.folder / name).read_bytes() == (trained.folder / "test" / name).read_bytes()
     assert again.metrics["overall"]["auroc"]["value"] == trained.result.test.metrics["overall"]["auroc"]["value"]
     assert sorted(p.name for p in (trained.folder / "test").iterdir() if p.suffix not in (".png", ".svg")) == [
-        "baseline_colour_and_size.csv", "label_issues.csv", "metrics.json", "predictions.csv", "report.html",
+        "baseline_colour_and_size.csv", "label_issues.csv", "methods.md", "metrics.json", "predictions.csv",
+        "report.html",
     ]  # fmt: skip
     baselines = [
         e.metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"] for e in (again, trained.result.test)

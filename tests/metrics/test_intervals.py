@@ -159,7 +159,8 @@ def test_one_image_a_patient_is_as_without_patients() -> None:
     known = replace(p, groups=tuple(f"P{i}" for i in range(len(scores))))
     alone, single = (evaluate_predictions(q, resamples=50) for q in (p, known))
     assert alone["overall"] == single["overall"] and alone["per_class"] == single["per_class"]
-    assert {entry["method"] for entry in single["overall"].values()} == {"wilson", "delong", "influence", "bootstrap"}
+    used = {"wilson", "mover", "delong", "influence", "bootstrap", "wilson-bootstrap"}
+    assert {entry["method"] for entry in single["overall"].values()} == used
 
 
 def test_a_perfect_result_is_not_certain() -> None:

@@ -184,3 +184,11 @@ def test_one_image_of_each_patient_is_evaluated_as_an_image_is() -> None:
         expected = evaluate_predictions(p, resamples=0)["overall"]
         for name, entry in same.items():
             assert entry["value"] == pytest.approx(expected[name]["value"], abs=1e-5), (way, name)
+
+
+def test_ways_that_rank_equally_well_have_no_best() -> None:
+    """One image decides each patient, so all three ways rank the patients alike."""
+    validation = said([0.1, 0.1, 0.2, 0.2, 0.8, 0.8, 0.9, 0.9], [0, 0, 0, 0, 1, 1, 1, 1], list("AABBCCDD"))
+    found = patient_level(draw(), validation, 20)
+    assert found is not None and found.best_on_validation is None
+    assert "On the validation patients, all ways have the same AUROC, so none of them is the best." in found.notes

@@ -287,3 +287,76 @@ def test_an_edited_probability_of_a_calibrated_table_is_an_error_without_its_pol
     )
     assert after.probabilities.tobytes() == calibrated().probabilities.tobytes()
     assert "1 row of the table has a probability that does not follow from the logits" in after.notes[0]
+
+
+def table(size: int = 40, patients: int = 8) -> Predictions:
+    rng = np.random.default_rng(4)
+    labels, groups = rng.integers(2, size=size), tuple(f"P{i % patients}" for i in range(size))
+    logits = (rng.normal(size=(size, 2)) + 1.5 * np.eye(2)[labels]).astype(np.float32)
+    return Predictions(("a", "b"), tuple(f"{i}.png" for i in range(size)), groups, labels, logits)
+
+
+def test_a_path_that_stands_twice_is_refused_with_both_rows(tmp_path: Path) -> None:
+    lines = table().to_csv().splitlines(keepends=True)
+    with pytest.raises(DataError, match=r"p\.csv: names 2\.png more than once, in rows 3 and 41"):
+        put(tmp_path / "p.csv", "".join([*lines, lines[3]]))
+    nameless = rewritten(table(), change=lambda cells: cells.update(path=""))
+    assert len(put(tmp_path / "p.csv", nameless)) == 40  # rows are no duplicates because they have no path
+
+
+@pytest.mark.parametrize("other", [lambda name: f"{name} ", str.lower, lambda name: f"  {name.lower()}"])
+def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path, other: Callable[[str], str]) -> None:
+    def change(cells: dict[str, str]) -> None:
+        if int(cells["path"].removesuffix(".png")) >= 20:
+            cells["group"] = other(cells["group"])
+
+    after = put(tmp_path / "p.csv", rewritten(table(), change=change))
+    assert after.groups == table().groups and len(after.notes) == 1
+    assert "16 names" in after.notes[0] and "the first in row 21" in after.notes[0]
+    assert after.notes[0].endswith("They count as one patient: 8 instead of 16 patients.")
+    assert "P0" not in after.notes[0]  # a report names no patient
+    spaced = rewritten(table(), change=lambda cells: cells.update(group=f"{cells['group']} "))
+    assert put(tmp_path / "p.csv", spaced).notes == ()  # nothing to join: the names stay as they are
+    blank = rewritten(table(), change=lambda cells: cells.update(group=cells["group"].replace("P0", "  ")))
+    found = put(tmp_path / "p.csv", blank)
+    assert found.groups is not None and found.groups[0] == "" and found.notes == ()  # a blank is no patient
+
+
+def rounded(p: Predictions, digits: int, *, logits: bool) -> str:
+    def change(cells: dict[str, str]) -> None:
+        cells["prob_a"] = f"{float(cells['prob_a']):.{digits}f}"
+        cells["prob_b"] = f"{1 - float(cells['prob_a']):.{digits}f}"
+        if not logits:
+            del cells["logit_a"], cells["logit_b"]
+
+    return rewritten(p, change=change)
+
+
+@pytest.mark.parametrize(
+    ("digits", "what"), [(0, "are 0 or 1"), (1, "have at most 1 digit after"), (2, "have at most 2 digits after")]
+)
+def test_rounded_probabilities_are_reported(tmp_path: Path, digits: int, what: str) -> None:
+    after = put(tmp_path / "p.csv", rounded(table(), digits, logits=False))
+    assert len(after.notes) == 2 and what in after.notes[1]  # and no confidence that does not follow
+    assert after.notes[1].endswith("log loss, Brier score, calibration and AUROC rest on rounded values.")
+    whole = put(tmp_path / "p.csv", rounded(table(), digits, logits=True))  # the logits have the exact ones
+    assert whole.probabilities.tobytes() == table().probabilities.tobytes()
+    assert len(whole.notes) == 1 and what in whole.notes[0] and whole.notes[0].endswith("those of the logits count.")
+
+
+@pytest.mark.parametrize("confidence", [True, False])
+def test_an_edited_prediction_is_reported_as_such(tmp_path: Path, confidence: bool) -> None:
+    """The confidence is that of the other class, or, where it was edited too, no threshold gives the predictions."""
+    p = table()
+    sure = int(np.argmax(p.probabilities[:, 0]))
+
+    def change(cells: dict[str, str]) -> None:
+        if cells["path"] == f"{sure}.png":
+            cells["prediction"] = "b"
+            cells["confidence"] = cells["confidence"] if confidence else cells["prob_b"]
+
+    after = put(tmp_path / "p.csv", rewritten(p, change=change))
+    assert after.predicted.tolist() == p.predicted.tolist() and after.notes == (
+        f"1 row of the table has a prediction that does not follow from the logits, the first is row {sure + 1} "
+        "(prediction); the column is ignored, and the logits decide.",
+    )

@@ -82,7 +82,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
     figures = ({*PLOTS, "training_curves"} - NOTHING_TO_SHOW) & {Path(name).stem for name in names}
     assert figures >= {"confusion_matrix", "roc", "precision_recall", "errors", "grid", "training_curves"}
     files = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
-    assert names == {"predictions.csv", "metrics.json", "report.html", "label_issues.csv"} | files
+    assert names == {"predictions.csv", "metrics.json", "report.html", "label_issues.csv", "methods.md"} | files
     assert json.loads((tmp_path / "test" / "metrics.json").read_text()) == metrics.to_dict()
     assert metrics["notes"] == [
         "Split by image: likely optimistic.",

@@ -183,7 +183,7 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     tables = [_table(path) for path in paths]
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
-        read, own = _read(file), not file.name.startswith(BASELINE)
+        read, own = read_evaluation(file), not file.name.startswith(BASELINE)
         models.append(Model(name, read.predictions, known=read if own else None, file=file if own else None))
     named = [model.predictions for model in models if model.known is None]
     baselines: list[Model] = []
@@ -243,16 +243,6 @@ def _names(files: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{part[-1]} ({i})" for i, part in enumerate(parts, start=1)]  # the same table twice
-
-
-def _read(file: Path) -> Evaluated:
-    """A table, with the positive class and the decision policy of metrics.json in the same folder."""
-    found = read_evaluation(file)
-    paths = found.predictions.paths
-    twice = {path for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else ()
-    if twice:
-        raise DataError(f"{file}: names {min(twice)} more than once", "write it again with vitmed evaluate")
-    return found
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:

@@ -79,7 +79,7 @@ def _estimate(drawn: np.ndarray) -> Estimate:
     numbers = [float(drawn[0]), *percentile_interval(drawn[1:])]
     known = np.isfinite(numbers[0])
     value, low, high = (round(n, 12) + 0.0 if known and np.isfinite(n) else None for n in numbers)  # + 0.0: never -0
-    return Estimate(value=value, low=low, high=high, method="bootstrap")
+    return Estimate(value=value, low=low, high=high, method="percentile", resamples=len(drawn) - 1)
 
 
 def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Estimate]:

@@ -5,6 +5,7 @@ predictions_csv    the cells of predictions.csv, however a spreadsheet saved the
 evaluation         every number of a set of predictions with its interval
 estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number
+methods            `METHODS`: how intervals are computed, in words and with references
 scoring            the numbers themselves, for many resamples at once
 ranking            AUROC and average precision
 intervals          intervals by formula: of proportions (Wilson, MOVER) and of areas under curves (DeLong, Obuchowski)

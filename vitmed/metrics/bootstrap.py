@@ -97,4 +97,4 @@ class Bootstrap:
     def estimate(self, value: float, drawn: np.ndarray) -> Estimate:
         """A number with the percentile interval of its resamples, widened for few units; none if they do not vary."""
         low, high = percentile_interval(drawn, widened_level(max(1.0, self.units.count - 1)))
-        return estimate(value, *((low, high) if high - low > ALIKE else NONE), "bootstrap")
+        return estimate(value, *((low, high) if high - low > ALIKE else NONE), "bootstrap", len(drawn))

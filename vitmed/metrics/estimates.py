@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.intervals import Area, Share, Units, area_interval, area_spread
@@ -11,13 +14,20 @@ from vitmed.metrics.intervals import Area, Share, Units, area_interval, area_spr
 class Estimate(Frozen):
     """A number and its interval; None where it is undefined, or has no interval.
 
-    Methods: "wilson", "wilson-cluster", "delong", "obuchowski", "influence", "mover", "bootstrap", "sandwich", "t".
+    Attributes:
+        method: of the interval, a key of `METHODS` in vitmed.metrics.methods.
+        resamples: how many were drawn for it; None, and not in a file, for a method that draws none.
     """
 
     value: float | None
     low: float | None
     high: float | None
     method: str | None = None
+    resamples: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_no_resamples(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name != "resamples" or value is not None}
 
 
 class ClassNumbers(Frozen):
@@ -87,11 +97,16 @@ class Numbers(Frozen):
     notes: list[str] = []
 
 
-def estimate(value: float, low: float, high: float, method: str) -> Estimate:
-    """A number and its interval; None where it is undefined, or has no interval."""
+def estimate(value: float, low: float, high: float, method: str, resamples: int | None = None) -> Estimate:
+    """A number and its interval; None where it is undefined, or has no interval.
+
+    Args:
+        value, low, high: NaN where unknown.
+        method, resamples: as in `Estimate`.
+    """
     if not np.isfinite([value, low, high]).all():
         low = high = np.nan
-    return Estimate(value=_known(value), low=_known(low), high=_known(high), method=method)
+    return Estimate(value=_known(value), low=_known(low), high=_known(high), method=method, resamples=resamples)
 
 
 def _known(value: float) -> float | None:
@@ -112,7 +127,8 @@ def of_f1(jaccard: Share) -> Estimate:
 def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
     """The estimate of an AUROC; `positive` is (S,) bool."""
     interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
-    return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")
+    method = "newcombe" if area.value in (0, 1) else "obuchowski" if units.clustered else "delong"
+    return estimate(area.value, *interval, method)
 
 
 def sample_size(found: Share) -> SampleSize:

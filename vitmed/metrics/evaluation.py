@@ -48,6 +48,7 @@ from vitmed.metrics.scoring import Scorer
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")
+SAME = "all resamples give the same value"
 SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
 
 
@@ -76,7 +77,7 @@ def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: 
         confusion_matrix=confusion.reshape(size, size).tolist(),
         sample=evaluation.sample(grouped),
     )
-    reasons = {"undefined": undefined(found), "no_interval": without_interval(found)}
+    reasons = {"undefined": undefined(found), "no_interval": without_interval(found, evaluation.why)}
     found_notes = notes(found, labels, evaluation.units.index, predictions.groups)
     return found.model_copy(update={**reasons, "notes": found_notes})
 
@@ -91,6 +92,7 @@ class PreparedPredictions:
             problem = f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is "
             raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
         self.labels, self.units = labels, Units.of(predictions)
+        self.why: dict[str, str] = {}  # number that is resampled -> why it has no interval
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
@@ -131,25 +133,25 @@ class PreparedPredictions:
             else:
                 overall[name] = self._of_area(self.overall_areas[name], kind, self.rarest)
         for name in METRICS.keys() - overall:  # those without a formula
-            overall[name] = estimate(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
+            overall[name] = self._drawn(name, draws[name])
         if positive is not None and self.scorer.present.all():
             overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
         return {name: overall[name] for name in METRICS}, per_class
 
     def _of_area(self, area: Area, kind: str, images: np.ndarray) -> Estimate:
         """Of any area by its influence; where that is 0, of a perfect area, by the number of `images`, of one class."""
-        found, interval = spread(area.influence, self.units), NONE
+        found, interval, method = spread(area.influence, self.units), NONE, "influence"
         if 0 < area.value < 1 and found.variance > 0:
             interval = logit_interval(area.value, found.variance**0.5, quantile(found.degrees))
         elif area.value == 1 and np.isfinite(found.variance) and not images.all():
             if kind == "auroc":
-                interval = area_interval(1.0, found, images, self.units)
+                interval, method = area_interval(1.0, found, images, self.units), "newcombe"
             else:  # a mean of values within 0..1 varies no more than a proportion
-                interval = wilson(1.0, self._units_with(images), quantile())
-        return estimate(area.value, *interval, "influence")
+                interval, method = wilson(1.0, self._units_with(images), quantile()), "wilson-units"
+        return estimate(area.value, *interval, method)
 
-    def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
-        """The interval of a number by its draws (R,).
+    def _drawn(self, name: str, drawn: np.ndarray) -> Estimate:
+        """A number with the interval that its draws (R,) give.
 
         The losses have the percentile interval. That of a number near 1 is far too narrow when errors are few, so a
         number within 0..1 has Wilson's interval, for as many images as give a proportion the variance of the draws;
@@ -157,22 +159,31 @@ class PreparedPredictions:
         """
         value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
         value = 1.0 if abs(value - 1) < 1e-12 else value  # a correlation of 1 may be a rounding error above it
-        if units < 2 or not asked or 2 * len(drawn) < asked:  # less than half are defined: a biased choice
-            return NONE
+        method = "bootstrap" if name in LOSSES else "wilson-bootstrap"
+
+        def nothing(why: str) -> Estimate:
+            self.why[name] = why
+            return estimate(value, *NONE, method, asked)
+
+        if units < 2 or not asked:
+            return nothing("resampling is off")
+        if 2 * len(drawn) < asked:  # a biased choice
+            return nothing("fewer than half of the resamples give it a value")
         variance = float(drawn.var()) * units / (units - 1)
         if name in LOSSES and self.accuracy.value == 1:
-            return NONE  # no resample has an error, so the cost of one is unknown
+            return nothing("no image is wrong, so no resample shows what an error costs")
         if name in LOSSES:
             low, high = percentile_interval(drawn, widened_level(self.degrees))
-            return (low, high) if high - low > ALIKE else NONE
+            return estimate(value, low, high, method, asked) if high - low > ALIKE else nothing(SAME)
         lowest = -1.0 if name in SIGNED else 0.0
-        if lowest < value < 1:
-            return within(value, lowest, variance, quantile(self.degrees)) if variance > 0 else NONE
+        value = lowest if abs(value - lowest) < 1e-12 else value
+        if lowest < value < 1 and variance > 0:
+            return estimate(value, *within(value, lowest, variance, quantile(self.degrees)), method, asked)
         if value != 1:
-            return NONE
+            return nothing(SAME if value > lowest else "it has the lowest value that is possible")
         counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
         low, _ = wilson(1.0, counted, quantile())
-        return lowest + (1 - lowest) * low, 1.0
+        return estimate(1.0, lowest + (1 - lowest) * low, 1.0, "wilson-units")
 
     @cached_property
     def rarest(self) -> np.ndarray:
@@ -187,7 +198,7 @@ class PreparedPredictions:
         present = np.flatnonzero(self.scorer.present)
         found, truths = [self.shares[c]["sensitivity"] for c in present], [self.labels == c for c in present]
         interval = share_mean(found, truths, self.labels == self.scorer.predicted, self.units)
-        return estimate(self.point["balanced_accuracy"], *interval, self.accuracy.method)
+        return estimate(self.point["balanced_accuracy"], *interval, "mover" if len(found) > 1 else self.accuracy.method)
 
     @property
     def degrees(self) -> float:

@@ -46,3 +46,16 @@ METRICS: dict[str, Metric] = {
     "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over classes."),
     "f1_weighted": Metric("F1, weighted", "The same weighted by class size."),
 }
+TITLES = {name: metric.title for name, metric in METRICS.items()} | {
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "f1": "F1",
+    "lr_plus": "LR+",
+    "lr_minus": "LR-",
+    "o_e": "O:E",
+    "brier_skill": "Brier skill",
+    "ece": "ECE",
+    "ece_classwise": "Class-wise ECE",
+}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vitmed.core.text import counted, listed
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.estimates import ClassSampleSizes, Numbers
 from vitmed.metrics.metric_table import PER_CLASS
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
@@ -36,19 +36,39 @@ def undefined(found: Numbers) -> dict[str, str]:
     return reasons
 
 
-def without_interval(found: Numbers) -> dict[str, str]:
-    """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports."""
+def without_interval(found: Numbers, resampled: Mapping[str, str]) -> dict[str, str]:
+    """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports.
+
+    Args:
+        resampled: number that needs resamples -> why it has none.
+    """
     units, unit = (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
-    by_formula = f"the images that it counts come from fewer than 2 {unit}s"
-    by_method = {
-        "bootstrap": "nearly all resamples give the same value, or none" if found.resamples else "not asked for",
-        "influence": "no image changes it, so its variance is unknown",
-    }
+    few = [c for c, sizes in zip(found.classes, found.sample.classes, strict=True) if _few(sizes)]
+
+    def why(name: str, method: str | None) -> str:
+        base, _, of_class = name.partition(" of ")
+        if base.startswith(("auroc", "average_precision")) and (of_class or found.positive_class) not in few:
+            return f"no {unit} changes it, so its variance is unknown"
+        the = "a class" if method == "mover" else "one kind" if base.startswith("auroc") else "it"
+        whose = "that it counts" if the == "it" else f"of {the}"
+        return f"the images {whose} come from fewer than 2 {unit}s"
+
     lacking = {name: e for name, e in {**found.overall, **entries}.items() if e.value is not None and e.low is None}
-    return {name: by_method.get(str(entry.method), by_formula) for name, entry in lacking.items()}
+    return {name: resampled.get(name) or why(name, entry.method) for name, entry in lacking.items()}
+
+
+def _few(sizes: ClassSampleSizes) -> bool:
+    """Whether the images of a class, or those of all others, come from fewer than 2 units."""
+    return min(sizes.sensitivity.units, sizes.specificity.units) < 2
+
+
+def only_class(found: Numbers) -> str | None:
+    """The class of all images; None where there are several or no images."""
+    there = [c for c, entry in found.per_class.items() if entry.n]
+    return there[0] if len(there) == 1 else None
 
 
 def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
@@ -56,8 +76,11 @@ def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequenc
     n_units, unit = len(np.unique(units)), "image" if groups is None else "patient"
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
+        rest = f"averages over classes leave {'it' if len(absent) == 1 else 'them'} out"
+        if (one := only_class(found)) is not None:
+            rest = f"balanced accuracy is the sensitivity of '{one}' alone"
         missing = f"There is no image of class {listed(absent)}: "
-        found_notes.append(missing + "numbers that need one are undefined, and averages over classes leave it out.")
+        found_notes.append(f"{missing}numbers that need one are undefined, and {rest}.")
     if n_units < 2:
         return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}."]
     if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
@@ -69,7 +92,19 @@ def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequenc
     if single and groups is not None:
         one = f"All images of class {listed(single)} come from one patient: "
         found_notes.append(one + "its intervals do not hold for other patients.")
-    return found_notes
+    return [*found_notes, *_below_chance(found)]
+
+
+def _below_chance(found: Numbers) -> list[str]:
+    """A note if the model ranks clearly worse than chance, which a wrong table explains better than a bad model."""
+    area = found.overall["auroc"]
+    if area.value is None or area.low is None or area.high is None or area.high >= 0.5:
+        return []
+    what = "the two classes" if found.positive_class is not None else "the classes"
+    return [
+        f"The AUROC is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: the labels, or the "
+        f"columns of {what}, may be swapped."
+    ]
 
 
 def single_class_note(found: Numbers) -> list[str]:

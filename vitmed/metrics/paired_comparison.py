@@ -128,7 +128,7 @@ def compare_predictions(
     for name in own:
         one, two = own[name].value, theirs[name].value
         if one is None or two is None:
-            difference[name] = estimate(float("nan"), *NONE, "bootstrap")
+            difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
         elif name in AREAS:
             reach, test = areas[name]
             low, high = max(-1.0, one - two - reach), min(1.0, one - two + reach)  # few images may reach beyond
@@ -137,7 +137,7 @@ def compare_predictions(
             gap = draws[0][name] - draws[1][name]
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
             interval = percentile_interval(gap, widen) if known else NONE
-            difference[name] = estimate(one - two, *interval, "bootstrap")
+            difference[name] = estimate(one - two, *interval, "bootstrap", len(gap))
     accuracy = accuracy_test(predictions.predicted == labels, other.predicted == labels, first.units)
     tests = ComparisonTests(auroc=areas["auroc"][1], accuracy=accuracy)
     return PairedComparison(overall=theirs, difference=difference, tests=tests)

@@ -69,7 +69,7 @@ class PatientLevel(Frozen):
     mean: ByPatient | None = None
     max: ByPatient | None = None
     noisy_or: ByPatient | None = None
-    best_on_validation: str | None = None  # the way with the highest AUROC there; None where that is unknown
+    best_on_validation: str | None = None  # the way with the highest AUROC there; None if unknown, or if several are
 
 
 def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
@@ -174,7 +174,11 @@ def patient_level(
                 if two:
                     found["at_threshold"] = _at_threshold(combined, before, resamples)
         level[way] = ByPatient(text=text, **found)
-    return PatientLevel(**level, best_on_validation=max(areas, key=lambda way: areas[way]) if areas else None)
+    best = [way for way, area in areas.items() if area > max(areas.values()) - 1e-12]
+    if len(best) > 1:
+        ways = "all ways" if len(best) == len(areas) else " and ".join(TITLES[way].lower() for way in best)
+        notes.append(f"On the validation patients, {ways} have the same AUROC, so none of them is the best.")
+    return PatientLevel(**level, best_on_validation=best[0] if len(best) == 1 else None)
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:

@@ -200,7 +200,7 @@ class Predictions:
             raise DataError(f"{file}: lacks the column {', '.join(missing) or 'logit_<class>'}; {table.found}", fix)
         chances = table.probabilities(classes) if kind == PROB else None
         logits = table.logits(named[LOGIT]) if chances is None else np.log(np.maximum(chances, LEAST))
-        labels, groups = table.labels(classes), tuple(table.cells("group"))
+        labels, paths, (groups, joined) = table.labels(classes), table.paths(), table.patients()
         if labelled and labels is None:
             found, fix = "it has no column label", "give the true class of every image"
             if not table.rows:
@@ -212,8 +212,8 @@ class Predictions:
         taken = {*FIXED_COLUMNS, "error", "", *named[LOGIT], *named[PROB]}
         read = cls(
             classes=classes,
-            paths=tuple(path or str(number) for number, path in zip(table.numbers, table.cells("path"), strict=True)),
-            groups=groups if any(groups) else None,
+            paths=paths,
+            groups=groups,
             labels=labels,
             logits=logits.astype(np.float32),
             errors=table.errors,
@@ -224,7 +224,7 @@ class Predictions:
         elif kind == LOGIT and _is_calibrated(table, read, as_decided):
             read = replace(read, calibrated=table.probabilities(classes))
         decided = table.decided(classes) if as_decided else None
-        return replace(read, notes=tuple(_notes(table, read, kind)), decided=decided)
+        return replace(read, notes=(*joined, *_notes(table, read, kind, as_decided)), decided=decided)
 
 
 def known_labels(predictions: Predictions) -> np.ndarray:
@@ -266,7 +266,7 @@ def _names_absence(name: str, classes: Sequence[str]) -> bool:
 def _is_calibrated(table: Table, read: Predictions, known: bool) -> bool:
     """Whether the table has probabilities that differ from the softmax of its logits; if `known`, any at all.
 
-    A row with an edited probability does not sum to 1, and does not count.
+    A row with an edited probability does not sum to 1, and does not count. A difference may be due to rounding.
     """
     columns = [PROB + name for name in read.classes]
     if not set(columns) <= set(table.header) or not table.has(columns):
@@ -275,26 +275,40 @@ def _is_calibrated(table: Table, read: Predictions, known: bool) -> bool:
         return True
     chances = table.floats(columns)
     whole = np.abs(chances.sum(axis=1) - 1) < 1e-6
-    return bool((np.abs(chances - read.probabilities) > NEAR)[whole].any())
+    return bool((np.abs(chances - read.probabilities) > NEAR + _rounding(table.digits(columns)))[whole].any())
 
 
-def _notes(table: Table, found: Predictions, kind: str) -> list[str]:
-    """Notes on cells that contradict the logits (or probabilities), and on OOD scores that are not numbers."""
+def _rounding(digits: int | None) -> float:
+    """How far rounding moves a number; 0 where it is not rounded."""
+    return 0.0 if digits is None else 0.5 * 10.0**-digits
+
+
+def _notes(table: Table, found: Predictions, kind: str, as_decided: bool) -> list[str]:
+    """Notes on cells that contradict the logits (or probabilities), rounded cells, and bad OOD scores."""
     source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
     notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities replace them."]
     chances, predicted = found.probabilities, table.class_indices("prediction", found.classes)
     columns = [PROB + name for name in found.classes if PROB + name in table.header]
-    far = np.zeros((len(found), 1), bool)
+    far, said = np.zeros((len(found), 1), bool), table.floats(columns)
+    place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
+    digits = table.digits(columns) if table.has(columns) else None
+    if digits is not None and (kind == PROB or (np.abs(said - softmax(found.logits)[:, place]) > near).any()):
+        near += _rounding(digits)
+        notes.append(_rounded_note(digits, counted=kind == PROB or found.calibrated is not None))
     if kind == LOGIT and table.has(columns):
-        place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
-        far = ~(np.abs(table.floats(columns) - chances[:, place]) <= near)
+        far = ~(np.abs(said - chances[:, place]) <= near)
     off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
-    if table.has(["prediction"]):  # any class is right: a threshold may have decided
-        off["prediction"] = predicted < 0
+    close = np.abs(chances - table.floats(["confidence"])) <= near  # (S, K)
     if table.has(["confidence"]):
-        close = np.abs(chances - table.floats(["confidence"])) <= near  # (S, K)
-        own = close[np.arange(len(found)), predicted]
-        off["confidence"] = ~np.where(predicted < 0, close.any(axis=1), own)
+        off["confidence"] = ~close.any(axis=1)
+    if table.has(["prediction"]):  # any class may be right, as a threshold may have decided
+        other = close.any(axis=1) & ~close[np.arange(len(found)), predicted]  # the confidence is that of another class
+        edited = np.flatnonzero((predicted < 0) | other | (~as_decided & _no_threshold(found, predicted)))
+        if len(edited):
+            notes.append(
+                f"{_rows(len(edited))} a prediction that does not follow from the {source}, the first is row "
+                f"{table.numbers[edited[0]]} (prediction); the column is ignored, and the {source} decide."
+            )
     rows = np.flatnonzero(np.logical_or.reduce(list(off.values())))
     if len(rows):
         first = next(what for what, wrong in off.items() if wrong[rows[0]])
@@ -311,6 +325,22 @@ def _notes(table: Table, found: Predictions, kind: str) -> list[str]:
             "so the report leaves the out-of-distribution scores out."
         )
     return notes
+
+
+def _no_threshold(found: Predictions, predicted: np.ndarray) -> np.ndarray:
+    """(S,) bool: of two classes, if no threshold explains the predictions (S,), those of the less likely class."""
+    score, one = found.calibrated_logits[:, -1] - found.calibrated_logits[:, 0], predicted == 1
+    ordered = len(found.classes) != 2 or score[one].min(initial=np.inf) >= score[~one].max(initial=-np.inf)
+    return np.zeros(len(found), bool) if ordered else predicted != found.likeliest
+
+
+def _rounded_note(digits: int, counted: bool) -> str:
+    to = "All probabilities of the table are 0 or 1"
+    if digits:
+        to = f"The probabilities of the table have at most {digits} digit{'s' if digits > 1 else ''} after the point"
+    if counted:
+        return f"{to}: log loss, Brier score, calibration and AUROC rest on rounded values."
+    return f"{to}; those of the logits count."
 
 
 def _rows(count: int) -> str:

@@ -14,12 +14,13 @@ import numpy as np
 from vitmed.core.aliases import COLUMNS, report_alias
 from vitmed.core.csv_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
-from vitmed.core.text import listed
+from vitmed.core.text import counted, listed
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 OOD_SCORE = "ood_score"  # a further column, which a model with an out-of-distribution score writes
 PROB, LOGIT = "prob_", "logit_"  # with the name of a class, the columns of its numbers
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
+ROUNDED = 10  # rows from which numbers of few digits are taken to be rounded
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 
 
@@ -41,6 +42,45 @@ class Table:
     def cells(self, column: str) -> list[str]:
         """A column; empty cells if the table lacks it."""
         return [row.get(column, "") for row in self.rows]
+
+    def paths(self) -> tuple[str, ...]:
+        """The path of each image, or its row; DataError where two rows have the same."""
+        paths = tuple(path or str(number) for number, path in zip(self.numbers, self.cells("path"), strict=True))
+        first: dict[str, int] = {}
+        for row, path in enumerate(paths):
+            if first.setdefault(path, row) != row:
+                rows = f"rows {self.numbers[first[path]]} and {self.numbers[row]}"
+                raise DataError(f"{self.file}: names {path} more than once, in {rows}", "keep one row for each image")
+        return paths
+
+    def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
+        """The patient of each image, None where no row has one; and a note where two ways of writing a name are joined.
+
+        Names that differ only in capitals, or in spaces at their ends, are one patient, written as the first of them.
+        """
+        names = self.cells("group")
+        first: dict[str, str] = {}
+        joined = [first.setdefault(name.strip().casefold(), name) if name.strip() else "" for name in names]
+        if not any(joined):
+            return None, []
+        known = {name for name in names if name.strip()}
+        count, left = len(known), len(set(joined) - {""})
+        if count == left:
+            return tuple(joined), []
+        other = next(row for row, (name, one) in enumerate(zip(names, joined, strict=True)) if one and name != one)
+        note = (
+            f"The column group has {counted(count, 'name')}, of which some differ only in capitals or in spaces at "
+            f"their ends, the first in row {self.numbers[other]}. They count as one patient: {left:,} instead of "
+            f"{counted(count, 'patient')}."
+        )
+        return tuple(joined), [note]
+
+    def digits(self, columns: Sequence[str]) -> int | None:
+        """To how many digits after the point these numbers are rounded, 0 to 2; None for more, and for few rows."""
+        values = self.floats(columns)
+        if len(values) < ROUNDED or not columns:
+            return None
+        return next((d for d in range(3) if bool((np.abs(values - values.round(d)) < 1e-9).all())), None)
 
     def floats(self, columns: Sequence[str]) -> np.ndarray:
         """(S, C) float64; NaN where a cell holds no number."""

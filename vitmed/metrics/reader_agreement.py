@@ -153,5 +153,5 @@ def _pair(
         why = "the resamples do not vary"
     else:  # as that of the same number among all numbers
         interval = within(value, -1.0, variance, quantile(max(1.0, units - 1)))
-    same, beyond = boot.proportion(first == second, read), estimate(value, *interval, "bootstrap")
+    same, beyond = boot.proportion(first == second, read), estimate(value, *interval, "wilson-bootstrap", len(drawn))
     return PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why)

@@ -197,7 +197,7 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     if len(part.classes) > MANY_CLASSES:
         hits = part.predicted == known_labels(part)
         drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in bootstrap_weights(part.units, resamples, 0)])
-        accuracy = estimate(float(hits.mean()), *percentile_interval(drawn), "bootstrap")
+        accuracy = estimate(float(hits.mean()), *percentile_interval(drawn), "percentile", resamples)
         return Stratum(**found, overall={"accuracy": accuracy}, notes=[])
     numbers = evaluate_predictions(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE}
@@ -247,7 +247,7 @@ def _gaps(
             values = np.stack([shuffled[g][name] for g in carried])
             wide = (values.max(axis=0) - values.min(axis=0))[np.isfinite(values).all(axis=0)]
             by_chance = float((1 + np.sum(wide >= gap - 1e-12)) / (1 + len(wide)))
-        interval = dict(estimate(gap, *percentile_interval(draws[0] - draws[1]), "bootstrap"))
+        interval = dict(estimate(gap, *percentile_interval(draws[0] - draws[1]), "percentile", resamples))
         named = dict[str, Any](metric=name, best=found.names[best], worst=found.names[worst])
         gaps[name] = Gap(**interval, **named, compared=len(carried), by_chance=by_chance)
     rates = [gap for name, gap in gaps.items() if name.startswith(("sensitivity", "specificity")) and not gap.reason]

@@ -4,6 +4,7 @@ write               the folder of a report
 results             `Results`: all that metrics.json holds, typed
 analyses            the parts of metrics.json beyond the overall numbers
 page                report.html
+methods_text        the statistical methods in words, for a paper: methods.md
 markdown            report.md
 pdf                 report.pdf
 slider              the numbers behind the threshold slider

@@ -141,7 +141,7 @@ TOPICS: dict[str, Topic] = {
     "confusion": Topic("summary", "confusion matrix", _always),
     "roc": Topic("summary", "ROC curve", _always),
     "precision_recall": Topic("results", "precision and recall", _always),
-    "intervals": Topic("results", "intervals and how they are computed", _intervals),
+    "intervals": Topic("methods", "intervals and how they are computed", _intervals),
     "baselines": Topic("results", "baselines on the same images", lambda m: m.baselines),
     "preprocessing": Topic("training", "preprocessing by vitmed", _fact("Preprocessing")),
     "model": Topic("training", "the network; it sees only pixels", _fact("Model")),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
-from vitmed.core.run_folder import NUMBERS, REPORT
+from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.metrics.estimates import Estimate
@@ -15,7 +15,7 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.external_data import External
-from vitmed.report.page import HEADLINE, number
+from vitmed.report.page import HEADLINE, main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
 
 
@@ -43,16 +43,17 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         ui.say(_own_test(metrics.external))
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
     ui.say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
+    ui.say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    found = [(METRICS[name].title, metrics.overall[name]) for name in HEADLINE[:3]]
+    found = [(title_of(metrics, name), metrics.overall[name]) for name in HEADLINE[:3]]
     how = "no intervals"
     if any(one.low is not None for _, one in found):
-        how = f"95 % intervals {metrics.resampling}"
+        how = f"95 % intervals {metrics.resampling}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
     return "\n".join([*(f"{title} {_with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
 

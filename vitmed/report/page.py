@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +21,14 @@ from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
 from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.methods import METHODS
+from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
+from vitmed.metrics.notes import FEW_GROUPS, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
+from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
@@ -37,18 +40,6 @@ RATES = ("sensitivity", "specificity", "ppv", "npv")
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of `HEADLINE` where it shows `RATES`
 MOST_CLASSES = 100  # rows of a table of classes
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
-TITLES = {name: metric.title for name, metric in METRICS.items()} | {
-    "sensitivity": "Sensitivity",
-    "specificity": "Specificity",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "f1": "F1",
-    "lr_plus": "LR+",
-    "lr_minus": "LR-",
-    "brier_skill": "Brier skill",
-    "ece": "ECE",
-    "ece_classwise": "Class-wise ECE",
-}
 
 
 class Section(NamedTuple):
@@ -113,11 +104,17 @@ def _environment() -> Environment:
 
 def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
-    found = [(name, TITLES[name], metrics.overall[name]) for name in HEADLINE]
+    found = [(name, title_of(metrics, name), metrics.overall[name]) for name in HEADLINE]
     if metrics.positive_class is not None:
         of_class = metrics.per_class[metrics.positive_class]
         found += [(name, TITLES[name], of_class[name]) for name in RATES]
     return found
+
+
+def title_of(metrics: Results, name: str) -> str:
+    """The title of an overall number; of one class, balanced accuracy is not what its name says."""
+    one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
+    return TITLES[name] if one is None or len(metrics.classes) == 1 else f"{TITLES[name]} (of {one} alone)"
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
@@ -161,16 +158,27 @@ def percent(found: Estimate) -> Markup:
     assert found.value is not None
     interval = ""
     if found.low is not None and found.high is not None:
-        interval = f" ({100 * found.low:.1f} to {100 * found.high:.1f} %)"
-    return Markup("<b>{:.1f} %</b>{}").format(100 * found.value, interval)
+        interval = f" ({in_percent(found.low)} to {in_percent(found.high)} %)"
+    return Markup("<b>{} %</b>{}").format(in_percent(found.value), interval)
+
+
+def in_percent(x: float) -> str:
+    """46.3 for 0.463: the digits of `number`, which rounding 100 x again would not always give."""
+    return f"{Decimal(number(x)) * 100:.1f}"
 
 
 def reasons(found: Mapping[str, str]) -> list[str]:
     """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
-    grouped = by_reason(found)
+    grouped = by_reason({_title_of_key(key): why for key, why in found.items()})
     lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
     rest = sum(len(names) for names in list(grouped.values())[LISTED:])
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
+
+
+def _title_of_key(key: str) -> str:
+    """`AUROC of ill` for "auroc of ill"."""
+    name, of, whom = key.partition(" of ")
+    return f"{TITLES.get(name, name)}{of}{whom}"
 
 
 def number(x: float | None) -> str:
@@ -204,7 +212,10 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
-AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "influence": "influence of each image"}  # by method
+def main_methods(metrics: Numbers) -> str:
+    """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
+    known = [(name, metrics.overall[name]) for name in HEADLINE[:3]]
+    return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
 
 
 def sampling_of(metrics: Numbers) -> str:
@@ -215,24 +226,20 @@ def sampling_of(metrics: Numbers) -> str:
         return "There are no images."
     if units < 2:
         return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
-    mean = AREAS_BY[metrics.overall["auroc"].method or ""]
-    single = sorted({AREAS_BY[own.auroc.method or ""] for own in metrics.per_class.values()})
-    area = f"AUROC ({mean})"
-    if mean not in single:
-        area = f"AUROC of a class ({' or '.join(single)}), mean AUROC over the classes ({mean})"
     effective = by_patient and sizes is not None and sizes.max > 1
-    rest = f"bootstrap, {metrics.resamples:,} resamples" if metrics.resamples else "none, as resampling is off"
+    by = main_methods(metrics)
     level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
-    wilson = "Wilson, for the effective number of images" if effective else "Wilson"
-    text = f"{level}: proportions ({wilson}), {area}, all other numbers ({rest})."
+    text = [f"{level}{': ' if by else ''}{by}."]
     if effective:
-        return f"{text} They show how the numbers would differ with other patients."
-    if by_patient:
-        return f"{text} Each patient has one image."
-    return (
-        f"{text} Each image counts as independent. The patients are unknown: if they have several images each, the "
-        "intervals are too narrow."
-    )
+        text.append("They show how the numbers would differ with other patients.")
+    elif by_patient:
+        text.append("Each patient has one image.")
+    else:
+        text.append("Each image counts as independent.")
+        text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
+    if not metrics.resamples:
+        text.append("Numbers that need resampling have no interval, because resampling is off.")
+    return " ".join([*text, "methods.md names the method of every number."])
 
 
 def worth(metrics: Numbers) -> str:
@@ -285,6 +292,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "attention": Section("Where the model looks", "Attention maps, and whether they explain anything.", FAILS),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
     "flow": Section("Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE),
+    "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE),
     "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE),
     "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
 }
@@ -304,6 +312,6 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,
-    **{one.__name__: one for one in (number, value, interval, signed, share, percent, reasons)},
-    **{one.__name__: one for one in (summary_of, sampling_of, worth, at, rows)},
+    **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
+    **{one.__name__: one for one in (summary_of, title_of, sampling_of, worth, at, rows, methods_text)},
 }

@@ -15,7 +15,7 @@ from typing import Any
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
-from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, REPORT
+from vitmed.core.run_folder import BASELINE, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
@@ -28,6 +28,7 @@ from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.markdown import to_markdown
+from vitmed.report.methods_text import methods_markdown
 from vitmed.report.page import render
 from vitmed.report.pdf import check_formats, print_pdf
 from vitmed.report.plots.drawing import Drawn, drawn
@@ -69,10 +70,10 @@ def write_report(
     run: str = "",
     earlier: Origin | None = None,
 ) -> Results:
-    """Write predictions.csv, metrics.json, label_issues.csv, figures (PNG, SVG) and report.html: all or nothing.
+    """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and report.html: all or nothing.
 
-    And report.md and report.pdf where `config.format` asks for them. Without `config.report` neither figures nor
-    pages. A report holds no patient, and unless
+    Figures are PNG and SVG. And report.md and report.pdf where `config.format` asks for them. Without `config.report`
+    neither figures nor pages. A report holds no patient, and unless
     `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts`
     and `notes` is the caller's to keep free of them.
 
@@ -164,6 +165,7 @@ def _write_tables(
     if metrics.label_errors is not None and metrics.label_errors.reason is None:
         write_text(folder / ISSUES, issues_csv(predictions))
     write_json(folder / NUMBERS, metrics.to_dict())
+    write_text(folder / METHODS_TEXT, methods_markdown(metrics))
 
 
 def _write_pages(

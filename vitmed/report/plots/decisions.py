@@ -95,7 +95,7 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     slopes = [own.slope for own in after.per_class.values()]
     if len(slopes) == 1 and slopes[0].value is not None:
         meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme"
-        title += f"\nslope {value_text(slopes[0], 2)}{meaning}"
+        title += f"\nslope {value_text(slopes[0])}{meaning}"
     figure.suptitle(title, fontsize=11)
     axes.legend(loc="upper left", fontsize=9)
     return figure

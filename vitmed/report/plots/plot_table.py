@@ -75,8 +75,9 @@ PLOTS: dict[str, Plot] = {
     ),
     "per_patient": Plot(
         "Patient by patient",
-        "Each dot is a patient; a larger dot is several. If patients differed by chance alone, 95 % would lie in the "
-        "grey band. A triangle outside it is a patient for whom the model is better or worse.",
+        "Each dot is a patient; a larger dot is several. If patients differed by chance alone, about 95 % would lie in "
+        "the grey band, and about 1 in 20 outside it, as a triangle. Only more triangles than that show that the model "
+        "is better for some patients than for others.",
         patients.patient_spread,
         section="patients",
     ),

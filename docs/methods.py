@@ -1,0 +1,53 @@
+"""Writes docs/methods.md from the code: how the intervals of a report are computed, with references.
+
+python docs/methods.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FILE = Path(__file__).with_name("methods.md")
+
+INTRODUCTION = """\
+# Statistical methods
+
+Written by `python docs/methods.py` from the code; do not edit it by hand.
+
+Every report says how its own numbers were computed: in the chapter *Statistical methods* of `report.html`, and in
+`methods.md` beside it. The text is a paragraph that you can paste into the methods section of a paper, a table of
+numbers and methods, and the references. It names only what the report uses. `vitmed evaluate` prints where the file is.
+
+In `metrics.json`, each number has the `method` of its interval and, for a bootstrap, the number of `resamples` that it
+used: `--resamples` for the main numbers, fewer for curves and for what would take minutes. Intervals of AUROC and
+average precision are computed on the logit scale, those of differences on the original scale.
+[reading-the-report.md](reading-the-report.md#the-intervals) explains what the intervals mean.
+"""
+
+
+def text() -> str:
+    """The whole page."""
+    from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
+    from vitmed.report.methods_text import name_of
+
+    numbers = {key: i for i, key in enumerate(REFERENCES, 1)}
+
+    def cites(sources: tuple[str, ...]) -> str:
+        return ", ".join(str(numbers[key]) for key in sources)
+
+    parts = [INTRODUCTION]
+    for title, methods, how in (
+        ("Intervals", METHODS, "intervals are computed with"),
+        ("Tests", TESTS, "differences are tested with"),
+    ):
+        rows = [f"| `{key}` | {m.title} | {m.text} | {cites(m.sources)} |\n" for key, m in methods.items()]
+        head = f"## {title}\n\n| `method` | in short | {how} | references |\n|---|---|---|---|\n"
+        parts.append(head + "".join(rows))
+    defined = [f"| {name_of(field)} | {cites(sources)} |\n" for field, sources in DEFINITIONS.items()]
+    parts.append("## Definitions of numbers\n\n| number | references |\n|---|---|\n" + "".join(defined))
+    parts.append("## References\n\n" + "".join(f"{numbers[key]}. {text}\n" for key, text in REFERENCES.items()))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")

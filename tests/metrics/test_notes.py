@@ -1,0 +1,77 @@
+"""Notes and reasons: each is true where it stands, and absent where it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.predictions import Predictions
+
+
+def numbers(
+    labels: np.ndarray, logits: np.ndarray, groups: tuple[str, ...] | None = None, resamples: int = 200
+) -> Numbers:
+    classes = ("a", "b", "c")[: logits.shape[1]]
+    paths = tuple(map(str, range(len(labels))))
+    return evaluate_predictions(Predictions(classes, paths, groups, labels, logits.astype(np.float32)), resamples)
+
+
+LABELS = np.arange(40) % 2
+PATIENTS = tuple(f"P{i // 4}" for i in range(40))
+RIGHT = np.eye(2)[LABELS] * 3
+
+
+def test_constant_scores_have_a_reason_that_fits() -> None:
+    """They are many images of many patients: the scores are the reason."""
+    found = numbers(LABELS, np.zeros((40, 2)), PATIENTS)
+    assert found.no_interval["auroc"] == found.no_interval["auroc of b"]
+    assert found.no_interval["auroc"] == "no patient changes it, so its variance is unknown"
+    assert found.no_interval["log_loss"] == found.no_interval["mcc"] == "all resamples give the same value"
+
+
+def test_a_log_loss_without_an_error_does_vary_over_resamples() -> None:
+    rng = np.random.default_rng(0)
+    found = numbers(LABELS, RIGHT + rng.uniform(0, 1, size=(40, 2)), PATIENTS)
+    assert found.overall["accuracy"].value == 1
+    assert found.no_interval == dict.fromkeys(
+        ("log_loss", "brier"), "no image is wrong, so no resample shows what an error costs"
+    )
+
+
+def test_other_reasons_of_a_resampled_number() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(40, 2))
+    assert numbers(LABELS, logits, resamples=0).no_interval["mcc"] == "resampling is off"
+    assert numbers(LABELS, -RIGHT).no_interval["mcc"] == "it has the lowest value that is possible"
+    rare = numbers(np.array([1, *[0] * 39]), logits, resamples=200)  # most resamples have no value or none at all
+    assert set(rare.no_interval.values()) <= {
+        "fewer than half of the resamples give it a value",
+        "the images that it counts come from fewer than 2 images",
+        "the images of one kind come from fewer than 2 images",
+        "the images of a class come from fewer than 2 images",
+    }
+    assert rare.no_interval["auroc"] == "the images of one kind come from fewer than 2 images"
+    assert rare.no_interval["balanced_accuracy"] == "the images of a class come from fewer than 2 images"
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_auroc_clearly_below_one_half_is_reported(classes: int) -> None:
+    labels = np.arange(120) % classes
+    logits = np.random.default_rng(1).normal(size=(120, classes)) + 1.5 * np.eye(classes)[labels]
+    swapped = numbers(labels, -logits)
+    area = swapped.overall["auroc"]
+    said = f"The AUROC is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: the labels, or the "
+    assert [note for note in swapped.notes if note.startswith(said)] and swapped.notes[-1].endswith("may be swapped.")
+    for good in (numbers(labels, logits), numbers(labels, 0 * logits), numbers(labels[:4], -logits[:4])):
+        assert not any("below 0.5" in note for note in good.notes)
+    none_right = numbers(LABELS, -RIGHT)
+    assert any("clearly below 0.5" in note for note in none_right.notes) and none_right.overall["auroc"].value == 0
+
+
+def test_balanced_accuracy_of_one_class_is_named() -> None:
+    one = numbers(np.ones(20, np.int64), np.random.default_rng(0).normal(size=(20, 2)))
+    assert "balanced accuracy is the sensitivity of 'b' alone." in one.notes[0]
+    two_of_three = numbers(LABELS, np.random.default_rng(0).normal(size=(40, 3)))
+    assert two_of_three.notes[0].endswith("averages over classes leave it out.")

@@ -1,0 +1,147 @@
+"""The statistical methods of a report: what the text names is what the numbers used, and nothing else."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import typing
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.methods import METHODS, REFERENCES, TESTS
+from vitmed.metrics.metric_table import TITLES
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.methods_text import KEYED, NAMES, PARTS, SAME, methods_text
+from vitmed.report.results import Results
+from vitmed.report.write import write_report
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def draw(classes: tuple[str, ...] = ("healthy", "ill"), n: int = 240, patients: int | None = 24) -> Predictions:
+    rng = np.random.default_rng(len(classes))
+    labels = rng.integers(len(classes), size=n)
+    logits = rng.normal(size=(n, len(classes)))
+    logits[np.arange(n), labels] += 1.5
+    groups = None if patients is None else tuple(f"P{i % patients}" for i in range(n))
+    columns = {"site": tuple("AB"[i % (patients or 2) % 2] for i in range(n))}
+    columns["reader"] = tuple(classes[k] for k in np.where(rng.random(n) < 0.2, 0, labels))
+    return Predictions(classes, tuple(map(str, range(n))), groups, labels, logits.astype(np.float32), columns=columns)
+
+
+def write(folder: Path, p: Predictions, **more: Any) -> Results:
+    config = EvaluateConfig(resamples=600, subgroups=["site"], raters=["reader"])
+    other = replace(p, logits=np.random.default_rng(9).normal(size=p.logits.shape).astype(np.float32) + p.logits / 2)
+    return write_report(
+        folder, p, title="t", facts={}, config=config, validation=p, baselines={"colour_and_size": other}, **more
+    )
+
+
+def estimates(content: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every estimate and every test in a metrics.json."""
+    if isinstance(content, dict):
+        if "method" in content and ({"value", "low"} <= content.keys() or "p" in content):
+            yield path, content
+        for key, value in content.items():
+            if key != "report":
+                yield from estimates(value, f"{path}.{key}")
+    elif isinstance(content, list):
+        for value in content:
+            yield from estimates(value, path)
+
+
+CASES = {
+    "two": draw(),
+    "three": draw(("a", "b", "c")),
+    "nobody": draw(patients=None),
+    "perfect": replace(draw(), logits=np.eye(2, dtype=np.float32)[draw().labels] * 9),
+    "few": draw(n=40, patients=4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_of_a_report_has_words(case: str, tmp_path: Path) -> None:
+    """A `method` in metrics.json without an entry in `METHODS`, or a bootstrap without its number of resamples."""
+    write(tmp_path / "r", CASES[case])
+    found = list(estimates(json.loads((tmp_path / "r" / "metrics.json").read_text())))
+    assert len(found) > 100
+    for path, entry in found:
+        assert entry["method"] is None or entry["method"] in (TESTS if "p" in entry else METHODS), path
+        if entry["method"] in ("bootstrap", "wilson-bootstrap", "percentile"):
+            assert entry["resamples"] is not None, path
+        elif "p" not in entry:
+            assert entry.get("resamples") is None, path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_path: Path) -> None:
+    metrics = write(tmp_path / "r", CASES[case])
+    found = methods_text(metrics)
+    content = json.loads((tmp_path / "r" / "metrics.json").read_text())
+    used = {e["method"] for _, e in estimates(content) if e.get("low") is not None}
+    assert {row.method for row in found.rows} == {METHODS[method].title for method in used}
+    drawn = {e.get("resamples") for _, e in estimates(content) if e.get("low") is not None}
+    assert {row.resamples for row in found.rows} == drawn
+    text = " ".join(found.paragraphs)
+    for key in used:
+        assert METHODS[key].text in text
+    cited = {int(n) for cite in re.findall(r"\[([\d, ]+)\]", text) for n in cite.split(", ")}
+    assert cited == set(range(1, len(found.references) + 1)) and set(found.references) <= set(REFERENCES.values())
+
+
+def test_each_number_has_the_method_that_computed_it() -> None:
+    overall = evaluate_predictions(CASES["two"], 600).overall
+    known = {name: (found.method, found.resamples) for name, found in overall.items()}
+    assert known["accuracy"] == ("wilson-cluster", None) and known["balanced_accuracy"] == ("mover", None)
+    assert known["auroc"] == ("obuchowski", None) and known["average_precision"] == ("influence", None)
+    assert known["mcc"] == ("wilson-bootstrap", 600) and known["log_loss"] == ("bootstrap", 600)
+    perfect = evaluate_predictions(CASES["perfect"], 600).overall
+    assert perfect["auroc"].method == "newcombe"
+    assert perfect["mcc"].method == perfect["average_precision"].method == "wilson-units"
+    assert perfect["mcc"].value == 1 and perfect["mcc"].resamples is None
+
+
+def test_the_file_and_the_page_say_the_same(tmp_path: Path) -> None:
+    found = methods_text(write(tmp_path / "r", CASES["two"]))
+    page = html.unescape(" ".join((tmp_path / "r" / "report.html").read_text().split()))
+    text = (tmp_path / "r" / "methods.md").read_text()
+    for part in (*found.paragraphs, *found.references, *(row.numbers for row in found.rows)):
+        assert part in page and part in text
+    assert "240 images of 24 patients (" in text and "The positive class was ill" in text
+    assert "2,000" not in text and "600 resamples" in text and "500 resamples" in text
+    assert "Bootstrap resamples draw whole patients." in text
+    assert "each image counted as independent" in methods_text(write(tmp_path / "n", CASES["nobody"])).paragraphs[0]
+
+
+def test_names_of_classes_are_text(tmp_path: Path) -> None:
+    write(tmp_path / "r", draw(("no_tumour", "<b>|x")))
+    assert "no\\_tumour" in (text := (tmp_path / "r" / "methods.md").read_text()) and "\\<b\\>\\|x" in text
+
+
+def fields(kind: Any, field: str, keyed: bool = False) -> Iterator[str]:
+    """The fields of all estimates in a type; "" for a key that is the name of a number."""
+    if isinstance(kind, type) and issubclass(kind, Estimate):
+        yield "" if keyed or field in SAME else field
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, info in kind.model_fields.items():
+            yield from fields(info.annotation, name, name in KEYED)
+    for part in typing.get_args(kind):
+        yield from fields(part, field, keyed)
+
+
+def test_every_number_has_a_name_and_every_part_stands_in_the_text() -> None:
+    known = {*TITLES, *NAMES, ""}
+    for part, info in Results.model_fields.items():
+        found = set(fields(info.annotation, part, part in KEYED))
+        assert found <= known, part
+        assert not found or part in PARTS, part

@@ -1,0 +1,260 @@
+"""The statistical methods of a report: a paragraph for a paper, a table, and the references, from its own estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from vitmed import __version__
+from vitmed.core.base_models import Frozen
+from vitmed.core.text import counted, format_probability, visible
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
+from vitmed.metrics.metric_table import TITLES
+from vitmed.report.markdown import escape
+from vitmed.report.results import Results
+
+PARTS = {  # field of `Results` -> what its numbers are about, behind their names
+    "overall": "",
+    "per_class": "of each class",
+    "baselines": "in the comparison with baselines",
+    "folds": "of each fold",
+    "external": "in the comparison with the run's own test",
+    "patient_level": "by patient",
+    "subgroups": "by subgroup",
+    "agreement": "of readers, reference and model",
+    "calibration": "",
+    "operating_points": "of the operating points",
+    "prevalence": "at other prevalences",
+    "decision_curve": "",
+    "conformal": "of the prediction sets",
+    "abstention": "in selective prediction",
+    "answers": "in selective prediction",
+    "out_of_distribution": "by the out-of-distribution score",
+    "attention": "of the attention maps",
+    "robustness": "on corrupted images",
+}
+NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` has none
+    "agreement": "agreement",
+    "answered": "the share of images answered",
+    "area": "the area under the risk-coverage curve",
+    "coverage": "coverage",
+    "deletion": "deletion score",
+    "equalised_odds": "the gap in equalised odds",
+    "error": "error",
+    "error_rate": "the error rate",
+    "error_rate_above": "the error rate above the limit",
+    "error_rate_below": "the error rate below the limit",
+    "expected_cost": "the expected cost",
+    "flagged": "the share above the limit",
+    "gain": "gain",
+    "insertion": "insertion score",
+    "intercept": "calibration intercept",
+    "kappa": "kappa",
+    "lost": "the loss of balanced accuracy",
+    "mean_corruption_error": "the mean corruption error",
+    "model": "net benefit",
+    "normalised_cost": "the normalised cost",
+    "off": "the mean error in grades",
+    "per_class": "the share of each class answered",
+    "random": "the score of a random order",
+    "relative": "the increase of the error",
+    "risk": "the share of errors among the answers",
+    "seen": "the observed frequencies in the reliability diagram",
+    "similarity": "rank correlation",
+    "single": "the share of sets with one class",
+    "size": "the set size",
+    "slope": "calibration slope",
+    "within_one": "the share within one grade",
+    "wrong_answered": "the share of errors among the answers",
+    "wrong_unanswered": "the share of errors among the unanswered",
+}
+KEYED = ("overall", "difference", "numbers", "gaps", "clean")  # fields whose keys are names of numbers
+SAME = ("internal", "external", "difference")  # fields of a number that is named above them
+PREFIXES = {"difference": "differences in ", "gaps": "gaps in "}
+MAIN = [("", PARTS[part]) for part in ("overall", "per_class", "patient_level", "operating_points", "prevalence")]
+
+
+class Row(NamedTuple):
+    """Numbers whose intervals come from one method; `cites` are numbers in the list of references, such as [1, 2]."""
+
+    numbers: str
+    method: str
+    resamples: int | None
+    cites: str
+
+
+class MethodsText(NamedTuple):
+    """The paragraphs for a paper, the table behind them, and the references that both cite, the first is [1]."""
+
+    paragraphs: list[str]
+    rows: list[Row]
+    references: list[str]
+
+
+def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> MethodsText:
+    """The methods of the intervals that this report has; a method that it does not use is not named.
+
+    Args:
+        shown: how the name of a class is written.
+    """
+    cited: list[str] = []
+
+    def cite(sources: Sequence[str]) -> str:
+        cited.extend(source for source in sources if source not in cited)
+        return str(sorted(cited.index(source) + 1 for source in sources))
+
+    groups = _by_method(metrics)
+
+    def sentences(main: bool) -> list[str]:
+        found = []
+        for (key, resamples), names in groups:
+            which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in MAIN) == main]
+            drawn = "" if resamples is None else f" ({resamples:,} resamples)"
+            how = f"intervals were computed with {METHODS[key].text}{drawn}"
+            found += [f"{_capital(_joined(which))}, {how} {cite(METHODS[key].sources)}."] if which else []
+        return found
+
+    fields = {field: found.method for _, _, field, found in _estimates(metrics)}
+    main = sentences(main=True)
+    if {"delong", "obuchowski", "influence"} & {key for (key, _), _ in groups}:
+        main.append("Intervals of AUROC and of average precision were computed on the logit scale.")
+    if fields.get("f1") in ("wilson", "wilson-cluster"):
+        main.append("F1 of a class has the interval of TP / (TP + FP + FN), of which it is a function.")
+    further = [*sentences(main=False), *_tests(metrics, cite)]
+    defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in fields if field in DEFINITIONS]
+    follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
+    last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
+    last.append(f"All numbers were computed with vitmed {__version__}.")
+    paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
+    rows = [
+        Row("; ".join(_phrase(*about, of) for about, of in names.items()), METHODS[key].title, resamples,
+            cite(METHODS[key].sources))
+        for (key, resamples), names in groups
+    ]  # fmt: skip
+    return MethodsText(paragraphs, rows, [REFERENCES[key] for key in cited])
+
+
+def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
+    """What is said of the comparison with baselines; nothing without one."""
+    used = {
+        (name, test.method)
+        for baseline in metrics.baselines.values()
+        for name, test in baseline.tests
+        if test.p is not None
+    }
+    each = [f"in {name_of(name)} with {TESTS[key].text} {cite(TESTS[key].sources)}" for name, key in sorted(used)]
+    if not each:
+        return []
+    paired = "Differences from the baselines are paired, and their intervals were computed on the original scale."
+    return [paired, f"Differences were tested {_joined(each)}."]
+
+
+def methods_markdown(metrics: Results) -> str:
+    """methods.md: what `methods_text` finds, to paste into a paper."""
+    found = methods_text(metrics, lambda name: escape(" ".join(visible(name).split())))
+    lines = ["# Statistical methods", ""]
+    for paragraph in found.paragraphs:
+        lines += [paragraph, ""]
+    if found.rows:
+        lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
+        lines += [f"| {r.method} | {r.numbers} | {_count(r.resamples)} | {r.cites} |" for r in found.rows]
+        lines += [""]
+    if found.references:
+        lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(found.references, 1)), ""]
+    return "\n".join(lines)
+
+
+def _count(resamples: int | None) -> str:
+    return "" if resamples is None else f"{resamples:,}"
+
+
+def _design(metrics: Results, shown: Callable[[str], str]) -> str:
+    """What was evaluated, which class was predicted, and what the unit of the intervals is."""
+    positive, sizes, points = metrics.positive_class, metrics.sample.images_per_patient, metrics.operating_points
+    patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, 'patient')}"
+    per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
+    classes = f" ({_joined(per_class)})" if len(per_class) <= 10 else f" in {len(per_class):,} classes"
+    text = [f"The model was evaluated on {counted(metrics.n, 'image')}{patients}{classes}."]
+    if positive is not None:
+        decided = "if this was the more likely class"
+        if points is not None and points.by_fold:
+            decided = "from the threshold that each fold chose on its own validation images"
+        elif points is not None and points.threshold is not None:
+            decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
+        text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")
+    elif metrics.n:
+        costs = points is not None and points.chosen == "cost"
+        text.append(f"The class with the {'lowest expected cost' if costs else 'largest probability'} was predicted.")
+    if metrics.n >= 2 and metrics.n_groups != 1:
+        text.append(f"Confidence intervals are two-sided with a level of {metrics.level:.0%}.")
+        if metrics.n_groups is None:
+            text.append("The patients were unknown, so each image counted as independent.")
+        elif sizes is not None and sizes.max > 1:
+            text.append("The patient was the unit of sampling: variances are between patients.")
+            text.append("Bootstrap resamples draw whole patients.")
+        else:
+            text.append("Each patient had one image.")
+    return " ".join(text)
+
+
+def _estimates(metrics: Results) -> Iterator[tuple[str, str, str, Estimate]]:
+    """(part, prefix, field, estimate) of every number that has an interval; the prefix is one of `PREFIXES`, or ""."""
+    for part in PARTS:
+        for prefix, field, found in _inside(metrics[part], part, part in KEYED):
+            if found.low is not None:
+                yield part, prefix, field, found
+
+
+def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> Iterator[tuple[str, str, Estimate]]:
+    if isinstance(found, Estimate):
+        yield prefix, field, found
+    elif isinstance(found, Frozen):
+        for name, value in found:
+            named = field if name in SAME and isinstance(value, Estimate) else name
+            yield from _inside(value, named, name in KEYED, PREFIXES.get(name, prefix))
+    elif isinstance(found, dict):
+        for key, value in found.items():
+            yield from _inside(value, key if keyed else field, prefix=prefix)
+    elif isinstance(found, list):
+        for value in found:
+            yield from _inside(value, field, prefix=prefix)
+
+
+def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tuple[str, str], list[str]]]]:
+    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of `METHODS`.
+
+    A number that one method serves for all images and in a part is named once, for all images.
+    """
+    found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
+    for part, prefix, field, one in _estimates(metrics):
+        names = found.setdefault((one.method or "", one.resamples), {})
+        name, about = name_of(field), (prefix, PARTS[part])
+        wholes = [about, *([] if prefix else [("", PARTS["overall"]), ("", PARTS["per_class"])])]
+        if not any(name in names.get(whole, []) for whole in wholes):
+            names.setdefault(about, []).append(name)
+    order = list(METHODS)
+    return sorted(found.items(), key=lambda item: (order.index(item[0][0]), -(item[0][1] or 0)))
+
+
+def _phrase(prefix: str, about: str, names: Sequence[str]) -> str:
+    """`accuracy and F1 of each class`, `differences in accuracy in the comparison with baselines`."""
+    return f"{prefix}{_joined(names)} {about}".strip()
+
+
+def name_of(field: str) -> str:
+    """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
+    if field in NAMES:
+        return NAMES[field]
+    base, _, kind = TITLES.get(field, field).partition(", ")
+    proper = base[:2].isupper() or base.startswith(("Cohen", "Brier"))
+    return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
+
+
+def _joined(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
