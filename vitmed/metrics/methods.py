@@ -29,6 +29,8 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "(ROC) curve. Radiology. 1982;143:29-36.",
     "hardt": "Hardt M, Price E, Srebro N. Equality of opportunity in supervised learning. Advances in Neural "
     "Information Processing Systems 29; 2016.",
+    "hillis": "Hillis SL. A comparison of denominator degrees of freedom methods for multiple observer ROC analysis. "
+    "Stat Med. 2007;26:596-619.",
     "hesterberg": "Hesterberg TC. What teachers should know about the bootstrap: resampling in the undergraduate "
     "statistics curriculum. Am Stat. 2015;69:371-386.",
     "kull": "Kull M, Perello-Nieto M, Kangsepp M, et al. Beyond temperature scaling: obtaining well-calibrated "
@@ -44,6 +46,8 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "obuchowski": "Obuchowski NA. Nonparametric analysis of clustered ROC curve data. Biometrics. 1997;53:567-578.",
     "obuchowski-1998": "Obuchowski NA. On the comparison of correlated proportions for clustered data. Stat Med. "
     "1998;17:1495-1507.",
+    "obuchowski-rockette": "Obuchowski NA, Rockette HE. Hypothesis testing of diagnostic accuracy for multiple readers "
+    "and multiple tests: an ANOVA approach with dependent observations. Commun Stat Simul Comput. 1995;24:285-308.",
     "rao-scott": "Rao JNK, Scott AJ. A simple method for the analysis of clustered binary data. Biometrics. "
     "1992;48:577-585.",
     "satterthwaite": "Satterthwaite FE. An approximate distribution of estimates of variance components. Biometrics "
@@ -128,6 +132,17 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
     ),
     "sandwich": Method(
         "sandwich variance", "the sandwich variance of a logistic regression, summed by patient", ("liang-zeger",)
+    ),
+    "obuchowski-rockette": Method(
+        "Obuchowski-Rockette",
+        "the method of Obuchowski and Rockette, in which readers and patients are samples, with Hillis' degrees of "
+        "freedom",
+        ("obuchowski-rockette", "hillis"),
+    ),
+    "fixed-readers": Method(
+        "Obuchowski-Rockette, fixed readers",
+        "the method of Obuchowski and Rockette for these readers alone, in which only patients are a sample",
+        ("obuchowski-rockette",),
     ),
     "t": Method("Student's t", "Student's t, for the mean over patients", ("student",)),
 }

@@ -101,7 +101,7 @@ def more_images(metrics: Results) -> str | None:
         return None
     several = each > 1
     have, more = (
-        counted(n, "image") + (f" of {counted(patients, 'patient')}" if several else "")
+        counted(n, "such image") + (f" of {counted(patients, 'patient')}" if several else "")
         for n, patients in ((own.n, own.units), (round(needed * each), needed))
     )
     return (
