@@ -125,7 +125,7 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """(S,) int64: the predicted class: as `decided`, by `threshold`, by `costs` (the first of the cheapest), else the
+        """(S,) int64: the predicted class: as `decided`, by `threshold`, the first of the cheapest by `costs`, or the
         likeliest.
         """
         if self.decided is not None:

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
+from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.notes import FEW_GROUPS
@@ -304,5 +305,6 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "counted": counted,
     "chance": format_probability,
     **{one.__name__: one for one in (number, value, interval, signed, share, percent, reasons)},
+    **{one.__name__: one for one in (percentage, ranges)},
     **{one.__name__: one for one in (summary_of, sampling_of, worth, at, rows)},
 }
