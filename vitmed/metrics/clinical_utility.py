@@ -237,9 +237,9 @@ def _net_in_words(useful: list[list[float]] | None, harmful: list[list[float]] |
 
 
 def ranges(runs: list[list[float]] | None) -> str:
-    """Runs of thresholds as text, `4 to 60 or 62 %`; why there are none where there are none."""
+    """Runs of thresholds as text, `4 to 60 or 62 %`."""
     if not runs:
-        return "too few to say" if runs is None else "at no threshold"
+        return "too few to say" if runs is None else "none"
     parts = [f"{100 * low:.0f}" + (f" to {100 * high:.0f}" if high > low else "") for low, high in runs]
     return f"{', '.join(parts[:-1])} or {parts[-1]} %" if len(parts) > 1 else f"{parts[0]} %"
 

@@ -49,14 +49,15 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
     found = metrics.decision_curve
     if found is None or found.prevalence is None:
         return None
-    parts = [(found.intended, "intended")] if found.intended is not None else []
-    parts = [*parts, (found, f"of n = {counted(len(predictions), 'image')}")]
+    parts: list[tuple[NetBenefit, str]] = [(found, f"{{}} of n = {counted(len(predictions), 'image')}")]
+    if found.intended is not None:
+        parts.insert(0, (found.intended, "intended prevalence of {}"))
     figure = Figure(figsize=(7.6, 4.6 * len(parts) + 0.6), layout="constrained")
     for axes, (part, what) in zip(figure.subplots(len(parts), squeeze=False).flat, parts, strict=True):
         _net_benefit(axes, part, found.thresholds)
         axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
         assert part.prevalence is not None
-        title = f"{short(found.positive, 30)}: {percentage(part.prevalence)} {what}, band: 95 % interval"
+        title = f"{short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
     figure.legend(*_named(figure), fontsize=9, loc="outside lower center", ncols=4)  # below, where it hides no curve
     return figure
