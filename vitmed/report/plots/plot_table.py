@@ -104,8 +104,8 @@ PLOTS: dict[str, Plot] = {
     "decision_curve": Plot(
         "Decision curve",
         "Net benefit of acting on the model, compared with acting on every image or on none. To act from a probability "
-        "of 10 % means that a missed positive is nine times as bad as a needless action. The curve at an intended "
-        "prevalence comes from the sensitivity and specificity at each threshold.",
+        "of 10 % means that a missed positive is nine times as bad as a needless action. With an intended prevalence, "
+        "the upper curve holds there: it comes from the sensitivity and specificity at each threshold.",
         decisions.decision_curve,
         section="operating",
     ),
