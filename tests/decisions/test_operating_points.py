@@ -376,11 +376,11 @@ class TestDecisionCurve:
             f"Among these images ({100 * found.prevalence:.3g} % infected), acting on the "
         )
         assert (
-            "is clearly better than acting on all images or on none if you act from a probability of" in found.sentence
+            "is clearly better than acting on all images or on none, if you act from a probability of" in found.sentence
         )
         there = found.intended
         assert there.sentence.startswith("At the intended prevalence of 1 %, acting on the model is not clearly better")
-        assert "it is clearly worse than acting on none at 2 to " in there.sentence
+        assert "it is clearly worse than acting on none from a probability of 2 to " in there.sentence
         assert there.useful == [] and any(low <= 0.1 < 0.5 <= high for low, high in there.harmful)
         assert decision_curve(p, config()).intended is None
 

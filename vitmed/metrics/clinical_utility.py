@@ -228,12 +228,10 @@ def _net_in_words(useful: list[list[float]] | None, harmful: list[list[float]] |
         return f"{few} acting on all images or on none."
     better = "acting on the model is not clearly better than acting on all images or on none, at any threshold"
     if useful:
-        better = (
-            "acting on the model is clearly better than acting on all images or on none if you act from a probability"
-        )
-        better += f" of {ranges(useful)}"
-    worse = f"; it is clearly worse than acting on none at {ranges(harmful)}" if harmful else ""
-    return f"{better}{worse} (each threshold on its own)." if useful or harmful else f"{better}."
+        better = "acting on the model is clearly better than acting on all images or on none, if you act from a "
+        better += f"probability of {ranges(useful)}"
+    worse = f"; it is clearly worse than acting on none from a probability of {ranges(harmful)}" if harmful else ""
+    return f"{better}{worse}{' (each threshold on its own)' if useful or harmful else ''}."
 
 
 def ranges(runs: list[list[float]] | None) -> str:
