@@ -44,12 +44,13 @@ def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     print("| positive | negative | patients | AUROC | " + " | ".join(f"at {level:g}" for level in LEVELS) + " |")
     print("| --- " * (4 + len(LEVELS)) + "|")
     for number, (positives, negatives, patients) in enumerate(DESIGNS):
         for area in (0.8, 0.95):
-            rng, apart = np.random.default_rng([number, int(100 * area)]), 2**0.5 * NORMAL.inv_cdf(area)
+            rng, apart = np.random.default_rng([asked.seed, number, int(100 * area)]), 2**0.5 * NORMAL.inv_cdf(area)
             tests = np.array([held(positives, negatives, patients, apart, rng) for _ in range(asked.tests)])
             cells = ["-" if np.isnan(t).mean() > 0.5 else f"{100 * np.nanmean(t):.1f}" for t in tests.T]
             print(f"| {positives} | {negatives} | {patients or '-'} | {area} | {' | '.join(cells)} |", flush=True)

@@ -84,8 +84,8 @@ def test_patients_that_are_alike_widen_it() -> None:
 
 
 def test_too_few_images_give_no_interval() -> None:
-    """Of 60 negatives 3 lie above a specificity of 0.95, and 0.6 above 0.99."""
-    found = fixed_rates(draw(80, 60), EvaluateConfig(resamples=50))
+    """Of 120 negatives 6 lie above a specificity of 0.95, and 1.2 above 0.99."""
+    found = fixed_rates(draw(80, 120), EvaluateConfig(resamples=50))
     assert [one.too_few for one in found.sensitivity] == [False, False, False, True]
     assert found.sensitivity[3].reached.low is None and found.sensitivity[3].reached.value is not None
     few = fixed_rates(draw(4, 500), EvaluateConfig(resamples=50))
