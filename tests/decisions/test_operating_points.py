@@ -15,7 +15,7 @@ from vitmed.core.errors import UsageError
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.operating_points import Counts, PolicyPoint, apply_point, asked_point, choose_points
 from vitmed.decisions.operating_results import Fold, Folds, by_fold, report_fold_points, report_points
-from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, prevalence_table
+from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, one_against_rest, prevalence_table
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
@@ -330,9 +330,120 @@ class TestDecisionCurve:
         entry = found["model"][49]
         assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((0.12, 0.12 - down, 0.12 + up))
 
+    def test_the_intended_prevalence_counts_by_sensitivity_and_specificity(self) -> None:
+        """40 of 50 found and 20 of 200 called: at 1 % and one half 0.01 x 0.8 - 0.99 x 0.1 < 0, by Wilson and MOVER."""
+        p = table(0.8, 0.9, 50, 200)
+        found = decision_curve(p, config(prevalence=0.01))
+        assert found is not None and found.intended is not None
+        (sl, sh), (al, ah) = (
+            scipy.stats.binomtest(k, n).proportion_ci(method="wilson") for k, n in ((40, 50), (20, 200))
+        )
+        for pt, weight in ((0.2, 0.25), (0.5, 1.0)):
+            entry = found.intended.model[round(100 * pt) - 1]
+            value = 0.01 * 0.8 - 0.99 * 0.1 * weight
+            down = ((0.01 * (0.8 - sl)) ** 2 + (0.99 * weight * (ah - 0.1)) ** 2) ** 0.5
+            up = ((0.01 * (sh - 0.8)) ** 2 + (0.99 * weight * (0.1 - al)) ** 2) ** 0.5
+            assert (entry.value, entry.low, entry.high) == pytest.approx((value, value - down, value + up))
+            assert found.intended.all[round(100 * pt) - 1] == pytest.approx(0.01 - 0.99 * weight)
+        assert found.intended.prevalence == 0.01 and found.prevalence == 0.2
+
+    def test_at_the_prevalence_of_the_images_both_curves_are_one(self) -> None:
+        p = draw(600, patients=60)
+        found = decision_curve(p, config(prevalence=float((p.labels == 0).mean())))
+        assert found is not None and found.intended is not None
+        assert [net.value for net in found.intended.model] == pytest.approx([net.value for net in found.model])
+
+    def test_patients_with_images_of_both_kinds_correlate_the_rates(self) -> None:
+        p = draw(600, patients=30)
+        found = decision_curve(p, config(prevalence=0.1))
+        assert found is not None and found.intended is not None
+        called, y, unit = p.probabilities[:, 0] >= 0.5, p.labels == 0, p.units
+        reached = report_points(p, None, config()).points["default"].reached
+        se, sp = reached.sensitivity, reached.specificity
+        x = [sum(called[(unit == u) & y] - se.value) for u in range(30)]
+        z = [sum(called[(unit == u) & ~y] - (1 - sp.value)) for u in range(30)]
+        r = np.dot(x, z) / (np.dot(x, x) * np.dot(z, z)) ** 0.5
+        a, b = 0.1 * (se.value - se.low), 0.9 * (sp.value - sp.low)
+        entry = found.intended.model[49]
+        assert entry.value - entry.low == pytest.approx((a**2 + b**2 - 2 * r * a * b) ** 0.5)
+
+    def test_the_sentence_names_its_prevalence_and_what_holds_there(self) -> None:
+        """A model that is useful where half are positive harms where 1 % are, at the same thresholds."""
+        p = draw(2000, share=0.5)
+        found = decision_curve(p, config(prevalence=0.01))
+        assert found is not None and found.intended is not None and found.prevalence is not None
+        assert found.sentence.startswith(
+            f"Among these images ({100 * found.prevalence:.3g} % infected), acting on the "
+        )
+        assert (
+            "is clearly better than acting on all images or on none, if you act from a probability of" in found.sentence
+        )
+        there = found.intended
+        assert there.sentence.startswith("At the intended prevalence of 1 %, acting on the model is not clearly better")
+        assert "it is clearly worse than acting on none from a probability of 2 to " in there.sentence
+        assert there.useful == [] and any(low <= 0.1 < 0.5 <= high for low, high in there.harmful)
+        assert decision_curve(p, config()).intended is None
+
+    def test_few_are_too_few_at_any_prevalence(self) -> None:
+        found = decision_curve(of([0.99] * 5 + [0.01] * 5, [1] * 5 + [0] * 5), config(prevalence=0.1))
+        assert found.intended.useful is None and "too few patients or images" in found.intended.sentence
+
     def test_more_classes_have_none(self) -> None:
         p = Predictions(("a", "b", "c"), ("x",) * 3, None, np.arange(3), np.eye(3, dtype=np.float32))
         assert decision_curve(p, config()) is None and prevalence_table(p, config()) is None
+
+
+def many(classes: int, size: int = 400, seed: int = 0) -> Predictions:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(classes, size=size, p=1.3 ** -np.arange(classes) / sum(1.3 ** -np.arange(classes)))
+    logits = (rng.normal(size=(size, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
+    names = tuple(f"class {c}" for c in range(classes))
+    return Predictions(names, tuple(map(str, range(size))), tuple(f"p{i % 40}" for i in range(size)), labels, logits)
+
+
+class TestOneAgainstRest:
+    def test_a_class_is_as_the_positive_one_of_two(self) -> None:
+        p = many(4)
+        found = one_against_rest(p)
+        assert found is not None and list(found.classes) == list(p.classes) and found.shown == ""
+        for c, own in enumerate(found.classes.values()):
+            chance = p.probabilities[:, c]
+            two = Predictions(
+                ("rest", p.classes[c]), p.paths, p.groups, (p.labels == c).astype(np.int64), p.logits[:, :2],
+                positive=p.classes[c], decided=(p.predicted == c).astype(np.int64),
+                calibrated=np.stack([1 - chance, chance], axis=1),
+            )  # fmt: skip
+            assert own.prevalence.rows == prevalence_table(two, config()).rows
+            curve = decision_curve(two, config())
+            assert own.decision_curve == curve
+
+    def test_ppv_by_bayes_theorem(self) -> None:
+        p = many(3)
+        for c, own in enumerate(one_against_rest(p).classes.values()):
+            truth, called = p.labels == c, p.predicted == c
+            se, fp = called[truth].mean(), called[~truth].mean()
+            row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)
+            assert row.ppv.value == pytest.approx(se * 0.01 / (se * 0.01 + fp * 0.99))
+            counted = next(row for row in own.prevalence.rows if row.prevalence == own.prevalence.observed)
+            assert counted.ppv == evaluate_predictions(p, 0).per_class[p.classes[c]].ppv
+
+    def test_of_many_classes_the_commonest_and_the_worst_are_shown(self) -> None:
+        from sklearn.metrics import roc_auc_score
+
+        p = many(14, 900)
+        found = one_against_rest(p)
+        counts = np.bincount(p.labels)
+        common = np.argsort(-counts, kind="stable")[:5].tolist()
+        areas = [roc_auc_score(p.labels == c, p.probabilities[:, c]) for c in range(14)]
+        worst = sorted((c for c in range(14) if c not in common), key=lambda c: areas[c])[:5]
+        assert list(found.classes) == [p.classes[c] for c in sorted(common + worst)]
+        assert "Of 14 classes, the 5 with the most images" in found.shown
+
+    def test_two_classes_have_none_and_an_absent_class_is_left_out(self) -> None:
+        p = many(3)
+        kept = p.take(np.flatnonzero(p.labels != 1))
+        assert one_against_rest(draw()) is None and list(one_against_rest(kept).classes) == ["class 0", "class 2"]
+        assert one_against_rest(p.take(np.flatnonzero(p.labels == 1))) is None
 
 
 def fold(point: str, threshold: float | None = None) -> Fold:

@@ -27,6 +27,7 @@ NAMES = {
 }
 
 FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
+FOR_MORE = {"decision_curves"}
 NEEDS_MORE = {"out_of_distribution", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
 
 
@@ -53,7 +54,7 @@ def test_draws(name: str, classes: int) -> None:
     material = Material(p, metrics, config=EvaluateConfig(resamples=5))
     found = {key: analyse(material) for key, analyse in ANALYSES.items()}
     figure = PLOTS[name].draw(p, Results.of(metrics, **found))
-    assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else set()))
+    assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else FOR_MORE))
     bare = PLOTS[name].draw(p, Results.of(metrics))  # without the analyses
     assert all(drawn is None or is_png(drawn) for drawn in (figure, bare))
 
@@ -96,7 +97,7 @@ def test_no_errors_and_unreadable_images() -> None:
 def test_grid_of_one_image_without_labels() -> None:
     p = Predictions(("a", "b"), ("secret/0.png",), None, None, np.zeros((1, 2), np.float32))
     figure = grid(p, read)
-    assert "a\n50%" in texts(figure) and is_png(figure)
+    assert "b\n50%" in texts(figure) and is_png(figure)
 
 
 def test_confusion_matrix_holds_counts_and_row_shares() -> None:
@@ -112,17 +113,57 @@ def test_roc_shows_area_and_interval_of_the_positive_class() -> None:
     p = draw(2)
     metrics = evaluate_predictions(p, resamples=50)
     entry = metrics["overall"]["auroc"]
-    legend = texts(roc(p, metrics))
+    legend = texts(roc(p, Results.of(metrics)))
     assert any(f"infected: {entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})" in text for text in legend)
     entry = metrics["overall"]["average_precision"]
     assert any(f"infected: {entry['value']:.3f} (" in text for text in texts(precision_recall(p, metrics)))
+
+
+def analysed(p: Predictions, **fields: float) -> Results:
+    metrics = evaluate_predictions(p, resamples=50)
+    material = Material(p, metrics, config=EvaluateConfig(resamples=50, **fields))
+    names = ("prevalence", "decision_curve", "one_against_rest", "fixed_rates")
+    return Results.of(metrics, **{name: ANALYSES[name](material) for name in names})
+
+
+def test_roc_shows_where_the_model_decides_and_a_band_through_the_fixed_rates() -> None:
+    p = draw(2, size=400, signal=2.0)
+    metrics = analysed(p)
+    figure = roc(p, metrics)
+    (axes,) = figure.axes
+    own = metrics.per_class["infected"]
+    dot = next(line for line in axes.lines if line.get_marker() == "o")
+    assert dot.get_xydata().tolist() == [[1 - own.specificity.value, own.sensitivity.value]]
+    (band,) = axes.collections
+    corners = {(round(x, 6), round(y, 6)) for path in band.get_paths() for x, y in path.vertices}
+    for one in metrics.fixed_rates.sensitivity[:3]:
+        ends = {(round(1 - one.fixed, 6), round(end, 6)) for end in (one.reached.low, one.reached.high)}
+        assert ends <= corners
+    assert any(f"decides: sensitivity {own.sensitivity.value:.3f} (" in text for text in texts(figure))
+
+
+def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> None:
+    p = draw(10)
+    (axes,) = roc(p, analysed(p)).axes
+    assert sum(line.get_marker() == "o" for line in axes.lines) == 4 and not axes.collections
+
+
+def test_the_decision_curve_at_the_intended_prevalence_stands_above_that_of_the_images() -> None:
+    p = draw(2, size=400, signal=2.0)
+    assert len(PLOTS["decision_curve"].draw(p, analysed(p)).axes) == 1
+    metrics = analysed(p, prevalence=0.01)
+    above, below = PLOTS["decision_curve"].draw(p, metrics).axes
+    assert above.get_title().startswith("infected: intended prevalence of 1 %")
+    assert below.get_title().startswith(f"infected: {100 * metrics.decision_curve.prevalence:.3g} % of n = 400 images")
+    curve = next(line for line in above.lines if line.get_label() == "model")
+    assert curve.get_ydata().tolist() == [net.value for net in metrics.decision_curve.intended.model]
 
 
 def test_of_many_classes_the_legend_names_the_worst() -> None:
     p = draw(10)
     metrics = evaluate_predictions(p, resamples=2)
     areas = {c: entry["auroc"]["value"] for c, entry in metrics["per_class"].items()}
-    legend = roc(p, metrics).legends[0].get_texts()
+    legend = roc(p, Results.of(metrics)).legends[0].get_texts()
     named = [text.get_text().split(":")[0] for text in legend if "n=" in text.get_text()]
     assert named == sorted(areas, key=lambda c: areas[c])[:4]
 
@@ -132,7 +173,7 @@ def test_a_missing_class_or_no_image_draws(draws: type(roc)) -> None:  # type: i
     one = Predictions(NAMES[2], ("x",) * 3, None, np.zeros(3, np.int64), np.zeros((3, 2), np.float32))
     none = Predictions(NAMES[2], (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
     for p in (one, none):
-        assert is_png(draws(p, evaluate_predictions(p, resamples=5)))
+        assert is_png(draws(p, Results.of(evaluate_predictions(p, resamples=5))))
 
 
 def test_training_curves_mark_the_epoch_of_best_pt() -> None:
@@ -193,7 +234,9 @@ def test_a_path_keeps_its_end_over_two_lines() -> None:
 @pytest.mark.parametrize("draw", [roc, precision_recall])
 def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
     p = Predictions(("a", "b"), ("x",) * 4, None, np.zeros(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
-    assert "all images are of the class a" in text_alternative(draw(p, evaluate_predictions(p, resamples=2)))
+    assert "all images are of the class a" in text_alternative(
+        draw(p, Results.of(evaluate_predictions(p, resamples=2)))
+    )
 
 
 def test_a_name_that_is_no_unicode_can_be_drawn_anywhere() -> None:

@@ -152,7 +152,7 @@ def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
 
 def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
     said = (
-        "Every image is predicted as 'c0 <b>': the model does not distinguish the classes, or its threshold is wrong."
+        "Every image is predicted as 'c1 <b>': the model does not distinguish the classes, or its threshold is wrong."
     )
     text, metrics = page(tmp_path / "constant", draw("constant"))
     assert metrics["notes"][0] == said and said in text

@@ -73,11 +73,11 @@ def test_the_start_is_what_the_model_does() -> None:
     start = at(curve, curve["start"])
     assert start.threshold == 0.5
     assert start.tp == int(((p.predicted == 0) & (p.labels == 0)).sum())
-    # level probabilities go to the first class; where that is not the finding, the start lies a hair above
+    # level probabilities are called positive, wherever the positive class stands
     z = np.zeros((4, 2), np.float32)
     level = Predictions(("normal", "tumour"), ("x",) * 4, None, np.array([0, 1, 0, 1]), z)
     start = curve_of(level)
-    assert at(start, start["start"]).tp == 0 == int((level.predicted == 1).sum())
+    assert at(start, start["start"]).tp == 2 == int(((level.predicted == 1) & (level.labels == 1)).sum())
 
 
 def test_chosen_points_are_marked_at_their_own_threshold() -> None:

@@ -17,7 +17,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.intervals import Units, class_shares, share_ratio
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
 
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
@@ -232,11 +232,6 @@ def _weak(truth: np.ndarray, units: Units, config: EvaluateConfig) -> list[str]:
             f"The threshold rests on {' and '.join(few)} in validation; its numbers on validation are unreliable."
         )
     return notes
-
-
-def is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
-    """(S,) bool: predicted positive; without a threshold from a probability above one half."""
-    return scores > 0.5 if threshold is None else scores >= threshold
 
 
 def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:

@@ -10,11 +10,11 @@ from pydantic import ConfigDict
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import CalibrationResult
-from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoint, PolicyPoints, Rates, is_called, rates
+from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoint, PolicyPoints, Rates, rates
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 from vitmed.metrics.ranking import ratio
 
 Costs = Sequence[Sequence[float]]

@@ -19,7 +19,8 @@ subgroups          site, scanner, sex, age
 confusions         which class is taken for which
 label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
-clinical_utility   predictive values by prevalence, and the decision curve
+clinical_utility   predictive values by prevalence, and net benefit: the decision curve
+fixed_rates        sensitivity at a fixed specificity and the reverse; the band of the ROC curve
 reader_agreement   Cohen's kappa of readers, reference and model
 reader_comparison  the model against readers: Obuchowski & Rockette
 """

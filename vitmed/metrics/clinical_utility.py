@@ -9,11 +9,13 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate, estimate, of_share
-from vitmed.metrics.intervals import Units, share, share_gap, share_ratio
+from vitmed.metrics.intervals import Units, class_areas, share, share_gap, share_ratio, sum_correlation
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
+ONE_CLASS = "all images are of one class"
+MOST_CLASSES = 10  # of which each is shown against the rest
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
@@ -37,37 +39,61 @@ class PrevalenceTable(Frozen):
     why: str
 
 
-class DecisionCurve(Frozen):
-    """Net benefit at each of T thresholds; acting on none is 0 everywhere. `why` it is undefined, or "".
+class NetBenefit(Frozen):
+    """Net benefit at each of T thresholds where the positive class has one prevalence; acting on none is 0 everywhere.
 
     `useful` is [low, high] of each run of thresholds at which the intervals of the differences from acting on all and
-    on none lie above 0; None with fewer than `FEW_GROUPS` patients (or images) of either class.
+    on none lie above 0, `harmful` where that of the difference from none lies below 0; both are None with fewer than
+    `FEW_GROUPS` patients (or images) of either class. `sentence` has them in words.
     """
 
-    positive: str
     prevalence: float | None = None
-    thresholds: list[float]
     model: list[Estimate] = []
     all: list[float] = []  # of acting on all images
     useful: list[list[float]] | None = None
+    harmful: list[list[float]] | None = None
+    sentence: str = ""
+
+
+class DecisionCurve(NetBenefit):
+    """Net benefit among these images, and at the prevalence that was asked for. `why` it is undefined, or ""."""
+
+    positive: str
+    thresholds: list[float]
+    intended: NetBenefit | None = None
     why: str
+
+
+class ClassUtility(Frozen):
+    """One class against all others."""
+
+    prevalence: PrevalenceTable
+    decision_curve: DecisionCurve
+
+
+class OneAgainstRest(Frozen):
+    """Each of more than two classes against all others; `shown` says which, where some are left out."""
+
+    classes: dict[str, ClassUtility]
+    shown: str
 
 
 def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> PrevalenceTable | None:
     """PPV and NPV of the predicted classes over a grid of prevalences. None with more than two classes.
 
     By Bayes' theorem, with the same sensitivity and specificity at every prevalence. Each value is a function of one
-    likelihood ratio, and has its interval.
+    likelihood ratio, and has its interval. At the prevalence of these images both are counted, as in the headline.
     """
-    positive, labels = positive_index(predictions), known_labels(predictions)
-    if positive is None:
-        return None
-    truth, called = labels == positive, predictions.predicted == positive
-    asked_for = config.prevalence
-    head = dict[str, Any](positive=predictions.classes[positive], intended=asked_for)
+    positive = positive_index(predictions)
+    return None if positive is None else _table(predictions, positive, config.prevalence)
+
+
+def _table(predictions: Predictions, c: int, asked_for: float | None) -> PrevalenceTable:
+    """The table of class c against all others."""
+    truth, called = known_labels(predictions) == c, predictions.predicted == c
+    head = dict[str, Any](positive=predictions.classes[c], intended=asked_for)
     if truth.all() or not truth.any():
-        why = "all images are of one class"
-        return PrevalenceTable(**head, observed=None, rows=[], curve=[], sentence="", why=why)
+        return PrevalenceTable(**head, observed=None, rows=[], curve=[], sentence="", why=ONE_CLASS)
     units, observed = Units.of(predictions), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
@@ -95,7 +121,7 @@ def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
 
 def in_words(row: AtPrevalence) -> str:
     """A row of the table in words."""
-    where = f"at a prevalence of {100 * row.prevalence:.3g} %"
+    where = f"at a prevalence of {percentage(row.prevalence)}"
     parts = []
     for found, result in ((row.ppv, "positive"), (row.npv, "negative")):
         if found.value is None:
@@ -116,36 +142,132 @@ def _of_100(share: float) -> str:
     return f"{100 * share:.{digits}f}"
 
 
+def percentage(prevalence: float) -> str:
+    """A prevalence as text: `0.1 %`."""
+    return f"{100 * prevalence:.3g} %"
+
+
 def decision_curve(predictions: Predictions, config: EvaluateConfig) -> DecisionCurve | None:
     """Net benefit of acting on the model, on all and on none, over threshold probabilities. None with more classes.
 
     Vickers & Elkin, Med. Decis. Making 26 (2006) 565: NB = TP / n - FP / n * pt / (1 - pt), where you act on an image
     if its probability is at least pt. At pt, a missed positive is (1 - pt) / pt times as bad as a needless action.
+    At an intended prevalence p it is sensitivity * p - (1 - specificity) * (1 - p) * pt / (1 - pt), with the
+    sensitivity and specificity of the threshold pt on the probabilities as they are.
     """
-    positive, labels = positive_index(predictions), known_labels(predictions)
-    if positive is None:
-        return None
-    truth, scores = labels == positive, predictions.probabilities[:, positive]
+    positive = positive_index(predictions)
+    return None if positive is None else _curve(predictions, positive, config.prevalence)
+
+
+def _curve(predictions: Predictions, c: int, asked_for: float | None) -> DecisionCurve:
+    """The decision curve of class c against all others."""
+    truth, scores = known_labels(predictions) == c, predictions.probabilities[:, c]
+    head = dict[str, Any](positive=predictions.classes[c])
     if truth.all() or not truth.any():
-        return DecisionCurve(positive=predictions.classes[positive], thresholds=[], why="all images are of one class")
-    units, model, useful = Units.of(predictions), [], []
+        return DecisionCurve(**head, thresholds=[], why=ONE_CLASS)
+    units, here, there = Units.of(predictions), list[Net](), list[Net]()
     for pt in THRESHOLDS:
-        acted, weight = scores >= pt, pt / (1 - pt)
+        acted, weight = is_called(scores, pt), pt / (1 - pt)
         over_none = share_gap(acted & truth, acted & ~truth, weight, units)
         spared = share_gap(~acted & ~truth, ~acted & truth, 1 / weight, units)  # over acting on all: this x weight
-        model.append(estimate(*over_none, "mover"))
-        useful.append(over_none[1] > 0 and spared[1] > 0)
-    prevalence = float(truth.mean())
+        here.append((over_none, spared[1] > 0))
+        if asked_for is not None:
+            net = _net_benefit(acted, truth, weight, asked_for, units)
+            there.append((net, net[1] > asked_for - (1 - asked_for) * weight))
     enough = all(len(np.unique(units.index[kind])) >= FEW_GROUPS for kind in (truth, ~truth))
-    return DecisionCurve(
-        positive=predictions.classes[positive],
-        prevalence=prevalence,
-        thresholds=list(THRESHOLDS),
-        model=model,
-        all=[prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
-        useful=_runs(useful) if enough else None,
-        why="",
-    )
+    prevalence = float(truth.mean())
+    where = f"Among these images ({percentage(prevalence)} {predictions.classes[c]})"
+    intended = None
+    if asked_for is not None:
+        intended = NetBenefit(
+            **_summed_up(there, asked_for, enough, f"At the intended prevalence of {percentage(asked_for)}")
+        )
+    own = _summed_up(here, prevalence, enough, where)
+    return DecisionCurve(**head, **own, thresholds=list(THRESHOLDS), intended=intended, why="")
+
+
+Net = tuple[tuple[float, float, float], bool]  # net benefit, low and high; whether it is clearly above acting on all
+
+
+def _net_benefit(
+    acted: np.ndarray, truth: np.ndarray, weight: float, prevalence: float, units: Units
+) -> tuple[float, float, float]:
+    """Net benefit at a prevalence from sensitivity and false positive rate, with its interval: value, low, high.
+
+    From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693), with the correlation due to patients
+    who have images of both kinds.
+    """
+    a, b = share(acted, truth, units), share(acted, ~truth, units)
+    gain, loss = prevalence, (1 - prevalence) * weight
+    alike = sum_correlation(np.where(truth, acted - a.value, 0), np.where(truth, 0, acted - b.value), units)
+
+    def reach(arm: float, other: float) -> float:
+        return float(np.sqrt(max(0.0, (gain * arm) ** 2 + (loss * other) ** 2 - 2 * alike * gain * arm * loss * other)))
+
+    value = gain * a.value - loss * b.value
+    return value, value - reach(a.value - a.low, b.high - b.value), value + reach(a.high - a.value, b.value - b.low)
+
+
+def _summed_up(found: list[Net], prevalence: float, enough: bool, where: str) -> dict[str, Any]:
+    """The fields of `NetBenefit`; `where` opens its sentence."""
+    useful = _runs([net[1] > 0 and over_all for net, over_all in found]) if enough else None
+    harmful = _runs([net[2] < 0 for net, _ in found]) if enough else None
+    return {
+        "prevalence": prevalence,
+        "model": [estimate(*net, "mover") for net, _ in found],
+        "all": [prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
+        "useful": useful,
+        "harmful": harmful,
+        "sentence": f"{where}, {_net_in_words(useful, harmful)}",
+    }
+
+
+def _net_in_words(useful: list[list[float]] | None, harmful: list[list[float]] | None) -> str:
+    if useful is None:
+        few = "there are too few patients or images of a class to know whether acting on the model is better than"
+        return f"{few} acting on all images or on none."
+    better = "acting on the model is not clearly better than acting on all images or on none, at any threshold"
+    if useful:
+        better = "acting on the model is clearly better than acting on all images or on none, if you act from a "
+        better += f"probability of {ranges(useful)}"
+    worse = f"; it is clearly worse than acting on none from a probability of {ranges(harmful)}" if harmful else ""
+    return f"{better}{worse}{' (each threshold on its own)' if useful or harmful else ''}."
+
+
+def ranges(runs: list[list[float]] | None) -> str:
+    """Runs of thresholds as text, `4 to 60 or 62 %`."""
+    if not runs:
+        return "too few to say" if runs is None else "none"
+    parts = [f"{100 * low:.0f}" + (f" to {100 * high:.0f}" if high > low else "") for low, high in runs]
+    return f"{', '.join(parts[:-1])} or {parts[-1]} %" if len(parts) > 1 else f"{parts[0]} %"
+
+
+def one_against_rest(predictions: Predictions) -> OneAgainstRest | None:
+    """PPV and NPV by prevalence and net benefit of each class against all others. None with two classes.
+
+    Of more than `MOST_CLASSES` classes the half with the most images, and of the others the half with the lowest AUROC.
+    """
+    if len(predictions.classes) < 3:
+        return None
+    labels, k = known_labels(predictions), len(predictions.classes)
+    counts, shown = np.bincount(labels, minlength=k), ""
+    known = [c for c in range(k) if 0 < counts[c] < len(labels)]
+    if not known:
+        return None
+    if len(known) > MOST_CLASSES:
+        half = MOST_CLASSES // 2
+        commonest = sorted(known, key=lambda c: -counts[c])[:half]
+        areas = {c: class_areas(predictions.probabilities[:, c], labels == c)[0].value for c in known}
+        worst = sorted((c for c in known if c not in commonest), key=lambda c: areas[c])[:half]
+        shown = (
+            f"Of {len(known)} classes, the {half} with the most images, and of the others the {half} with the lowest "
+        )
+        shown, known = f"{shown}AUROC.", sorted([*commonest, *worst])
+    found = {}
+    for c in known:
+        table = _table(predictions, c, None).model_copy(update={"curve": [], "sentence": ""})
+        found[predictions.classes[c]] = ClassUtility(prevalence=table, decision_curve=_curve(predictions, c, None))
+    return OneAgainstRest(classes=found, shown=shown)
 
 
 def _runs(good: list[bool]) -> list[list[float]]:

@@ -44,6 +44,14 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return z / z.sum(axis=1, keepdims=True)
 
 
+def is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
+    """(S,) bool: whether a probability of the positive class is the threshold or more; without one, one half or more.
+
+    The only place that compares a probability with a threshold, so that all parts of a report treat a tie alike.
+    """
+    return scores >= (0.5 if threshold is None else threshold)
+
+
 @dataclass(frozen=True)
 class Predictions:
     """What a model predicts for S images; the table does not keep `notes` and `named`."""
@@ -110,20 +118,28 @@ class Predictions:
 
     @cached_property
     def likeliest(self) -> np.ndarray:
-        """(S,) int64: the class with the largest probability."""
-        return self.calibrated_logits.argmax(axis=1).astype(np.int64)
+        """(S,) int64: the class with the largest probability; of equal ones the positive of two, else the first."""
+        if len(self.classes) == 2:
+            return self._of_two(None)
+        return self.calibrated_logits.argmax(axis=1).astype(np.int64)  # they part what rounds to one probability
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """(S,) int64: the predicted class: as `decided`, by `threshold` or `costs`, else the likeliest."""
+        """(S,) int64: the predicted class: as `decided`, by `threshold`, the first of the cheapest by `costs`, or the
+        likeliest.
+        """
         if self.decided is not None:
             return self.decided
-        if self.threshold is not None and self.positive is not None:
-            positive = self.classes.index(self.positive)
-            return np.where(self.probabilities[:, positive] >= self.threshold, positive, 1 - positive).astype(np.int64)
+        if self.threshold is not None:
+            return self._of_two(self.threshold)
         if self.costs is not None:
             return (self.probabilities @ np.array(self.costs, dtype=np.float64)).argmin(axis=1).astype(np.int64)
         return self.likeliest
+
+    def _of_two(self, threshold: float | None) -> np.ndarray:
+        positive = positive_index(self)
+        assert positive is not None
+        return np.where(is_called(self.probabilities[:, positive], threshold), positive, 1 - positive).astype(np.int64)
 
     @cached_property
     def confidence(self) -> np.ndarray:

@@ -17,9 +17,10 @@ from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import DecisionPolicy, count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
-from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
+from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
 from vitmed.metrics.confusions import mistakes
 from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.fixed_rates import fixed_rates
 from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
@@ -76,6 +77,8 @@ ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None w
     ),
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
+    "one_against_rest": lambda m: one_against_rest(m.predictions),
+    "fixed_rates": lambda m: fixed_rates(m.predictions, m.config),
     "conformal": lambda m: report_sets(m.predictions, m.policy.prediction_sets if m.policy else None, m.config),
     "abstention": lambda m: (
         None

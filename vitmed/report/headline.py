@@ -11,6 +11,7 @@ from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.fixed_rates import AtRate, FixedRates
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
@@ -34,6 +35,8 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
     if metrics.identity:
         ui.say(metrics.identity)
     ui.say(headline(metrics))
+    for line in (*fixed_lines(metrics.fixed_rates), *intended_lines(metrics)):
+        ui.say(line)
     for note in metrics.notes:
         if note not in metrics.report.notes:  # already printed
             ui.warn(note)
@@ -56,6 +59,29 @@ def headline(metrics: Results) -> str:
         how = f"95 % intervals {metrics.resampling}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
     return "\n".join([*(f"{title} {_with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
+
+
+def fixed_lines(found: FixedRates | None) -> list[str]:
+    """Sensitivity at each fixed specificity and the reverse, as a table that a narrow terminal holds."""
+    if found is None:
+        return []
+    pairs = zip(found.sensitivity, found.specificity, strict=True)
+    rows = [(f"{one.fixed:.2f}", _at_rate(one), _at_rate(other)) for one, other in pairs]
+    head = ("fixed at", "sensitivity at this specificity", "specificity at this sensitivity")
+    return [f"{at:10}{one:33}{other}" for at, one, other in (head, *rows)]
+
+
+def _at_rate(found: AtRate) -> str:
+    few = " (too few to say)" if found.too_few else ""
+    return f"{_with_interval(found.reached)}{few}"
+
+
+def intended_lines(metrics: Results) -> list[str]:
+    """What results and actions are worth at the intended prevalence; nothing where none was given."""
+    table, curve = metrics.prevalence, metrics.decision_curve
+    known = table is not None and table.intended is not None and table.rows
+    lines = [table.sentence] if table is not None and known else []
+    return [*lines, curve.intended.sentence] if curve is not None and curve.intended is not None else lines
 
 
 def _with_interval(found: Estimate, sign: str = "") -> str:

@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
+from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
@@ -314,4 +315,5 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "chance": format_probability,
     **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
     **{one.__name__: one for one in (summary_of, title_of, sampling_of, worth, at, rows, methods_text)},
+    **{one.__name__: one for one in (percentage, ranges)},
 }

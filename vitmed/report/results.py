@@ -18,9 +18,10 @@ from vitmed.decisions.policy import AnswerCounts
 from vitmed.decisions.reliability import CalibrationReport
 from vitmed.decisions.selective_prediction import SelectivePrediction
 from vitmed.explanation.results import Attention, Robustness
-from vitmed.metrics.clinical_utility import DecisionCurve, PrevalenceTable
+from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import Mistakes
 from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.paired_comparison import PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
@@ -171,6 +172,8 @@ class Results(Numbers):
     operating_points: OperatingPoints | None = None
     prevalence: PrevalenceTable | None = None
     decision_curve: DecisionCurve | None = None
+    one_against_rest: OneAgainstRest | None = None
+    fixed_rates: FixedRates | None = None
     conformal: PredictionSets | None = None
     abstention: SelectivePrediction | None = None
     answers: AnswerCounts | None = None

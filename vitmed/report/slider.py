@@ -92,7 +92,7 @@ def slider_data(predictions: Predictions, points: OperatingPoints | None = None)
 
 def _curve(predictions: Predictions, k: int, marks: list[tuple[str, float]], of_two: bool) -> Curve:
     scores, truth = predictions.probabilities[:, k], known_labels(predictions) == k
-    start = _start(predictions, k, of_two)
+    start = predictions.threshold if of_two and predictions.threshold is not None else 0.5
     asked = [start, *(at for _, at in marks)]
     thresholds = np.unique([*_grid(scores, STEPS if of_two else STEPS_OF_MANY), *asked])
     hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
@@ -113,14 +113,6 @@ def _grid(scores: np.ndarray, steps: int) -> list[float]:
     distinct = np.unique(scores)
     kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(steps, len(distinct))).astype(int))]
     return [0.0, *ROWS, *(float(f"{score:.6g}") for score in kept), 1.0]
-
-
-def _start(predictions: Predictions, k: int, of_two: bool) -> float:
-    """The threshold in use; else 0.5, or a hair above it where an image of exactly 0.5 goes to the other class."""
-    if of_two and predictions.threshold is not None:
-        return float(predictions.threshold)
-    level = predictions.probabilities[:, k] == 0.5
-    return float(np.nextafter(0.5, 1)) if (predictions.predicted[level] != k).any() else 0.5
 
 
 def _marks(found: OperatingPoints) -> list[tuple[str, float]]:

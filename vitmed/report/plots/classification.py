@@ -10,11 +10,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.estimates import ClassNumbers, Numbers
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
-from vitmed.report.plots.drawing import COLOURS, GREY, LEGEND, percent, plot, short, value_text
+from vitmed.report.plots.drawing import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    GREY,
+    LEGEND,
+    draw_band,
+    numbers,
+    percent,
+    plot,
+    short,
+    value_text,
+)
+from vitmed.report.results import Results
 
 WRITTEN = 40  # classes: with more, cells have a colour but no number
 
@@ -58,13 +71,17 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     return figure
 
 
-def roc(predictions: Predictions, metrics: Numbers) -> Figure:
-    """Sensitivity against 1 - specificity over all thresholds."""
+def roc(predictions: Predictions, metrics: Results) -> Figure:
+    """Sensitivity against 1 - specificity over all thresholds, and where the model decides; a band of two classes."""
     curves = {c: (fp / fp[-1], tp / tp[-1]) for c, tp, fp in _counts(predictions)}
     figure, axes = _square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
     _nothing(axes, predictions, not curves)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
-    _lines(axes, metrics, curves, "auroc")
+    if metrics.fixed_rates is not None:
+        band = metrics.fixed_rates.band
+        draw_band(axes, [1 - one.fixed for one in band], [one.reached for one in band], BLUE)
+    for c, colour in _lines(axes, metrics, curves, "auroc").items():
+        _decides(axes, metrics.per_class[metrics.classes[c]], colour, alone=metrics.positive_class is not None)
     if len(predictions.classes) > 2 and curves:
         x = np.linspace(0, 1, 1001)
         y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
@@ -72,6 +89,19 @@ def roc(predictions: Predictions, metrics: Numbers) -> Figure:
         axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
     _finish(figure, axes, metrics, "auroc", "AUROC")
     return figure
+
+
+def _decides(axes: Axes, own: ClassNumbers, colour: str, alone: bool) -> None:
+    """The rates of the predicted classes as a dot; of two classes with both intervals, and what it is."""
+    found, kept = own.sensitivity, own.specificity
+    if found.value is None or kept.value is None:
+        return
+    x, y, label = 1 - kept.value, found.value, ""
+    if alone:
+        label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
+        axes.plot([x, x], numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
+        axes.plot(1 - numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
+    axes.plot(x, y, "o", color=BLACK if alone else colour, markeredgecolor="white", markersize=7, zorder=3, label=label)
 
 
 def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
@@ -115,8 +145,8 @@ def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
 
 def _lines(
     axes: Axes, metrics: Numbers, curves: dict[int, tuple[np.ndarray, np.ndarray]], area: str, **style: Any
-) -> None:
-    """Draw the curves: of two classes the positive one; of many, only the worst four in colour."""
+) -> dict[int, str]:
+    """Draw the curves: of two classes the positive one; of many, only the worst four in colour. The colour of each."""
     classes = metrics.classes
     if metrics.positive_class is not None:
         curves = {c: curve for c, curve in curves.items() if classes[c] == metrics.positive_class}
@@ -127,9 +157,11 @@ def _lines(
         axes.plot([], [], color=GREY, linewidth=0.7, label=f"{len(curves) - 4} other classes")
         for c in (c for c in curves if c not in named):
             axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, **style)
-    for colour, c in zip(COLOURS, named, strict=False):
+    colours = dict(zip(named, COLOURS, strict=False))
+    for c, colour in colours.items():
         text = f"{short(classes[c], 26)}: {value_text(areas[c])}, n={metrics.per_class[classes[c]].n:,}"
         axes.plot(*curves[c], color=colour, linewidth=2.2 if len(curves) == 1 else 1.3, label=text, **style)
+    return colours
 
 
 def _finish(figure: Figure, axes: Axes, metrics: Numbers, area: str, name: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.reliability import Reliability
+from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, numbers, plot, short, value_text
@@ -31,10 +33,10 @@ def prevalence(predictions: Predictions, metrics: Results) -> Figure | None:
         axes.plot(x, numbers(row[key].value for row in found.curve), color=colour)
         points = numbers(row[key].value for row in found.rows)
         axes.plot(at, points, color=colour, marker=marker, markersize=5, linestyle="", label=name)
-    axes.axvline(found.observed, color=GREY, linestyle=":", label=f"in these images: {_percent(found.observed)}")
+    axes.axvline(found.observed, color=GREY, linestyle=":", label=f"in these images: {percentage(found.observed)}")
     if found.intended is not None:
-        axes.axvline(found.intended, color=BLACK, linestyle="--", label=f"intended: {_percent(found.intended)}")
-    _ticks(axes, (0.001, 0.01, 0.05, 0.1, 0.2, 0.5), min(x), max(x), _percent)
+        axes.axvline(found.intended, color=BLACK, linestyle="--", label=f"intended: {percentage(found.intended)}")
+    _ticks(axes, (0.001, 0.01, 0.05, 0.1, 0.2, 0.5), min(x), max(x), percentage)
     axes.set_ylim(-0.02, 1.02)
     title = f"{short(found.positive, 30)}, n = {counted(len(predictions), 'image')}, band: 95 % interval"
     axes.set_title(title, fontsize=11)
@@ -43,27 +45,74 @@ def prevalence(predictions: Predictions, metrics: Results) -> Figure | None:
 
 
 def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
-    """Net benefit of the model, of acting on all and on none, over threshold probabilities."""
+    """Net benefit of the model, of acting on all and on none; at the intended prevalence above, where one is given."""
     found = metrics.decision_curve
     if found is None or found.prevalence is None:
         return None
-    figure, axes = plot("threshold probability (act from it upwards)", "net benefit (true positives per image)")
-    x, top = found.thresholds, found.prevalence
-    draw_band(axes, x, found.model, BLUE)
-    axes.plot(x, numbers(net.value for net in found.model), color=BLUE, linewidth=2, label="model")
-    axes.plot(x, found.all, color=RED, linestyle="--", label="act on all")
-    axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
-    highest = max((net.high for net in found.model if net.high is not None), default=top)
-    axes.set(xlim=(0, 1), ylim=(-0.15 * max(top, 0.05), max(1.15 * top, 1.05 * highest)))
-    for low, high in found.useful or ():
-        axes.plot([low, high], [-0.1 * max(top, 0.05)] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
-    if found.useful:
-        axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
-    images = counted(len(predictions), "image")
-    title = f"{short(found.positive, 30)}: {_percent(top)} of n = {images}, band: 95 % interval"
-    axes.set_title(title, fontsize=11)
-    figure.legend(fontsize=9, loc="outside lower center", ncols=4)  # below, where it hides no curve
+    parts: list[tuple[NetBenefit, str]] = [(found, f"{{}} of n = {counted(len(predictions), 'image')}")]
+    if found.intended is not None:
+        parts.insert(0, (found.intended, "intended prevalence of {}"))
+    figure = Figure(figsize=(7.6, 4.6 * len(parts) + 0.6), layout="constrained")
+    for axes, (part, what) in zip(figure.subplots(len(parts), squeeze=False).flat, parts, strict=True):
+        _net_benefit(axes, part, found.thresholds)
+        axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
+        assert part.prevalence is not None
+        title = f"{short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
+        axes.set_title(title, fontsize=11)
+    figure.legend(*_named(figure), fontsize=9, loc="outside lower center", ncols=4)  # below, where it hides no curve
     return figure
+
+
+def one_against_rest(predictions: Predictions, metrics: Results) -> Figure | None:
+    """The decision curve of each of more than two classes, side by side."""
+    found = metrics.one_against_rest
+    if found is None:
+        return None
+    columns = min(3, len(found.classes))
+    rows = -(-len(found.classes) // columns)
+    figure = Figure(figsize=(2.9 * columns, 2.6 * rows + 0.9), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (name, own) in zip(panels, found.classes.items(), strict=False):
+        curve = own.decision_curve
+        _net_benefit(axes, curve, curve.thresholds)
+        assert curve.prevalence is not None
+        axes.set_title(f"{short(name, 22)}: {percentage(curve.prevalence)}", fontsize=10)
+    for axes in panels[len(found.classes) :]:
+        axes.set_visible(False)
+    for axes in panels[max(0, len(found.classes) - columns) : len(found.classes)]:
+        axes.set_xlabel("threshold probability")
+    figure.supylabel("net benefit (true positives per image)", fontsize=10)
+    figure.suptitle(
+        f"n = {counted(len(predictions), 'image')}, each class against the rest, band: 95 % interval", fontsize=11
+    )
+    figure.legend(*_named(figure), fontsize=9, loc="outside lower center", ncols=4 if columns > 2 else 2)
+    return figure
+
+
+def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> None:
+    """The curves at one prevalence, and a bar where the model is clearly better than both alternatives."""
+    assert part.prevalence is not None
+    top, values = part.prevalence, numbers(net.value for net in part.model)
+    add_grid(axes)
+    draw_band(axes, thresholds, part.model, BLUE)
+    axes.plot(thresholds, values, color=BLUE, linewidth=2, label="model")
+    axes.plot(thresholds, part.all, color=RED, linestyle="--", label="act on all")
+    axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
+    highest = max((net.high for net in part.model if net.high is not None), default=top)
+    lowest = min(-0.15 * max(top, 0.05), 1.1 * float(values[numbers(thresholds) <= 0.9].min()))  # beyond, it may plunge
+    axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
+    for low, high in part.useful or ():
+        axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
+    if part.useful:
+        axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
+
+
+def _named(figure: Figure) -> tuple[list[Artist], list[str]]:
+    """The entries of a legend for all axes, each name once."""
+    found = {
+        text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    return list(found.values()), list(found)
 
 
 def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -125,9 +174,9 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
         axes.fill_between(curve.coverage, low, high, color=BLUE, alpha=0.2, linewidth=0)
     axes.plot(curve.coverage, numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
     (rate,) = numbers([found.error_rate.value])
-    axes.axhline(rate, color=GREY, linestyle=":", label=f"all answered: {_percent(rate)}")
+    axes.axhline(rate, color=GREY, linestyle=":", label=f"all answered: {percentage(rate)}")
     if chosen is not None:
-        axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {_percent(chosen.max_risk)}")
+        axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
         text = f"chosen on validation: {_share(reached.coverage)} answered"
         axes.plot(numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text)
@@ -174,8 +223,4 @@ def _ticks(axes: Axes, values: Sequence[float], low: float, high: float, text: C
 
 
 def _share(found: Estimate) -> str:
-    return "undefined" if found.value is None else _percent(found.value)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return "undefined" if found.value is None else percentage(found.value)

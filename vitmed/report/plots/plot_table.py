@@ -63,7 +63,8 @@ PLOTS: dict[str, Plot] = {
     "roc": Plot(
         "ROC curve",
         "Sensitivity against the false positive rate at every threshold. The dotted diagonal is guessing. The area "
-        "does not depend on how common a class is.",
+        "does not depend on how common a class is. Dot: where the model decides. Band (two classes): 95 % interval of "
+        "the sensitivity at each false positive rate on its own (pointwise); there is none where images are too few.",
         classification.roc,
         section="summary",
     ),
@@ -104,8 +105,16 @@ PLOTS: dict[str, Plot] = {
     "decision_curve": Plot(
         "Decision curve",
         "Net benefit of acting on the model, compared with acting on every image or on none. To act from a probability "
-        "of 10 % means that a missed positive is nine times as bad as a needless action.",
+        "of 10 % means that a missed positive is nine times as bad as a needless action. With an intended prevalence, "
+        "the upper curve holds there: it comes from the sensitivity and specificity at each threshold.",
         decisions.decision_curve,
+        section="operating",
+    ),
+    "decision_curves": Plot(
+        "Decision curves of each class",
+        "Net benefit of acting on the probability of one class, compared with acting on every image or on none, at the "
+        "share that the class has in these images. The bar marks where the model is clearly better than both.",
+        decisions.one_against_rest,
         section="operating",
     ),
     "reliability": Plot(

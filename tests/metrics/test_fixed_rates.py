@@ -1,0 +1,105 @@
+"""Rates at a fixed other rate: values against scikit-learn's ROC curve, intervals against a slow loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import binomtest, t
+from sklearn.metrics import roc_curve
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.bootstrap import bootstrap_weights
+from vitmed.metrics.fixed_rates import GRID, LEVELS, fixed_rates
+from vitmed.metrics.predictions import Predictions
+
+
+def draw(positives: int, negatives: int, distance: float = 2.0, seed: int = 0, patients: int = 0) -> Predictions:
+    """Rounded scores, so that some tie."""
+    rng, n = np.random.default_rng(seed), positives + negatives
+    truth = np.arange(n) < positives
+    of = rng.integers(max(1, patients), size=n)
+    own = np.sqrt(0.4) * rng.normal(size=max(1, patients))[of] if patients else 0.0
+    scores = np.round(distance * truth + own + np.sqrt(0.6 if patients else 1.0) * rng.normal(size=n), 1)
+    logits = np.stack([np.zeros(n), scores], axis=1).astype(np.float32)
+    groups = tuple(f"p{i}" for i in of) if patients else None
+    return Predictions(("no", "yes"), tuple(map(str, range(n))), groups, truth.astype(np.int64), logits)
+
+
+def of_sklearn(p: Predictions, rows: np.ndarray, level: float, reverse: bool = False) -> float:
+    fpr, tpr, _ = roc_curve(p.labels[rows] == 1, p.probabilities[rows, 1], drop_intermediate=False)
+    return float((1 - fpr)[tpr >= level - 1e-9].max() if reverse else tpr[1 - fpr >= level - 1e-9].max())
+
+
+@pytest.mark.parametrize("patients", [0, 30])
+def test_values_are_those_of_scikit_learns_curve(patients: int) -> None:
+    p = draw(150, 400, patients=patients)
+    found, everything = fixed_rates(p, EvaluateConfig(resamples=20)), np.arange(550)
+    assert found is not None and found.positive == "yes"
+    assert [one.fixed for one in found.sensitivity] == list(LEVELS) == [one.fixed for one in found.specificity]
+    for one in [*found.sensitivity, *found.band]:
+        assert one.reached.value == pytest.approx(of_sklearn(p, everything, one.fixed))
+    for one in found.specificity:
+        assert one.reached.value == pytest.approx(of_sklearn(p, everything, one.fixed, reverse=True))
+    assert [one.fixed for one in found.band] == list(GRID)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("patients", [0, 40])
+def test_intervals_are_wilsons_with_the_variance_of_resamples_that_choose_their_own_threshold(
+    reverse: bool, patients: int
+) -> None:
+    p = draw(200, 300, patients=patients)
+    found = fixed_rates(p, EvaluateConfig(resamples=60))
+    one = (found.specificity if reverse else found.sensitivity)[1]  # at 0.9
+    slow = []
+    for row in np.concatenate(list(bootstrap_weights(p.units, 60, seed=0))):
+        slow.append(of_sklearn(p, np.repeat(np.arange(len(p)), row.astype(int)), 0.9, reverse))
+    value, reach = one.reached.value, t.ppf(0.975, p.units.max())
+    effective = value * (1 - value) / np.var(slow, ddof=1)
+
+    def score(true: float) -> float:  # Wilson's limits are the true shares that lie `reach` standard errors away
+        return (value - true) ** 2 - reach**2 * true * (1 - true) / effective
+
+    limits = brentq(score, 0, value), brentq(score, value, 1)
+    assert (one.reached.low, one.reached.high) == pytest.approx(limits)
+    assert one.reached.method == "bootstrap" and not one.too_few
+
+
+def test_the_interval_counts_the_uncertainty_of_the_threshold() -> None:
+    """With few negatives it is wider than Wilson's interval of a threshold that is given."""
+    p = draw(500, 60)
+    one = fixed_rates(p, EvaluateConfig(resamples=500)).sensitivity[1].reached
+    low, high = binomtest(round(one.value * 500), 500).proportion_ci(method="wilson")
+    assert one.high - one.low > 1.5 * (high - low)
+
+
+def test_patients_that_are_alike_widen_it() -> None:
+    p = draw(300, 300, patients=20)
+    known, unknown = (fixed_rates(q, EvaluateConfig(resamples=500)) for q in (p, replace(p, groups=None)))
+    width = [found.sensitivity[0].reached.high - found.sensitivity[0].reached.low for found in (known, unknown)]
+    assert width[0] > 1.2 * width[1]
+
+
+def test_too_few_images_give_no_interval() -> None:
+    """Of 120 negatives 6 lie above a specificity of 0.95, and 1.2 above 0.99."""
+    found = fixed_rates(draw(80, 120), EvaluateConfig(resamples=50))
+    assert [one.too_few for one in found.sensitivity] == [False, False, False, True]
+    assert found.sensitivity[3].reached.low is None and found.sensitivity[3].reached.value is not None
+    few = fixed_rates(draw(4, 500), EvaluateConfig(resamples=50))
+    assert all(one.too_few and one.reached.low is None for one in (*few.sensitivity, *few.specificity, *few.band))
+
+
+def test_without_resamples_there_is_no_interval_and_a_perfect_share_has_that_of_a_proportion() -> None:
+    p = draw(100, 100, distance=20.0)
+    assert fixed_rates(p, EvaluateConfig(resamples=0)).sensitivity[0].reached.low is None
+    found = fixed_rates(p, EvaluateConfig(resamples=50)).sensitivity[0].reached
+    assert (found.value, found.method) == (1.0, "wilson")
+    assert found.low == pytest.approx(binomtest(100, 100).proportion_ci(method="wilson").low)
+
+
+def test_there_is_none_with_more_classes_or_images_of_one() -> None:
+    three = Predictions(("a", "b", "c"), ("x",) * 3, None, np.arange(3), np.eye(3, dtype=np.float32))
+    assert fixed_rates(three, EvaluateConfig()) is None and fixed_rates(draw(5, 0), EvaluateConfig()) is None

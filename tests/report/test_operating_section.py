@@ -1,0 +1,89 @@
+"""What the chapter on thresholds and prevalence says: the sentences of metrics.json and of the terminal."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Recorder
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.headline import Evaluation, report_evaluation
+from vitmed.report.results import Results
+from vitmed.report.write import write_report
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def draw(classes: int = 2, size: int = 400) -> Predictions:
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(classes, size=size)
+    logits = (rng.normal(size=(size, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
+    names = ("healthy", "ill") if classes == 2 else tuple(f"class {c}" for c in range(classes))
+    groups = tuple(f"p{i % 50}" for i in range(size))
+    return Predictions(names, tuple(map(str, range(size))), groups, labels.astype(np.int64), logits)
+
+
+def written(folder: Path, p: Predictions, **fields: Any) -> tuple[str, Results, list[str]]:
+    """The text of the page, the results, and what the terminal prints."""
+    metrics = write_report(folder, p, title="t", facts={}, config=EvaluateConfig(resamples=50, **fields))
+    ui = Recorder()
+    report_evaluation(Evaluation(p, metrics, folder), {}, ui)
+    return " ".join(html.unescape((folder / "report.html").read_text()).split()), metrics, ui.said
+
+
+def test_page_and_terminal_say_what_holds_at_the_intended_prevalence(tmp_path: Path) -> None:
+    text, metrics, said = written(tmp_path, draw(), prevalence=0.01)
+    table, curve = metrics.prevalence, metrics.decision_curve
+    assert table is not None and curve is not None and curve.intended is not None
+    assert "not clearly better" in curve.intended.sentence and "is clearly better" in curve.sentence
+    for sentence in (table.sentence, curve.intended.sentence):
+        assert sentence in text and sentence in said
+    assert curve.sentence in text and curve.sentence.startswith("Among these images (")
+    assert text.count("clearly better than acting on all") == 2  # each names its prevalence
+    assert Results.read(metrics.to_dict()) == metrics
+
+
+def test_without_a_prevalence_the_terminal_says_nothing_of_it(tmp_path: Path) -> None:
+    text, metrics, said = written(tmp_path, draw())
+    assert metrics.decision_curve.intended is None and "At the intended prevalence" not in text
+    assert not any("at a prevalence of" in line or "intended" in line for line in said)
+
+
+def test_the_row_that_is_counted_is_marked_and_stands_apart(tmp_path: Path) -> None:
+    """It has the interval of the headline; the computed ones have another method."""
+    text, metrics, _ = written(tmp_path, draw(), prevalence=0.3)
+    share = 100 * metrics.prevalence.observed
+    assert f"{share:.3g} % (these images, counted)" in text and "30 % (intended)" in text
+    assert text.index("(these images, counted)") < text.index(">0.1 %<")
+    methods = {row.ppv.method for row in metrics.prevalence.rows if row.prevalence != metrics.prevalence.observed}
+    assert methods == {"mover"} and "The first row counts the results on these images" in text
+    assert "What a result means at another prevalence of ill" in text and "where ill is rarer" not in text
+
+
+def test_fixed_rates_are_the_same_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+    text, metrics, said = written(tmp_path, draw())
+    found = metrics.fixed_rates
+    start = next(i for i, line in enumerate(said) if line.startswith("fixed at  sensitivity at this specificity"))
+    for one, line in zip(found.sensitivity, said[start + 1 :], strict=False):
+        assert line.startswith(f"{one.fixed:.2f}      {one.reached.value:.3f}") and len(line) < 80
+        limits = "too few to say" if one.too_few else f"{one.reached.low:.3f} to {one.reached.high:.3f}"
+        assert f"<td>{one.reached.value:.3f}<small>{limits}</small></td>" in text
+        assert ("(too few to say)" in line.split("   ")[0] + line[10:42]) == one.too_few
+    assert found.sensitivity[3].too_few  # 0.99 of about 200 negatives
+
+
+@pytest.mark.parametrize("classes", [3, 12])
+def test_more_classes_have_a_table_of_each_against_the_rest(classes: int, tmp_path: Path) -> None:
+    text, metrics, said = written(tmp_path, draw(classes))
+    found = metrics.one_against_rest
+    assert "Each class against all others" in text and len(found.classes) == min(classes, 10)
+    for own in found.classes.values():
+        row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)
+        assert f"<td>{row.ppv.value:.3f}<small>{row.ppv.low:.3f} to {row.ppv.high:.3f}</small></td>" in text
+    assert ("with the most images, and of the others" in text) == (classes > 10)
+    assert not any("fixed at" in line for line in said) and Results.read(metrics.to_dict()) == metrics

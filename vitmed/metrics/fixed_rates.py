@@ -1,0 +1,127 @@
+"""Sensitivity at a fixed specificity, the reverse, and the band of the ROC curve: of the threshold of these images.
+
+The threshold is estimated on the same images, and its uncertainty belongs to the interval (Platt et al., Stat. Med. 19
+(2000) 313). So each resample of patients chooses its own threshold; the variance of the sensitivities that result gives
+a Wilson interval. With fewer than `LEAST` images expected beyond the threshold there is no interval: there it held the
+truth too seldom. benchmarks/fixed_rates.py measures how often it does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitmed.core.base_models import Frozen
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.bootstrap import MOST, bootstrap_weights
+from vitmed.metrics.estimates import Estimate, estimate, of_share
+from vitmed.metrics.intervals import NONE, Units, quantile, share, within
+from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
+from vitmed.metrics.ranking import threshold_counts
+
+LEVELS = (0.8, 0.9, 0.95, 0.99)
+GRID = tuple(i / 100 for i in range(1, 100))  # specificities of the band
+LEAST = 6  # images, of the effective number, that lie beyond the threshold; 0.99 needs 600
+FEWEST = 5  # patients or images of either class
+
+
+class AtRate(Frozen):
+    """What is `reached` where the other rate is `fixed`; without an interval where there are `too_few` images."""
+
+    fixed: float
+    reached: Estimate
+    too_few: bool
+
+
+class FixedRates(Frozen):
+    """One rate where the other is fixed.
+
+    Attributes:
+        sensitivity, specificity: reached at each of `LEVELS` of the other.
+        band: sensitivity at each specificity of `GRID`: the pointwise band of the ROC curve.
+    """
+
+    positive: str
+    sensitivity: list[AtRate]
+    specificity: list[AtRate]
+    band: list[AtRate]
+
+
+def fixed_rates(predictions: Predictions, config: EvaluateConfig) -> FixedRates | None:
+    """One rate where the other is fixed. None with more than two classes, or with images of one class."""
+    positive, labels = positive_index(predictions), known_labels(predictions)
+    if positive is None or len(np.unique(labels)) < 2:
+        return None
+    truth, scores, units = labels == positive, predictions.probabilities[:, positive], Units.of(predictions)
+    resamples = min(config.resamples, MOST)
+    found = reached_at(scores, truth, (*LEVELS, *GRID), units, resamples)
+    return FixedRates(
+        positive=predictions.classes[positive],
+        sensitivity=found[: len(LEVELS)],
+        specificity=reached_at(-scores, ~truth, LEVELS, units, resamples),
+        band=found[len(LEVELS) :],
+    )
+
+
+def reached_at(
+    scores: np.ndarray, truth: np.ndarray, levels: tuple[float, ...], units: Units, resamples: int
+) -> list[AtRate]:
+    """The largest share of the images of `truth` above a threshold that keeps a share `levels` of the others below it.
+
+    Args:
+        scores: (S,) float, any scale.
+        truth: (S,) bool, with both kinds.
+        levels: L shares, 0..1.
+        resamples: of whole units; 0: no intervals.
+    """
+    values, drawn = _drawn(scores, truth, np.array(levels), units, resamples)
+    _, fp = threshold_counts(scores, truth)
+    cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
+    enough = min(len(np.unique(units.index[kind])) for kind in (truth, ~truth)) >= FEWEST
+    found = []
+    for level, value, column in zip(levels, values, drawn.T, strict=True):
+        # the loosest of the thresholds at which enough of the others are kept
+        place = int(np.flatnonzero(fp <= _allowed(fp[-1], level))[-1])
+        called = is_called(scores, float(cuts[place]))
+        beyond = share(called, ~truth, units).effective_n * (1 - level)
+        few = not enough or not beyond >= LEAST - 1e-9
+        reached = estimate(float(value), *NONE, "bootstrap")
+        if len(column) and not few:
+            reached = _with_interval(float(value), column, called, truth, units)
+        found.append(AtRate(fixed=level, reached=reached, too_few=few))
+    return found
+
+
+def _allowed(others: np.ndarray, level: float | np.ndarray) -> np.ndarray:
+    """How many of the others may lie above the threshold."""
+    return np.asarray(others * (1 - level) + 1e-9)
+
+
+def _with_interval(value: float, drawn: np.ndarray, called: np.ndarray, truth: np.ndarray, units: Units) -> Estimate:
+    if value in (0, 1):  # hardly a resample differs
+        return of_share(share(called, truth, units))
+    variance = float(np.nanvar(drawn, ddof=1))
+    limits = within(value, 0, variance, quantile(max(1, units.count - 1))) if variance > 0 else NONE
+    return estimate(value, *limits, "bootstrap")
+
+
+def _drawn(
+    scores: np.ndarray, truth: np.ndarray, levels: np.ndarray, units: Units, resamples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The shares at every level, (L,), and in each resample, (R, L); NaN in one without images of either kind."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # the last image of each tie
+    hit = truth[order]
+
+    def of(weights: np.ndarray) -> np.ndarray:
+        w = weights.take(order, axis=1)
+        hits, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
+        rows = []
+        for found, alarms in zip(hits, false, strict=True):
+            place = np.searchsorted(alarms, _allowed(alarms[-1], levels), side="right")  # thresholds that are allowed
+            known = found[-1] > 0 and alarms[-1] > 0
+            rows.append(np.append(0, found)[place] / found[-1] if known else np.full(len(levels), np.nan))
+        return np.array(rows)
+
+    draws = bootstrap_weights(units.index, resamples, seed=0) if resamples else ()
+    drawn = [of(weights) for weights in draws]
+    return of(np.ones((1, len(scores))))[0], np.concatenate(drawn) if drawn else np.empty((0, len(levels)))
