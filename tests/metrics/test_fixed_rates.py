@@ -65,7 +65,7 @@ def test_intervals_are_wilsons_with_the_variance_of_resamples_that_choose_their_
 
     limits = brentq(score, 0, value), brentq(score, value, 1)
     assert (one.reached.low, one.reached.high) == pytest.approx(limits)
-    assert one.reached.method == "bootstrap" and not one.too_few
+    assert one.reached.method == "wilson-bootstrap" and not one.too_few
 
 
 def test_the_interval_counts_the_uncertainty_of_the_threshold() -> None:

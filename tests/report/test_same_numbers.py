@@ -145,7 +145,7 @@ def test_the_other_chapters_repeat_the_tables(report: Report) -> None:
     operating = rows(chapter(report.page, "Threshold, PPV and NPV"))
     (decides,) = (cells for name, cells in operating.items() if name.endswith("(decides)"))
     assert decides[2:7] == [shown(own[name]) for name in PER_CLASS[:5]]
-    (here,) = (cells for name, cells in operating.items() if "(these images)" in name)
+    (here,) = (cells for name, cells in operating.items() if "these images, counted" in name)
     assert here == [shown(own["ppv"]), shown(own["npv"])]
     slider = chapter(report.page, "Try another threshold")
     (used,) = (cells for name, cells in rows(slider).items() if "(in use" in name)

@@ -84,7 +84,7 @@ def reached_at(
         called = is_called(scores, float(cuts[place]))
         beyond = share(called, ~truth, units).effective_n * (1 - level)
         few = not enough or not beyond >= LEAST - 1e-9
-        reached = estimate(float(value), *NONE, "bootstrap")
+        reached = estimate(float(value), *NONE, "wilson-bootstrap", len(column) or None)
         if len(column) and not few:
             reached = _with_interval(float(value), column, called, truth, units)
         found.append(AtRate(fixed=level, reached=reached, too_few=few))
@@ -101,7 +101,7 @@ def _with_interval(value: float, drawn: np.ndarray, called: np.ndarray, truth: n
         return of_share(share(called, truth, units))
     variance = float(np.nanvar(drawn, ddof=1))
     limits = within(value, 0, variance, quantile(max(1, units.count - 1))) if variance > 0 else NONE
-    return estimate(value, *limits, "bootstrap")
+    return estimate(value, *limits, "wilson-bootstrap", len(drawn))
 
 
 def _drawn(
