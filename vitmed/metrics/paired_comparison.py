@@ -258,7 +258,8 @@ def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray,
             effects += [share(right, counted, units).design_effect for right in (first, second)]
         known = [e for e in effects if np.isfinite(e)]
         effect = max(1.0, *known) if known else n / len(sizes)  # without any error, each patient counts once
-        degrees = satterthwaite(sizes, correlation(sizes, sums, squares))
+        if effect > 1:  # else the images count as independent
+            degrees = satterthwaite(sizes, correlation(sizes, sums, squares))
     plus, minus, independent = plus / effect, minus / effect, n / effect
     statistic = tango_score(0.0, plus, minus, independent)
     p = float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
