@@ -90,8 +90,11 @@ def pair(patients: int, each: int, seed: int, classes: int = 2) -> tuple[Predict
         logits[np.arange(len(owner)), labels] += 2 + easy + 0.5 * rng.normal(size=patients)[owner]
         made.append(
             Predictions(
-                tuple(f"c{i}" for i in range(classes)), tuple(map(str, range(len(owner)))), tuple(map(str, owner)),
-                labels, logits.astype(np.float32),
+                tuple(f"c{i}" for i in range(classes)),
+                tuple(map(str, range(len(owner)))),
+                tuple(map(str, owner)),
+                labels,
+                logits.astype(np.float32),
             )  # fmt: skip
         )
     return made[0], made[1]

@@ -98,6 +98,17 @@ def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """First minus second, of independent samples, with the interval from those of both.
+
+    MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's, Stat. Med. 17 (1998) 873.
+    """
+    a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (first, second))  # NaN for None
+    value = a[0] - b[0]
+    low, high = value - np.hypot(a[0] - a[1], b[2] - b[0]), value + np.hypot(a[2] - a[0], b[0] - b[1])
+    return estimate(value, low, high, "mover")
+
+
 def of_share(found: Share) -> Estimate:
     """The estimate of a proportion."""
     return estimate(found.value, found.low, found.high, found.method)

@@ -126,8 +126,8 @@ def compare_predictions(
     """The numbers of the other model, and the differences, first minus other, on the same images.
 
     The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
-    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the rest
-    from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
+    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the
+    rest from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
 
     Raises:
         DataError: not the same images, labels or classes in the same order; or no labels.
@@ -229,11 +229,11 @@ def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Unit
 def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units) -> PairedShare:
     """How much oftener the first of two models is right, with its interval and the test of no difference.
 
-    Independent images: the score interval of Tango, Stat. Med. 17 (1998) 891, which inverts McNemar's test, Psychometrika
-    12 (1947) 153, without a continuity correction. Patients with several images: both with the effective number of images
-    and Student's t, as in `share` (a design effect in McNemar's test: Eliasziw & Donner, Stat. Med. 10 (1991) 1981). The
-    interval thus excludes 0 exactly where p is below 0.05. Where fewer than `FEW` patients have an image that only one
-    model gets right, the design effect is at least that of the errors of either model.
+    Independent images: the score interval of Tango, Stat. Med. 17 (1998) 891, which inverts McNemar's test,
+    Psychometrika 12 (1947) 153, without a continuity correction. Patients with several images: both with the effective
+    number of images and Student's t, as in `share` (a design effect in McNemar's test: Eliasziw & Donner, Stat. Med. 10
+    (1991) 1981). So the interval excludes 0 exactly where p is below 0.05. Where fewer than `FEW` patients have an
+    image that only one model gets right, the design effect is at least that of the errors of either model.
 
     Args:
         first, second: (S,) bool, where each model is right.
