@@ -123,7 +123,7 @@ def test_rows_that_are_the_same_number_have_the_same_interval(classes: int) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(("patients", "each"), [(40, 50), (40, 3), (12, 20), (100, 1)])
 def test_intervals_hold_the_truth_and_chance_is_called_clear_one_time_in_twenty(patients: int, each: int) -> None:
-    """Patients of one class each: 1,000 tests of two models that do not differ; 99.9 % of tries lie within the limits."""
+    """Patients of one class each: 1,000 tests of two models that do not differ; 99.9 % of tries lie below."""
     missed = {"accuracy": 0, "balanced_accuracy": 0, "auroc": 0}
     for seed in range(1000):
         gaps = compare_predictions(*pair(patients, each, seed), resamples=0).difference

@@ -164,7 +164,8 @@ def compare_predictions(
             difference[name] = estimate(one - two, low, high, test.method)
         elif name in shares:
             found = shares[name]
-            difference[name] = estimate(one - two, *((0, 0) if same else (found.low, found.high)), found.method)
+            low, high = (0.0, 0.0) if same else (found.low, found.high)
+            difference[name] = estimate(one - two, low, high, found.method)
         else:
             gap = draws[0][name] - draws[1][name]
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
@@ -180,11 +181,11 @@ def _share_differences(
 ) -> tuple[ComparisonTest, dict[str, Share]]:
     """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
     labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
-    rights = [labels == evaluation.scorer.predicted for evaluation in (first, second)]
-    accuracy, statistic, p = share_difference(*rights, np.ones(len(labels), bool), units)
+    right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
+    accuracy, statistic, p = share_difference(right, other, np.ones(len(labels), bool), units)
     truths = [labels == c for c in present]
-    of_classes = [share_difference(*rights, truth, units).found for truth in truths]
-    gap = rights[0].astype(np.float64) - rights[1]
+    of_classes = [share_difference(right, other, truth, units).found for truth in truths]
+    gap = right.astype(np.float64) - other
     low, high = share_mean(of_classes, truths, gap, units, lowest=-1.0)
     balanced = replace(accuracy, low=low, high=high)
     shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}

@@ -76,14 +76,16 @@ class Stratum(Frozen):
 
 
 class Gap(Estimate):
-    """The best stratum minus the worst, of one metric; `reason` where it is undefined."""
+    """The best stratum minus the worst, of one metric; `reason` where it is undefined.
+
+    `by_chance` is None beside an interval, and with patients in several strata.
+    """
 
     metric: str | None = None
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    by_chance: float | None = None  # share of shuffles with at least that gap; None beside an interval, or where
-    # patients are in several strata
+    by_chance: float | None = None  # share of shuffles with at least that gap
     reason: str | None = None
 
 
