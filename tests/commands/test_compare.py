@@ -79,7 +79,7 @@ def test_the_tests_without_patients_are_scipys() -> None:
 
 
 def test_the_test_of_accuracy_by_patient_by_hand() -> None:
-    """Twelve patients of two images, of which the first model gets 2, 1, 1, 1, 0 ... and -1 more right than the second."""
+    """Twelve patients of two images: how many more of them the first model gets right than the second."""
     gaps = [2, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, -1]
     labels = np.zeros(24, np.int64)
     groups = tuple(f"P{i // 2}" for i in range(24))

@@ -88,15 +88,8 @@ def pair(patients: int, each: int, seed: int, classes: int = 2) -> tuple[Predict
     for _ in range(2):
         logits = rng.normal(size=(len(owner), classes))
         logits[np.arange(len(owner)), labels] += 2 + easy + 0.5 * rng.normal(size=patients)[owner]
-        made.append(
-            Predictions(
-                tuple(f"c{i}" for i in range(classes)),
-                tuple(map(str, range(len(owner)))),
-                tuple(map(str, owner)),
-                labels,
-                logits.astype(np.float32),
-            )  # fmt: skip
-        )
+        names, paths = tuple(f"c{i}" for i in range(classes)), tuple(map(str, range(len(owner))))
+        made.append(Predictions(names, paths, tuple(map(str, owner)), labels, logits.astype(np.float32)))
     return made[0], made[1]
 
 
