@@ -39,7 +39,7 @@ def log_loss(logits: np.ndarray, labels: np.ndarray) -> float:
 
 def fitted(p: Predictions, method: str = "temperature") -> Calibration:
     assert p.labels is not None
-    return fit_calibration(p.logits, p.labels, method)
+    return fit_calibration(p.logits, p.labels, method, Units.of(p))
 
 
 class TestFit:
@@ -133,6 +133,52 @@ class TestFit:
     def test_a_thousand_classes(self) -> None:
         p = draw(300, 1000)
         assert fitted(p).method == "temperature"
+
+    def test_the_calibration_that_helps_on_images_that_it_has_not_seen_is_chosen(self) -> None:
+        too_sure, right = draw(2000), draw(2000, too_sure=1)
+        assert fitted(too_sure, "auto").method == "temperature"
+        assert fitted(too_sure, "auto").scale == fitted(too_sure, "temperature").scale
+        assert fitted(right, "auto").method == "none" and fitted(right, "auto").scale == (1.0,) * 3
+        bent = replace(too_sure, logits=too_sure.logits + np.float32([0, 2, -1]))
+        assert fitted(bent, "auto").method == "vector"
+
+    def test_the_gain_is_that_of_patients_left_out(self) -> None:
+        """Of eight patients each is left out once; by hand with a search for the temperature."""
+        p = draw(160, 2, patients=8, too_sure=1.3)
+        assert p.labels is not None
+        owner, z = np.arange(160) % 8, p.logits.astype(np.float64)
+        gains = np.empty(160)
+        for patient in range(8):
+            inside = owner == patient
+            scales = np.linspace(0.3, 1.5, 4001)
+            known = min(scales, key=lambda scale: log_loss(z[~inside] * scale, p.labels[~inside]))
+            for i in np.flatnonzero(inside):
+                gains[i] = log_loss(z[i : i + 1], p.labels[i : i + 1]) - log_loss(
+                    z[i : i + 1] * known, p.labels[i : i + 1]
+                )
+        found = fitted(p, "auto")
+        by_patient = gains.reshape(20, 8).mean(axis=0)
+        assert found.trials[0].method == "temperature" and found.trials[0].than == "none"
+        assert found.trials[0].gain == pytest.approx(gains.mean(), abs=2e-5)
+        assert found.trials[0].error == pytest.approx(by_patient.std(ddof=1) / 8**0.5, rel=1e-2)
+        assert (found.method == "none") == (found.trials[0].gain <= found.trials[0].error)
+        assert Calibration.model_validate(found.model_dump(mode="json")) == found
+
+    def test_what_cannot_be_cross_validated_is_not_calibrated(self) -> None:
+        one = fitted(draw(200, 2, patients=1), "auto")
+        assert one.method == "none" and "one patient" in one.note and one.trials == ()
+        few = draw(60, 2, patients=3)
+        assert few.labels is not None
+        apart = replace(few, labels=(np.arange(60) % 3 == 0).astype(np.int64))  # a fold without one of the classes
+        assert fitted(apart, "auto").trials[0].method == "temperature"
+        old = Calibration.model_validate({"method": "temperature", "scale": [2.0, 2.0], "bias": [0.0, 0.0], "note": ""})
+        assert old.trials == ()  # of a checkpoint of 0.1.0
+
+    @pytest.mark.slow
+    def test_a_calibration_that_is_not_needed_is_seldom_chosen(self) -> None:
+        """Right probabilities, 8 patients: 100 validation sets."""
+        chosen = [fitted(draw(160, 2, seed=seed, patients=8, too_sure=1), "auto").method for seed in range(100)]
+        assert chosen.count("none") >= 85
 
     @pytest.mark.parametrize("scale", [[0.0, 1.0], [float("nan"), 1.0], [1.0]])
     def test_a_damaged_one_is_refused(self, scale: list[float]) -> None:

@@ -39,6 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
         settings = TINY | {"epochs": 3, "resamples": 50, "target_sensitivity": 0.9, "baseline": False}
+        settings |= {"calibration": "temperature"}
         result = train(data, output=place / "runs", name="two", sets=TINY_NETWORK, ui=ui, **settings)
     return Trained(data, result.folder, result, ui, [], [])
 

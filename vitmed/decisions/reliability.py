@@ -14,7 +14,7 @@ from pydantic import Field
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration, CalibrationResult
+from vitmed.decisions.calibration import Calibration, CalibrationResult, Trial
 from vitmed.metrics.bootstrap import Bootstrap, percentile_interval
 from vitmed.metrics.estimates import Estimate, of_mean
 from vitmed.metrics.intervals import Units, correlation, quantile
@@ -86,7 +86,7 @@ class CalibrationReport(Frozen):
     """The fitted calibration, and every measure before and after it.
 
     Attributes:
-        method: as in `Calibration`; or "by fold", with neither scale nor bias.
+        method, note, trials: as in `Calibration`; the method also "by fold", with neither scale nor bias.
         about: which probability is measured.
         before: None without a calibration.
         change: after minus before, of the same images, for `log_loss` and `brier`; empty without a calibration.
@@ -97,6 +97,7 @@ class CalibrationReport(Frozen):
     scale: list[float] | None
     bias: list[float] | None
     note: str
+    trials: tuple[Trial, ...] = ()
     about: str
     before: Reliability | None
     after: Reliability
@@ -141,11 +142,10 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     parts = dict[str, list[_Binned]](ece=[], ece_classwise=[])
     if size >= 2 * PER_BIN:
         parts["ece"] = [_Binned(scores, events, boot.units)]
-        if positive is not None:  # of two classes, both have the same errors
-            parts["ece_classwise"] = parts["ece"]
-        elif classes <= MOST_CLASSES:
-            each = range(classes)
-            parts["ece_classwise"] = [_Binned(chances[:, c], labels == c, boot.units) for c in each]
+        if classes <= MOST_CLASSES:
+            signs = [1, -1] if classes == 2 else [1] * classes
+            each = enumerate(signs)
+            parts["ece_classwise"] = [_Binned(chances[:, c], labels == c, boot.units, sign) for c, sign in each]
     numbers: dict[str, Any] = found | _errors(parts, boot)
     per_class, why = _against_the_rest(predictions, shown, boot)
     undefined: dict[str, str] = {}
@@ -237,10 +237,11 @@ class _Binned:
     Args:
         scores: (S,) the probability; events: (S,) bool, whether it comes true.
         units: of the images. Their intraclass correlation is that of `events - scores`.
+        sign: -1 draws the complement of what 1 draws: of two classes one comes true.
     """
 
-    def __init__(self, scores: np.ndarray, events: np.ndarray, units: Units):
-        self.scores, self.events, self.alike = scores, events, 0.0
+    def __init__(self, scores: np.ndarray, events: np.ndarray, units: Units, sign: int = 1):
+        self.scores, self.events, self.sign, self.alike = scores, events, sign, 0.0
         self.place = np.searchsorted(bin_edges(scores, len(scores)), scores, side="right")
         if units.clustered and units.count > 1:
             gap = events - scores
@@ -258,7 +259,7 @@ class _Binned:
         """
         from scipy.special import ndtr  # imported here: predict starts without it
 
-        drawn = ndtr(self.alike**0.5 * of_units + (1 - self.alike) ** 0.5 * of_images)
+        drawn = ndtr(self.sign * (self.alike**0.5 * of_units + (1 - self.alike) ** 0.5 * of_images))
         return self.error(drawn < self.scores)
 
 
@@ -277,9 +278,9 @@ def _errors(parts: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]:
     for name, binned in parts.items():
         error = float(np.mean([one.error(one.events) for one in binned])) if binned else None
         found[name] = Estimate(value=error, low=None, high=None)
-        if errors := redrawn.get(name):
-            low, high = percentile_interval(np.array(errors))
-            found[f"{name}_if_right"] = IfRight(mean=float(np.mean(errors)), low=low, high=high)
+        if draws and binned:
+            low, high = percentile_interval(np.array(redrawn[name]))
+            found[f"{name}_if_right"] = IfRight(mean=float(np.mean(redrawn[name])), low=low, high=high)
     return found
 
 
