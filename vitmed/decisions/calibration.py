@@ -23,6 +23,7 @@ FEWEST = 50  # validation images below which nothing is fitted
 FEWEST_OF_CLASS = 10  # of the rarest class, for vector scaling
 MOST_CLASSES = 50  # that vector scaling is tried for
 FOLDS = 10
+STANDARD_ERRORS = {"temperature": 1, "vector": 2}  # that the gain must exceed; vector scaling can change the prediction
 LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
 
 
@@ -124,8 +125,9 @@ def _choose(logits: np.ndarray, labels: np.ndarray, units: Units) -> Calibration
     """No calibration, temperature or vector scaling: the simplest that a more complex one does not clearly improve on.
 
     Each is fitted on all but one of up to `FOLDS` parts of the patients and measured on that part. The next more
-    complex one replaces the best so far if it lowers the log loss by more than one standard error between patients (the
-    rule of one standard error: Breiman et al., Classification and Regression Trees (1984), section 3.4.3).
+    complex one replaces the best so far if the log loss falls by more than `STANDARD_ERRORS`, between patients: for
+    temperature the rule of one standard error (Breiman et al., Classification and Regression Trees (1984), section
+    3.4.3), for vector scaling two, since a fit to few patients can spoil the predicted classes too.
     """
     size, classes = logits.shape
     part = np.random.default_rng(0).permutation(units.count)[units.index] % FOLDS  # (S,)
@@ -140,7 +142,7 @@ def _choose(logits: np.ndarray, labels: np.ndarray, units: Units) -> Calibration
         gain = float((lowest - nats).mean())
         error = spread((lowest - nats - gain) / size, units).variance ** 0.5
         trials.append(Trial(method=method, than=chosen, gain=gain, error=error))
-        if gain > error:
+        if gain > STANDARD_ERRORS[method] * error:
             chosen, lowest = method, nats
     known = METHODS[chosen](logits, labels) if chosen != "none" else Calibration.none(classes)
     return known.model_copy(update={"trials": tuple(trials)})
