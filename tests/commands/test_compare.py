@@ -58,6 +58,7 @@ def test_a_clear_difference_and_none(tmp_path: Path) -> None:
     by_pair = {(p["first"], p["second"]): p for p in content["pairs"]}
     assert by_pair["good", "poor"]["verdict"].startswith("good is better than poor: AUROC difference +0.")
     assert "40 patients, p " in by_pair["good", "poor"]["verdict"]
+    assert by_pair["good", "poor"]["verdict"].endswith(" adjusted for 3 pairs")  # the interval beside it is not
     assert "is not clearly better than" in by_pair["good", "near"]["verdict"]
     assert found.verdict == by_pair["good", "near"]["verdict"]  # the two best
     for pair in content["pairs"]:

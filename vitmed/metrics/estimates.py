@@ -11,8 +11,8 @@ from vitmed.metrics.intervals import NONE, Area, Share, Units, area_interval, ar
 class Estimate(Frozen):
     """A number and its interval; None where it is undefined, or has no interval.
 
-    Methods: "wilson", "wilson-cluster", "delong", "obuchowski", "influence", "mover", "bootstrap", "sandwich", "t", and of
-    differences between two models "tango" and "tango-cluster".
+    Methods: "wilson", "wilson-cluster", "delong", "obuchowski", "influence", "mover", "bootstrap", "sandwich", "t", and
+    of differences between two models "tango" and "tango-cluster".
     """
 
     value: float | None
