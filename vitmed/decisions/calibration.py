@@ -23,6 +23,7 @@ FEWEST = 50  # validation images below which nothing is fitted
 FEWEST_OF_CLASS = 10  # of the rarest class, for vector scaling
 MOST_CLASSES = 50  # that vector scaling is tried for
 FOLDS = 10
+LARGE = 2**19  # images x classes of validation above which two folds are enough, and ten slow
 STANDARD_ERRORS = {"temperature": 1, "vector": 2}  # that the gain must exceed; vector scaling can change the prediction
 LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
 
@@ -130,14 +131,15 @@ def _choose(logits: np.ndarray, labels: np.ndarray, units: Units) -> Calibration
     3.4.3), for vector scaling two, since a fit to few patients can spoil the predicted classes too.
     """
     size, classes = logits.shape
-    part = np.random.default_rng(0).permutation(units.count)[units.index] % FOLDS  # (S,)
+    folds = FOLDS if logits.size <= LARGE else 2
+    part = np.random.default_rng(0).permutation(units.count)[units.index] % folds  # (S,)
     rarest = np.bincount(labels, minlength=classes).min()
     chosen, lowest, trials = "none", _nats(logits, labels), []
     for method, fit in METHODS.items():
         if method == "vector" and (rarest < FEWEST_OF_CLASS or classes > MOST_CLASSES):
             continue
         nats = np.empty(size)
-        for held in (part == fold for fold in range(FOLDS) if (part == fold).any()):
+        for held in (part == fold for fold in range(folds) if (part == fold).any()):
             nats[held] = _nats(fit(logits[~held], labels[~held]).apply(logits[held]), labels[held])
         gain = float((lowest - nats).mean())
         error = spread((lowest - nats - gain) / size, units).variance ** 0.5
