@@ -18,9 +18,9 @@ def rights(plus: int, minus: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_interval_of_published_examples() -> None:
-    """Children before and after a transplantation: Fagerland, Lydersen & Laake, Stat. Med. 33 (2014) 2850, table V.
+    """Children before and after a transplantation: Fagerland, Lydersen & Laake, Stat. Med. 33 (2014) 2850.
 
-    And 25 against 28 of 618 pairs at 90 %, by PropCIs 0.3-0 of R, `scoreci.mp(25, 28, 618, 0.9)`.
+    And 25 against 28 of 618 pairs at 90 %, by PropCIs of R, `scoreci.mp(25, 28, 618, 0.9)`.
     """
     assert tango(1, 7, 21, Z) == (pytest.approx(-0.517, abs=5e-4), pytest.approx(-0.026, abs=5e-4))
     assert tango(28, 25, 618, stats.norm.ppf(0.95)) == (
