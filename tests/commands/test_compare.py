@@ -16,6 +16,7 @@ from vitmed import compare
 from vitmed.commands.compare import Comparison
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import known_labels
@@ -57,6 +58,7 @@ def test_a_clear_difference_and_none(tmp_path: Path) -> None:
     by_pair = {(p["first"], p["second"]): p for p in content["pairs"]}
     assert by_pair["good", "poor"]["verdict"].startswith("good is better than poor: AUROC difference +0.")
     assert "40 patients, p " in by_pair["good", "poor"]["verdict"]
+    assert by_pair["good", "poor"]["verdict"].endswith(" adjusted for 3 pairs")  # the interval beside it is not
     assert "is not clearly better than" in by_pair["good", "near"]["verdict"]
     assert found.verdict == by_pair["good", "near"]["verdict"]  # the two best
     for pair in content["pairs"]:
@@ -72,26 +74,29 @@ def test_the_tests_without_patients_are_scipys() -> None:
     right = [p.predicted == p.labels for p in (first, second)]
     b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     assert (tests["accuracy"]["only_first"], tests["accuracy"]["only_second"]) == (b, c)
-    assert tests["accuracy"]["p"] == pytest.approx(stats.binomtest(b, b + c).pvalue, abs=1e-9)
-    assert tests["accuracy"]["method"] == "mcnemar-exact" and tests["auroc"]["method"] == "delong"
+    assert tests["accuracy"]["p"] == pytest.approx(stats.chi2.sf((b - c) ** 2 / (b + c), 1), abs=1e-9)  # McNemar's
+    assert tests["accuracy"]["method"] == "mcnemar" and tests["auroc"]["method"] == "delong"
     assert tests["auroc"]["p"] == pytest.approx(2 * stats.norm.sf(abs(tests["auroc"]["statistic"])))
 
 
 def test_the_test_of_accuracy_by_patient_by_hand() -> None:
-    """Six patients; the first model is right 2, 1, 1, 0, 0 and -1 images oftener: (5/6) 3^2 / 7."""
-    rights = [(2, 0), (2, 1), (1, 0), (1, 1), (0, 0), (0, 1)]
-    labels = np.zeros(12, np.int64)
-    groups = tuple(f"P{i // 2}" for i in range(12))
-    logits = []
-    for model in (0, 1):
-        right = [i < pair[model] for pair in rights for i in range(2)]
-        logits.append(np.eye(2, dtype=np.float32)[np.where(right, 0, 1)])
-    first, second = (Predictions(("a", "b"), tuple(map(str, range(12))), groups, labels, z) for z in logits)
-    found = compare_predictions(first, second, resamples=10)["tests"]
-    assert found["accuracy"]["statistic"] == pytest.approx(5 / 6 * 9 / 7)
-    assert found["accuracy"]["p"] == pytest.approx(stats.chi2.sf(5 / 6 * 9 / 7, 1))
-    assert found["accuracy"]["method"] == "obuchowski-1998"
-    assert found["auroc"]["p"] is None  # one class
+    """Twelve patients of two images: how many more of them the first model gets right than the second."""
+    gaps = [2, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, -1]
+    labels = np.zeros(24, np.int64)
+    groups = tuple(f"P{i // 2}" for i in range(24))
+    d = np.array([[1, 1] if gap == 2 else [gap, 0] for gap in gaps]).ravel()
+    logits = [np.eye(2, dtype=np.float32)[np.where(right, 0, 1)] for right in (d >= 0, d <= 0)]
+    first, second = (Predictions(("a", "b"), tuple(map(str, range(24))), groups, labels, z) for z in logits)
+    found = compare_predictions(first, second, resamples=10)
+    value = 8 / 24
+    variance = sum((gap - 2 * value) ** 2 for gap in gaps) / (1 - 2 / 24) / 24**2
+    effect = max(1.0, variance / ((10 / 24 - value**2) / 24))  # nine patients differ: also that of each model's errors
+    units = Units.of(first)
+    effect = max(effect, *(share(right, np.ones(24, bool), units).design_effect for right in (d >= 0, d <= 0)))
+    assert found.tests.accuracy.statistic == pytest.approx(8 / np.sqrt(10) / np.sqrt(effect))
+    assert found.tests.accuracy.p == pytest.approx(2 * stats.t.sf(found.tests.accuracy.statistic, 11))
+    assert (found.tests.accuracy.method, found.difference["accuracy"].method) == ("mcnemar-cluster", "tango-cluster")
+    assert found.tests.auroc.p is None  # one class
 
 
 def test_chance_alone_is_called_clear_one_time_in_twenty() -> None:

@@ -28,7 +28,9 @@ from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.rebuild import note_prevalence
+from vitmed.report.write import write_report
 from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.fit_policy import _describe
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
         settings = TINY | {"epochs": 3, "resamples": 50, "target_sensitivity": 0.9, "baseline": False}
+        settings |= {"calibration": "temperature"}
         result = train(data, output=place / "runs", name="two", sets=TINY_NETWORK, ui=ui, **settings)
     return Trained(data, result.folder, result, ui, [], [])
 
@@ -395,6 +398,24 @@ def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:
     policy = choose_policy(draw(100), EvaluateConfig(resamples=10, youden=True))
     text = json.dumps(policy.to_json(), allow_nan=False)
     assert DecisionPolicy.of(json.loads(text), ("ill", "normal")) == policy
+
+
+def test_what_chose_the_calibration_is_printed_and_in_the_report(tmp_path: Path) -> None:
+    """The network is right as it is, so nothing is gained; with its logits three times as large, the temperature is."""
+    right = draw(300)
+    for factor, method, gained in ((1, "none", "scaling raises the log loss by"), (3, "temperature", "scaling lowers")):
+        p = replace(right, logits=right.logits * np.float32(factor * 2))
+        policy = choose_policy(p, EvaluateConfig(resamples=10))
+        said = _describe(policy)
+        assert policy.calibration.method == method and f"calibration {method}" in said
+        assert f"(cross-validated: temperature {gained}" in said and "(standard error 0.0" in said
+        folder = tmp_path / method
+        metrics = write_report(folder, policy.apply(p), title="t", facts={}, policy=policy)
+        html = (folder / "report.html").read_text()
+        assert f"temperature {gained}" in html and "more than one standard error" in html
+        assert (metrics.calibration.change == {}) == (method == "none")
+        again = json.loads((folder / "metrics.json").read_text())["calibration"]
+        assert [trial["method"] for trial in again["trials"]] == ["temperature", "vector"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 10])

@@ -135,7 +135,11 @@ def test_the_report_says_what_the_command_says() -> None:
     p = Predictions(("no", "yes"), tuple(map(str, range(100))), None, labels, logits)
     text = more_images(Results.of(evaluate_predictions(p, resamples=0)))
     needed = sample_size("sensitivity", 0.9, half_width=0.05).counted
-    assert text is not None and f"about {needed} such images would narrow it to 0.05" in text and "from 50 such images" in text
+    assert (
+        text is not None
+        and f"about {needed} such images would narrow it to 0.05" in text
+        and "from 50 such images" in text
+    )
     patients = tuple(f"p{i // 5}" for i in range(100))
     clustered = Predictions(p.classes, p.paths, patients, labels, logits)
     more = more_images(Results.of(evaluate_predictions(clustered, resamples=0)))

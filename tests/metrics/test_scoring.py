@@ -339,13 +339,13 @@ def test_two_models_are_compared_in_the_same_resamples() -> None:
         assert result["overall"][name] == separate[1][name], name  # the same draws: the same interval
     # By hand: draw patients, judge both, subtract.
     rng_weights = next(bootstrap_weights(np.repeat(np.arange(20), 3), 500, 0))
-    hits = [p.predicted == p.labels for p in (good, poor)]
-    drawn = [(w @ hits[0] - w @ hits[1]) / w.sum() for w in rng_weights]
+    lost = [-np.log(p.probabilities[np.arange(60), p.labels]) for p in (good, poor)]
+    drawn = [(w @ lost[0] - w @ lost[1]) / w.sum() for w in rng_weights]
     degrees = 19  # 20 patients of one size; Hesterberg 2015
     edge = stats.norm.cdf(-np.sqrt((degrees + 1) / degrees) * stats.t.ppf(0.975, degrees))
     low, high = np.quantile(drawn, [edge, 1 - edge])
-    accuracy = result["difference"]["accuracy"]
-    assert (accuracy["low"], accuracy["high"]) == (pytest.approx(low), pytest.approx(high))
+    loss = result["difference"]["log_loss"]
+    assert (loss["low"], loss["high"]) == (pytest.approx(low), pytest.approx(high))
 
 
 def test_a_model_is_not_different_from_itself() -> None:

@@ -13,7 +13,6 @@ from sklearn.metrics import roc_auc_score
 
 from vitmed import evaluate, train
 from vitmed.core.errors import UsageError
-from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import EMPTY, Strata, compared, pair_wins, strata, subgroups
@@ -155,17 +154,58 @@ def test_the_gap_by_hand() -> None:
     assert (gap["best"], gap["worst"]) == ("N", "S") and told["site"]["worst"]["sensitivity"] == "S"
     share = {s: hits[ill & (site == s)].mean() for s in "NS"}
     assert gap["value"] == pytest.approx(share["N"] - share["S"])
-    # Draw patients, judge both sites, subtract.
-    units = np.repeat(np.arange(60), 8)
-    drawn = []
-    for weights in bootstrap_weights(units, 400, 0):
-        per = [(weights @ (hits & ill & (site == s))) / (weights @ (ill & (site == s))) for s in "NS"]
-        drawn.append(per[0] - per[1])
-    low, high = np.quantile(np.concatenate(drawn), [0.025, 0.975])
-    assert (gap["low"], gap["high"]) == (pytest.approx(low), pytest.approx(high))
-    assert gap["low"] > 0 and gap["by_chance"] < 0.02
+    # Newcombe's interval of two independent proportions, from the interval of each.
+    own = {stratum["name"]: stratum["overall"]["sensitivity"] for stratum in told["site"]["strata"]}
+    down = np.hypot(own["N"]["value"] - own["N"]["low"], own["S"]["high"] - own["S"]["value"])
+    up = np.hypot(own["N"]["high"] - own["N"]["value"], own["S"]["value"] - own["S"]["low"])
+    assert (gap["low"], gap["high"]) == pytest.approx((gap["value"] - down, gap["value"] + up))
+    assert gap["low"] > 0 and gap["by_chance"] is None  # the interval is the test
     odds = told["site"]["equalised_odds"]
     assert odds["value"] == max(told["site"]["gaps"][name]["value"] for name in ("sensitivity", "specificity"))
+    assert odds["low"] is None and odds["by_chance"] < 0.02
+    three = subgroups(draw(harm=2, sites="MNS"), ["site"], 100)  # of three, the best and the worst are picked
+    assert three is not None
+    gap = three["site"]["gaps"]["sensitivity"]
+    assert (gap["low"], gap["high"], gap["compared"]) == (None, None, 3) and gap["by_chance"] < 0.02
+
+
+def test_equalised_odds_are_compared_with_the_largest_gap_of_each_shuffle() -> None:
+    """By hand: deal the sites to the patients, and take the largest gap in sensitivity of any class."""
+    p = draw(patients=45, classes=4, sites="ABC", seed=3)
+    found = subgroups(p, ["site"], 0)
+    assert found is not None and found["site"].equalised_odds is not None
+    site, hits = np.array(p.columns["site"]), p.predicted == p.labels
+    homes, owner = site[::8], np.repeat(np.arange(45), 8)
+
+    def largest(homes: np.ndarray) -> float:
+        of = homes[owner]
+        rates = [[hits[(p.labels == c) & (of == s)].mean() for s in "ABC"] for c in range(4)]
+        return max(max(rate) - min(rate) for rate in rates)
+
+    rng = np.random.default_rng(5)
+    drawn = [largest(rng.permutation(homes)) for _ in range(1000)]
+    assert found["site"].equalised_odds.value == pytest.approx(largest(homes))
+    assert found["site"].equalised_odds.by_chance == pytest.approx(np.mean(drawn >= largest(homes)), abs=0.06)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("classes", [2, 3, 9])
+def test_sites_that_do_not_differ_are_called_so_nineteen_times_in_twenty(classes: int) -> None:
+    """300 null tests; 99.9 % of tries lie within the limits. Also of the intervals, which exist of two sites."""
+    alarms, excluded, times = 0, 0, 300
+    for seed in range(times):
+        p = draw(patients=60, images=4 * classes, classes=classes, seed=seed, sites="ABCDEF")
+        halves = replace(p, columns={**p.columns, "half": tuple("AB"[cell in "DEF"] for cell in p.columns["site"])})
+        found = subgroups(halves, ["site", "half"], 0)
+        assert found is not None
+        odds = found["site"].equalised_odds
+        assert odds is not None and odds.by_chance is not None and odds.low is None
+        assert all(gap.low is None for gap in found["site"].gaps.values())
+        alarms += odds.by_chance < 0.05
+        gap = found["half"].gaps["auroc"]
+        assert gap.low is not None and gap.high is not None
+        excluded += gap.low > 0 or gap.high < 0
+    assert 3 <= alarms <= 28 and excluded <= 28
 
 
 def test_pairs_give_the_auroc_of_sklearn() -> None:

@@ -170,7 +170,8 @@ def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) 
             tests=ComparisonTests(auroc=area, accuracy=right),
             classes={name: next(of_classes) for name in own} if by_class else None,
         )  # fmt: skip
-        pairs.append(pair.model_copy(update={"verdict": _verdict_of(pair, a.predictions, b.predictions, units)}))
+        said = _verdict_of(pair, a.predictions, b.predictions, units, len(together))
+        pairs.append(pair.model_copy(update={"verdict": said}))
     return pairs
 
 
@@ -311,14 +312,20 @@ def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positi
     )  # fmt: skip
 
 
-def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units: int) -> str:
+def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units: int, pairs: int) -> str:
     if _same(one, other) and np.array_equal(one.predicted, other.predicted):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
-    return verdict(pair, units, one.groups is not None)
+    return verdict(pair, units, one.groups is not None, pairs)
 
 
-def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
-    """Which of two is better, in a sentence: by AUROC, or by accuracy where AUROC is undefined or the same."""
+def verdict(pair: ComparedPair, units: int, patients: bool, pairs: int = 1) -> str:
+    """Which of two is better, in a sentence: by AUROC, or by accuracy where AUROC is undefined or the same.
+
+    Args:
+        units: how many patients, or images.
+        patients: whether the units are patients.
+        pairs: that are compared; p is adjusted for them.
+    """
     same = _no_gap(pair.difference["auroc"]) and not _no_gap(pair.difference["accuracy"])
     metric = "accuracy" if same or pair.difference["auroc"].value is None else "auroc"
     gap, p = pair.difference[metric], pair.tests[metric].p_holm
@@ -339,6 +346,7 @@ def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
         return f"{names[0]} and {names[1]} are alike: {result}"
     clear = p is not None and p < 1 - LEVEL and low is not None and low > 0
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+    shown += f" adjusted for {pairs} pairs" if shown and pairs > 1 else ""
     return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {result}{shown}"
 
 

@@ -397,8 +397,8 @@ class EvaluateConfig(Section):
     ordinal: list[str] = setting(
         [], "The classes from the lowest grade to the highest, where they are grades.", Flag(metavar="CLASS,CLASS,...")
     )
-    calibration: Literal["none", "temperature", "vector"] = setting(
-        "temperature", "How the probabilities are calibrated; fitted on validation.", Flag()
+    calibration: Literal["auto", "none", "temperature", "vector"] = setting(
+        "auto", "How the probabilities are calibrated; fitted, and by auto chosen, on validation.", Flag()
     )
     youden: bool = setting(False, "Two classes: decide at the threshold of the highest Youden index.", Flag())
     target_sensitivity: float | None = setting(

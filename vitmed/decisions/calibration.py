@@ -12,15 +12,42 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
-from pydantic import PlainSerializer, model_validator
+from pydantic import Field, PlainSerializer, model_validator
 
 from vitmed.core.base_models import Numbers, Stored
 from vitmed.core.text import counted
+from vitmed.metrics.intervals import Units, spread
 from vitmed.metrics.predictions import Predictions, softmax
 
 FEWEST = 50  # validation images below which nothing is fitted
 FEWEST_OF_CLASS = 10  # of the rarest class, for vector scaling
+MOST_CLASSES = 50  # that vector scaling is tried for
+FOLDS = 10
+LARGE = 2**19  # images x classes of validation above which two folds are enough, and ten slow
+STANDARD_ERRORS = {"temperature": 1, "vector": 2}  # that the gain must exceed; vector scaling can change the prediction
 LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
+
+
+class Trial(Stored):
+    """A calibration against a simpler one, on validation images that its fit did not see.
+
+    Attributes:
+        method: as in `Calibration`; than: the simpler one.
+        gain: by how many nats the log loss of an image is lower on average; error: the standard error of the gain.
+    """
+
+    method: str
+    than: str
+    gain: float
+    error: float
+
+    @property
+    def text(self) -> str:
+        """The gain as a clause."""
+        names = {"none": "the uncalibrated probabilities", "temperature": "temperature scaling"}
+        verb = "lowers" if self.gain > 0 else "raises"
+        loss = f"the log loss by {abs(self.gain):.3f} (standard error {self.error:.3f})"
+        return f"{self.method} scaling {verb} {loss} compared with {names[self.than]}"
 
 
 class Calibration(Stored):
@@ -29,12 +56,14 @@ class Calibration(Stored):
     Attributes:
         method: "none", "temperature" (one scale for all, no bias) or "vector".
         note: what a reader must know about the fit; "" if nothing.
+        trials: that chose the method; none where it was asked for.
     """
 
     method: str
     scale: Numbers
     bias: Numbers
     note: str = ""
+    trials: Annotated[tuple[Trial, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Calibration:
@@ -63,7 +92,7 @@ class Calibration(Stored):
 CalibrationResult = Annotated[Calibration, PlainSerializer(lambda known: known.model_dump(mode="json"))]
 
 
-def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Calibration:
+def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: Units) -> Calibration:
     """The calibration with the lowest log loss on validation.
 
     If validation is too small or uniform (fewer than 50 images, one class alone, logits that do not differ), the logits
@@ -73,7 +102,8 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Cali
 
     Args:
         logits: (S, K), as the network gives them; labels: (S,) int64.
-        method: a key of `METHODS`.
+        method: a key of `METHODS`, "none", or "auto" to choose one by cross-validation: see `_choose`.
+        units: of the images.
     """
     size, classes = logits.shape
     counts = np.bincount(labels, minlength=classes)
@@ -86,7 +116,44 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str) -> Cali
         return Calibration.none(classes, "validation holds images of one class alone")
     if not np.ptp(logits, axis=1).any():
         return Calibration.none(classes, "the logits of every validation image are the same for all classes")
-    return METHODS[method](logits.astype(np.float64), labels)
+    if method == "auto" and units.count < 2:
+        return Calibration.none(classes, "validation holds one patient, so no calibration can be cross-validated")
+    logits = logits.astype(np.float64)
+    return METHODS[method](logits, labels) if method != "auto" else _choose(logits, labels, units)
+
+
+def _choose(logits: np.ndarray, labels: np.ndarray, units: Units) -> Calibration:
+    """No calibration, temperature or vector scaling: the simplest that a more complex one does not clearly improve on.
+
+    Each is fitted on all but one of up to `FOLDS` parts of the patients and measured on that part. The next more
+    complex one replaces the best so far if the log loss falls by more than `STANDARD_ERRORS`, between patients: for
+    temperature the rule of one standard error (Breiman et al., Classification and Regression Trees (1984), section
+    3.4.3), for vector scaling two, since a fit to few patients can spoil the predicted classes too.
+    """
+    size, classes = logits.shape
+    folds = FOLDS if logits.size <= LARGE else 2
+    part = np.random.default_rng(0).permutation(units.count)[units.index] % folds  # (S,)
+    rarest = np.bincount(labels, minlength=classes).min()
+    chosen, lowest, trials = "none", _nats(logits, labels), []
+    for method, fit in METHODS.items():
+        if method == "vector" and (rarest < FEWEST_OF_CLASS or classes > MOST_CLASSES):
+            continue
+        nats = np.empty(size)
+        for held in (part == fold for fold in range(folds) if (part == fold).any()):
+            nats[held] = _nats(fit(logits[~held], labels[~held]).apply(logits[held]), labels[held])
+        gain = float((lowest - nats).mean())
+        error = spread((lowest - nats - gain) / size, units).variance ** 0.5
+        trials.append(Trial(method=method, than=chosen, gain=gain, error=error))
+        if gain > STANDARD_ERRORS[method] * error:
+            chosen, lowest = method, nats
+    known = METHODS[chosen](logits, labels) if chosen != "none" else Calibration.none(classes)
+    return known.model_copy(update={"trials": tuple(trials)})
+
+
+def _nats(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """(S,) -ln of the probability of the label."""
+    chances = softmax(logits)[np.arange(len(labels)), labels]
+    return np.asarray(-np.log(np.maximum(chances, np.finfo(np.float64).eps)))
 
 
 def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:

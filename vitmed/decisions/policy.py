@@ -24,6 +24,7 @@ from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -192,7 +193,8 @@ def choose_policy(
     Raises:
         UsageError: an operating point that does not fit the number of classes, or two points.
     """
-    calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration)
+    units = Units.of(validation)
+    calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration, units)
     plain = calibration.calibrate(validation)
     operating = choose_points(plain, config)
     return DecisionPolicy(

@@ -7,24 +7,28 @@ confidence in the predicted class is compared with how often it is right, and ea
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration, CalibrationResult
-from vitmed.metrics.bootstrap import Bootstrap, Z
-from vitmed.metrics.estimates import Estimate
+from vitmed.decisions.calibration import Calibration, CalibrationResult, Trial
+from vitmed.metrics.bootstrap import Bootstrap, percentile_interval
+from vitmed.metrics.estimates import Estimate, of_mean
+from vitmed.metrics.intervals import Units, correlation, quantile
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import ratio
+from vitmed.metrics.scoring import image_losses
 
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
 PER_BIN = 10  # images that a bin has at least, where there are few
+MOST_CLASSES = 100  # of the class-wise calibration error
 CLASSES = 30  # the commonest are measured one by one
 NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
+WORK = 2**24  # draws x images x classes
+LEAST_DRAWS = 40
 STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this counts as infinite
 
 
@@ -46,8 +50,22 @@ class ClassReliability(Frozen):
     slope: Estimate
 
 
+class IfRight(Frozen):
+    """What a calibration error would be if every probability were right: the mean, and the middle 95 %, low to high.
+
+    Of labels drawn from the probabilities; not a confidence interval of the error.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
 class Reliability(Frozen):
     """Every measure of calibration; `undefined` gives the reasons for those without a value.
+
+    A calibration error is never below 0, so it is too large on average and no resample says by how much: it has no
+    interval, and beside it stands what right probabilities would give (`IfRight`; None where it is not known).
 
     `brier_skill` is 1 - Brier score / Brier score of always predicting how common each class is.
     """
@@ -58,6 +76,8 @@ class Reliability(Frozen):
     brier_skill: Estimate
     ece: Estimate
     ece_classwise: Estimate
+    ece_if_right: IfRight | None = None
+    ece_classwise_if_right: IfRight | None = None
     curve: list[Bin]
     per_class: dict[str, ClassReliability]
 
@@ -66,9 +86,10 @@ class CalibrationReport(Frozen):
     """The fitted calibration, and every measure before and after it.
 
     Attributes:
-        method: as in `Calibration`; or "by fold", with neither scale nor bias.
+        method, note, trials: as in `Calibration`; the method also "by fold", with neither scale nor bias.
         about: which probability is measured.
         before: None without a calibration.
+        change: after minus before, of the same images, for `log_loss` and `brier`; empty without a calibration.
         folds: of pooled folds, the calibration of each.
     """
 
@@ -76,9 +97,11 @@ class CalibrationReport(Frozen):
     scale: list[float] | None
     bias: list[float] | None
     note: str
+    trials: tuple[Trial, ...] = ()
     about: str
     before: Reliability | None
     after: Reliability
+    change: dict[str, Estimate] = {}
     folds: list[CalibrationResult] | None = None
 
 
@@ -95,9 +118,15 @@ def report_calibration(
     positive = positive_index(predictions)
     likeliest = "confidence in the likeliest class"
     about = likeliest if positive is None else f"probability of {predictions.classes[positive]}"
-    before = None if known.method == "none" else _measures(replace(predictions, calibrated=None), config)
+    before, change, raw = None, dict[str, Estimate](), replace(predictions, calibrated=None)
+    if known.method != "none":
+        before, units = _measures(raw, config), Units.of(predictions)
+        gaps = zip(("log_loss", "brier"), image_losses(predictions), image_losses(raw), strict=True)
+        change = {name: of_mean(own - former, units) for name, own, former in gaps}
+        if (predictions.probabilities.argmax(axis=1) == known_labels(predictions)).all():  # an error's cost is unseen
+            change = {name: one.model_copy(update={"low": None, "high": None}) for name, one in change.items()}
     after = _measures(predictions, config)
-    return CalibrationReport(**dict(known), about=about, before=before, after=after)
+    return CalibrationReport(**dict(known), about=about, before=before, after=after, change=change)
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
@@ -110,30 +139,33 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     else:
         scores, events, shown = chances[:, positive], labels == positive, [positive]
     found, curve = _overall(predictions, scores, events, boot)
-    found["ece_classwise"] = _classwise(chances, labels, boot)
+    parts = dict[str, list[_Binned]](ece=[], ece_classwise=[])
+    if size >= 2 * PER_BIN:
+        parts["ece"] = [_Binned(scores, events, boot.units)]
+        if classes <= MOST_CLASSES:
+            signs = [1, -1] if classes == 2 else [1] * classes
+            each = enumerate(signs)
+            parts["ece_classwise"] = [_Binned(chances[:, c], labels == c, boot.units, sign) for c, sign in each]
+    numbers: dict[str, Any] = found | _errors(parts, boot)
     per_class, why = _against_the_rest(predictions, shown, boot)
     undefined: dict[str, str] = {}
     if found["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
     if size < 2 * PER_BIN:
         few = f"it needs two bins of {PER_BIN} images, and there are {size} images"
-        for name in ("ece", "ece_classwise"):
-            found[name], undefined[name] = boot.estimate(float("nan"), np.empty(0)), few
-    elif classes > 100:
-        undefined["ece_classwise"] = "it is left out of more than 100 classes"
+        undefined |= dict.fromkeys(parts, few)
+    elif classes > MOST_CLASSES:
+        undefined["ece_classwise"] = f"it is left out of more than {MOST_CLASSES} classes"
     undefined |= {f"slope of {name}": text for name, text in why.items()}
-    return Reliability(undefined=undefined, **found, curve=curve, per_class=per_class)
+    return Reliability(undefined=undefined, **numbers, curve=curve, per_class=per_class)
 
 
 class Sums(NamedTuple):
-    """Sums over all images, (F,), or of each resample, (R, F); B bins and K classes."""
+    """Sums over all images, (F,), or of each resample, (R, F); K classes."""
 
     n: np.ndarray  # images
     nats: np.ndarray  # log loss
     squares: np.ndarray  # Brier score
-    binned: np.ndarray  # B, images of each bin
-    seen: np.ndarray  # B, events of each bin
-    said: np.ndarray  # B, probabilities of each bin
     counts: np.ndarray  # K, images of each class
 
     def log_loss(self) -> np.ndarray:
@@ -141,9 +173,6 @@ class Sums(NamedTuple):
 
     def brier(self) -> np.ndarray:
         return ratio(self.squares, self.n)[..., 0]
-
-    def ece(self) -> np.ndarray:
-        return ratio(np.abs(self.seen - self.said).sum(axis=-1), self.n[..., 0])
 
     def brier_skill(self, positive: int | None) -> np.ndarray:
         share = ratio(self.counts, self.n)
@@ -154,7 +183,7 @@ class Sums(NamedTuple):
 def _overall(
     predictions: Predictions, scores: np.ndarray, events: np.ndarray, boot: Bootstrap
 ) -> tuple[dict[str, Estimate], list[Bin]]:
-    """Log loss, Brier score and skill, calibration error; and the bins of the reliability diagram.
+    """Log loss, Brier score and skill; and the bins of the reliability diagram.
 
     Args:
         scores: (S,) the probability that is measured; events: (S,) bool, whether it comes true.
@@ -162,18 +191,15 @@ def _overall(
     labels, chances, positive = known_labels(predictions), predictions.probabilities, positive_index(predictions)
     size, classes = chances.shape
     edges = bin_edges(scores, size)
-    binned = np.eye(len(edges) + 1)[np.searchsorted(edges, scores, side="right")]  # (S, B)
-    true, tiny = chances[np.arange(size), labels], np.finfo(np.float64).eps
-    nats = -np.log(np.clip(true, tiny, 1 - tiny))
-    squares = (scores - events) ** 2 if positive is not None else (chances**2).sum(axis=1) - 2 * true + 1
+    place = np.searchsorted(edges, scores, side="right")  # (S,) number of the bin
+    nats, squares = image_losses(predictions)
     counts = np.eye(classes)[labels] if classes <= CLASSES else np.zeros((size, 0))
-    seen, said = binned * events[:, None], binned * scores[:, None]
-    parts = Sums(np.ones((size, 1)), nats[:, None], squares[:, None], binned, seen, said, counts)
+    parts = Sums(np.ones((size, 1)), nats[:, None], squares[:, None], counts)
     ends = np.cumsum([part.shape[1] for part in parts])[:-1]
     whole, drawn = (Sums(*np.split(sums, ends, axis=-1)) for sums in boot.sums(np.concatenate(parts, axis=1)))
     if not (chances.argmax(axis=1) != labels).any():  # without an error, no resample knows what one would cost
         drawn = Sums(*(sums[:0] for sums in drawn))
-    measures = {"log_loss": Sums.log_loss, "brier": Sums.brier, "ece": Sums.ece}
+    measures = {"log_loss": Sums.log_loss, "brier": Sums.brier}
     found = {name: boot.estimate(float(of(whole)), of(drawn)) for name, of in measures.items()}
     if classes <= CLASSES:
         found["brier_skill"] = boot.estimate(float(whole.brier_skill(positive)), drawn.brier_skill(positive))
@@ -182,10 +208,12 @@ def _overall(
         skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
         found["brier_skill"] = boot.estimate(float(skill), np.empty(0))
     curve = []
-    for i in np.flatnonzero(whole.binned):
-        inside, mean = binned[:, i] > 0, float(whole.said[i] / whole.binned[i])
-        ends_of = {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
-        curve.append(Bin(said=mean, seen=boot.proportion(events, inside), n=int(whole.binned[i]), **ends_of))
+    for i in range(len(edges) + 1):
+        inside = place == i
+        if inside.any():
+            ends_of = {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
+            seen = boot.proportion(events, inside)
+            curve.append(Bin(said=float(scores[inside].mean()), seen=seen, n=int(inside.sum()), **ends_of))
     return found, curve
 
 
@@ -199,25 +227,61 @@ def bin_edges(scores: np.ndarray, size: int) -> np.ndarray:
     return edges[edges > ordered[0]]
 
 
-def _classwise(chances: np.ndarray, labels: np.ndarray, boot: Bootstrap) -> Estimate:
-    """Mean over the classes of the calibration error of each class's probability (Kull et al., NeurIPS 2019).
+class _Binned:
+    """A probability in bins: how far it is from how often it comes true.
 
-    The interval is left out of more classes than 10, and the number of more than 100.
+    Over the images the mean of |seen - said| of their bin, with bins of about equally many images. Of the confidence
+    it is the expected calibration error (Guo et al., ICML 2017); of each class, averaged over the classes, the
+    class-wise one (Kull et al., NeurIPS 2019).
+
+    Args:
+        scores: (S,) the probability; events: (S,) bool, whether it comes true.
+        units: of the images. Their intraclass correlation is that of `events - scores`.
+        sign: -1 draws the complement of what 1 draws: of two classes one comes true.
     """
-    size, classes = chances.shape
-    if not size or classes > 100:
-        return boot.estimate(float("nan"), np.empty(0))
-    gaps, starts, errors = [np.ones((size, 1))], [1], []
-    for c in range(classes):
-        place = np.searchsorted(bin_edges(chances[:, c], size), chances[:, c], side="right")
-        gap = (labels == c) - chances[:, c]  # (S,)
-        errors.append(float(np.abs(np.bincount(place, weights=gap)).sum()) / size)
-        if classes <= 10:
-            gaps.append(np.eye(int(place.max()) + 1)[place] * gap[:, None])
-            starts.append(starts[-1] + gaps[-1].shape[1])
-    drawn = boot.sums(np.concatenate(gaps, axis=1))[1] if classes <= 10 else np.empty((0, 1))
-    parts = [np.abs(drawn[:, a:b]).sum(axis=1) for a, b in pairwise(starts)]
-    return boot.estimate(float(np.mean(errors)), ratio(np.mean(parts, axis=0), drawn[:, 0]) if parts else np.empty(0))
+
+    def __init__(self, scores: np.ndarray, events: np.ndarray, units: Units, sign: int = 1):
+        self.scores, self.events, self.sign, self.alike = scores, events, sign, 0.0
+        self.place = np.searchsorted(bin_edges(scores, len(scores)), scores, side="right")
+        if units.clustered and units.count > 1:
+            gap = events - scores
+            icc = correlation(units.sums(np.ones(len(gap))), units.sums(gap), units.sums(gap**2))
+            self.alike = float(np.sin(np.pi / 2 * np.clip(np.nan_to_num(icc), 0, 1)))
+
+    def error(self, events: np.ndarray) -> float:
+        """The calibration error for these events (S,) bool."""
+        return float(np.abs(np.bincount(self.place, events - self.scores)).sum()) / max(1, len(events))
+
+    def redrawn(self, of_units: np.ndarray, of_images: np.ndarray) -> float:
+        """The calibration error of events drawn from the probabilities, by two standard normal numbers of each image.
+
+        A normal copula, whose correlation gives a probability of one half the intraclass correlation.
+        """
+        from scipy.special import ndtr  # imported here: predict starts without it
+
+        drawn = ndtr(self.sign * (self.alike**0.5 * of_units + (1 - self.alike) ** 0.5 * of_images))
+        return self.error(drawn < self.scores)
+
+
+def _errors(parts: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]:
+    """The calibration errors, each the mean over its parts, and what they would be if the probabilities were right.
+
+    The latter by consistency resampling: Broecker & Smith, Weather and Forecasting 22 (2007) 651.
+    """
+    found, rng, units = dict[str, Any](), np.random.default_rng(0), boot.units
+    draws = min(boot.resamples, max(LEAST_DRAWS, WORK // max(1, len(units.index) * sum(map(len, parts.values())))))
+    redrawn: dict[str, list[float]] = {name: [] for name, binned in parts.items() if binned}
+    for _ in range(draws if redrawn else 0):
+        of_units, of_images = rng.normal(size=units.count)[units.index], rng.normal(size=len(units.index))
+        for name, errors in redrawn.items():
+            errors.append(float(np.mean([one.redrawn(of_units, of_images) for one in parts[name]])))
+    for name, binned in parts.items():
+        error = float(np.mean([one.error(one.events) for one in binned])) if binned else None
+        found[name] = Estimate(value=error, low=None, high=None)
+        if draws and binned:
+            low, high = percentile_interval(np.array(redrawn[name]))
+            found[f"{name}_if_right"] = IfRight(mean=float(np.mean(redrawn[name])), low=low, high=high)
+    return found
 
 
 def _against_the_rest(
@@ -228,7 +292,8 @@ def _against_the_rest(
     Logistic recalibration (Cox, Biometrika 45 (1958) 562; Van Calster et al., BMC Medicine 17 (2019) 230): the truth on
     the log odds of the probability. The slope is 1 and the intercept, with the slope held at 1, is 0 where the
     probabilities are right. A slope below 1: they are too extreme. Intervals from the sandwich variance summed by unit
-    (Liang & Zeger, Biometrika 73 (1986) 13).
+    (Liang & Zeger, Biometrika 73 (1986) 13), corrected for the leverage of each unit (Mancl & DeRouen, Biometrics 57
+    (2001) 126), and Student's t with Satterthwaite's degrees of freedom.
     """
     labels, chances = known_labels(predictions), predictions.probabilities[:, shown]
     odds = log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
@@ -300,9 +365,14 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
         return NOTHING
     low, high, value = None, None, float(weights[0])
     if boot.units.count >= 2 and boot.resamples:
-        scores = boot.per_unit(x * (events - p)[:, None])  # (G, F)
-        bread = np.linalg.inv(curvature)
-        variance = bread @ (scores.T @ scores) @ bread * boot.units.count / (boot.units.count - 1)
-        half = Z * float(np.sqrt(max(variance[0, 0], 0)))
+        bread, scores = np.linalg.inv(curvature), boot.per_unit(x * (events - p)[:, None])  # (F, F), (G, F)
+        own = boot.per_unit((x[:, :, None] * x[:, None] * (p * (1 - p))[:, None, None]).reshape(len(x), -1))
+        rest = np.eye(len(bread)) - own.reshape(-1, *bread.shape) @ bread  # (G, F, F)
+        try:
+            pulls = np.linalg.solve(rest, scores[:, :, None])[:, :, 0] @ bread[0]  # (G,)
+        except np.linalg.LinAlgError:  # one patient alone decides
+            return Estimate(value=value, low=None, high=None, method="sandwich")
+        degrees = boot.units.degrees((x * (events - p)[:, None]) @ bread[0])
+        half = quantile(degrees) * float(np.sqrt((pulls**2).sum()))
         low, high = value - half, value + half
     return Estimate(value=value, low=low, high=high, method="sandwich")

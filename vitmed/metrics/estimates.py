@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.intervals import Area, Share, Units, area_interval, area_spread
+from vitmed.metrics.intervals import NONE, Area, Share, Units, area_interval, area_spread, quantile, spread
 
 
 class Estimate(Frozen):
@@ -111,6 +111,27 @@ def estimate(value: float, low: float, high: float, method: str, resamples: int 
 
 def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """First minus second, of independent samples, with the interval from those of both.
+
+    MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's, Stat. Med. 17 (1998) 873.
+    """
+    a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (first, second))  # NaN for None
+    value = a[0] - b[0]
+    low, high = value - np.hypot(a[0] - a[1], b[2] - b[0]), value + np.hypot(a[2] - a[0], b[0] - b[1])
+    return estimate(value, low, high, "mover")
+
+
+def of_mean(values: np.ndarray, units: Units) -> Estimate:
+    """The mean of values (S,), such as differences between two models on the same images, by Student's t."""
+    value = float(values.mean()) if len(values) else float("nan")
+    if units.count < 2:
+        return estimate(value, *NONE, "t")
+    influence = (values - value) / len(values)
+    reach = quantile(units.degrees(influence)) * spread(influence, units).variance ** 0.5
+    return estimate(value, value - reach, value + reach, "t")
 
 
 def of_share(found: Share) -> Estimate:

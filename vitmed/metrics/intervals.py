@@ -192,7 +192,7 @@ def perfect_area(value: float, positives: float, negatives: float, z: float) -> 
 
 
 def share_mean(
-    found: Sequence[Share], counted: Sequence[np.ndarray], right: np.ndarray, units: Units
+    found: Sequence[Share], counted: Sequence[np.ndarray], right: np.ndarray, units: Units, lowest: float = 0.0
 ) -> tuple[float, float]:
     """The interval of the plain mean of proportions, such as balanced accuracy, from their own intervals.
 
@@ -202,7 +202,8 @@ def share_mean(
     Args:
         found: from `share`, without an image in common.
         counted: (S,) bool each, the images of each.
-        right: (S,) bool, the hits.
+        right: (S,) bool, the hits; of differences of proportions (S,) in -1..1.
+        lowest: of the proportions; -1 for their differences.
     """
     value = float(np.mean([f.value for f in found])) if found else float("nan")
     bounds = []
@@ -218,7 +219,7 @@ def share_mean(
                 total += arm**2
         total += float((units.sums(joint) ** 2).sum())
         bounds.append(value + side * np.sqrt(total) / max(1, len(found)))
-    low, high = np.clip(bounds, 0, 1)
+    low, high = np.clip(bounds, lowest, 1)
     return float(low), float(high)
 
 

@@ -37,6 +37,8 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "multiclass probabilities with Dirichlet calibration. Advances in Neural Information Processing Systems 32; 2019.",
     "liang-zeger": "Liang KY, Zeger SL. Longitudinal data analysis using generalized linear models. Biometrika. "
     "1986;73:13-22.",
+    "mancl-derouen": "Mancl LA, DeRouen TA. A covariance estimator for GEE with improved small-sample properties. "
+    "Biometrics. 2001;57:126-134.",
     "mcnemar": "McNemar Q. Note on the sampling error of the difference between correlated proportions or percentages. "
     "Psychometrika. 1947;12:153-157.",
     "newcombe": "Newcombe RG. Confidence intervals for an effect size measure based on the Mann-Whitney statistic. "
@@ -131,7 +133,9 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         ("tango", "eliasziw-donner", "satterthwaite"),
     ),
     "sandwich": Method(
-        "sandwich variance", "the sandwich variance of a logistic regression, summed by patient", ("liang-zeger",)
+        "sandwich variance",
+        "the sandwich variance of a logistic regression, by patient, corrected for leverage, with Student's t",
+        ("liang-zeger", "mancl-derouen", "satterthwaite"),
     ),
     "obuchowski-rockette": Method(
         "Obuchowski-Rockette",

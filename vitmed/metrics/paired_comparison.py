@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +14,25 @@ from vitmed.core.text import identity
 from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
-from vitmed.metrics.intervals import NONE, Area, Units, area_spread, class_areas, quantile, spread
+from vitmed.metrics.intervals import (
+    INFINITE,
+    NONE,
+    Area,
+    Share,
+    Units,
+    area_spread,
+    class_areas,
+    correlation,
+    quantile,
+    satterthwaite,
+    share,
+    share_mean,
+    spread,
+)
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
+
+FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
 
 class ComparisonTest(Frozen):
@@ -29,7 +47,7 @@ class ComparisonTest(Frozen):
 
 
 class ComparisonTests(Frozen):
-    """The tests of two models: see `area_test` and `accuracy_test`."""
+    """The tests of two models: see `area_gap` and `share_difference`."""
 
     auroc: ComparisonTest
     accuracy: ComparisonTest
@@ -48,6 +66,14 @@ class ClassDifference(Estimate):
 
     p: float | None
     p_holm: float | None = None
+
+
+class PairedShare(NamedTuple):
+    """The difference of two proportions on the same images, first minus second, and the test of no difference."""
+
+    found: Share  # value, low and high in -1..1
+    statistic: float | None  # None without an interval
+    p: float | None
 
 
 class ComparedModel(Frozen):
@@ -101,8 +127,9 @@ def compare_predictions(
 ) -> PairedComparison:
     """The numbers of the other model, and the differences, first minus other, on the same images.
 
-    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest. For AUROC and
-    average precision it comes from `area_gap`, for the rest from resamples in which both models are evaluated.
+    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
+    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the
+    rest from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
 
     Raises:
         DataError: not the same images, labels or classes in the same order; or no labels.
@@ -123,7 +150,11 @@ def compare_predictions(
         )
         for name in AREAS
     }
+    accuracy, shares = _share_differences(first, second)
     widen = widened_level(min(first.degrees, second.degrees))
+    same = np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
+        predictions.predicted, other.predicted
+    )
     difference: dict[str, Estimate] = {}
     for name in own:
         one, two = own[name].value, theirs[name].value
@@ -133,14 +164,41 @@ def compare_predictions(
             reach, test = areas[name]
             low, high = max(-1.0, one - two - reach), min(1.0, one - two + reach)  # few images may reach beyond
             difference[name] = estimate(one - two, low, high, test.method)
+        elif name in shares:
+            found = shares[name]
+            low, high = (0.0, 0.0) if same else (found.low, found.high)
+            difference[name] = estimate(one - two, low, high, found.method)
         else:
             gap = draws[0][name] - draws[1][name]
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
             interval = percentile_interval(gap, widen) if known else NONE
             difference[name] = estimate(one - two, *interval, "bootstrap", len(gap))
-    accuracy = accuracy_test(predictions.predicted == labels, other.predicted == labels, first.units)
-    tests = ComparisonTests(auroc=areas["auroc"][1], accuracy=accuracy)
-    return PairedComparison(overall=theirs, difference=difference, tests=tests)
+    return PairedComparison(
+        overall=theirs, difference=difference, tests=ComparisonTests(auroc=areas["auroc"][1], accuracy=accuracy)
+    )
+
+
+def _share_differences(
+    first: PreparedPredictions, second: PreparedPredictions
+) -> tuple[ComparisonTest, dict[str, Share]]:
+    """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
+    labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
+    right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
+    accuracy, statistic, p = share_difference(right, other, np.ones(len(labels), bool), units)
+    truths = [labels == c for c in present]
+    of_classes = [share_difference(right, other, truth, units).found for truth in truths]
+    gap = right.astype(np.float64) - other
+    low, high = share_mean(of_classes, truths, gap, units, lowest=-1.0)
+    balanced = replace(accuracy, low=low, high=high)
+    shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
+    shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
+    if first.scorer.positive is not None and first.scorer.present.all():
+        shares["specificity_macro"] = balanced  # the same number
+    test = ComparisonTest(
+        only_first=int((gap > 0).sum()), only_second=int((gap < 0).sum()), statistic=statistic, p=p,
+        method="mcnemar-cluster" if units.clustered else "mcnemar",
+    )  # fmt: skip
+    return test, shares
 
 
 def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Units) -> tuple[float, ComparisonTest]:
@@ -171,28 +229,71 @@ def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Unit
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 
-def accuracy_test(first: np.ndarray, second: np.ndarray, units: Units) -> ComparisonTest:
-    """Whether the accuracy differs, by the images that only one of two models gets right, (S,) bool each.
+def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units) -> PairedShare:
+    """How much oftener the first of two models is right, with its interval and the test of no difference.
 
-    Independent images: McNemar's test, Psychometrika 12 (1947) 153, exact by the binomial distribution. It is not
-    valid where patients have several images; there it is that of Obuchowski, Stat. Med. 17 (1998) 1495, in the form
-    of Yang, Sun & Hardin, Biom. J. 52 (2010) 638: ((G - 1) / G) (sum d)^2 / sum d^2, chi-squared with one degree of
-    freedom, where d of a patient is how many more images the first gets right.
+    Independent images: the score interval of Tango, Stat. Med. 17 (1998) 891, which inverts McNemar's test,
+    Psychometrika 12 (1947) 153, without a continuity correction. Patients with several images: both with the effective
+    number of images and Student's t, as in `share` (a design effect in McNemar's test: Eliasziw & Donner, Stat. Med. 10
+    (1991) 1981). So the interval excludes 0 exactly where p is below 0.05. Where fewer than `FEW` patients have an
+    image that only one model gets right, the design effect is at least that of the errors of either model.
+
+    Args:
+        first, second: (S,) bool, where each model is right.
+        counted: (S,) bool, the images that matter.
+        units: of the images.
     """
-    from scipy.special import bdtr, chdtrc  # imported here: predict starts without it
+    from scipy.special import stdtr  # imported here: predict starts without it
 
-    b, c = int((first & ~second).sum()), int((second & ~first).sum())
-    found: tuple[float | None, float | None] = (float(min(b, c)), 1.0 if len(first) else None)
+    d = np.where(counted, first.astype(np.float64) - second, 0.0)
+    n, plus, minus = float(counted.sum()), float((d > 0).sum()), float((d < 0).sum())
+    value, effect, degrees = (plus - minus) / n if n else float("nan"), 1.0, INFINITE
+    sizes = units.sums(counted.astype(np.float64))
+    some = sizes > 0
+    if some.sum() < 2:
+        return PairedShare(Share(value, *NONE, "tango", int(n), int(some.sum())), None, None)
     if units.clustered:
-        d, g = units.sums(first.astype(float) - second), units.count
-        found = None, 1.0 if g > 1 else None
-        if g > 1 and d.any():
-            statistic = float((g - 1) / g * d.sum() ** 2 / (d**2).sum())
-            found = statistic, float(chdtrc(1, statistic))
-    elif b + c:
-        found = float(min(b, c)), min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
-    method = "obuchowski-1998" if units.clustered else "mcnemar-exact"
-    return ComparisonTest(only_first=b, only_second=c, statistic=found[0], p=found[1], method=method)
+        sizes, sums, squares = sizes[some], units.sums(d)[some], units.sums(d**2)[some]
+        alone = (plus + minus) / n - value**2
+        variance = float(((sums - value * sizes) ** 2 / (1 - sizes / n)).sum()) / n
+        effects = [variance / alone if alone > 0 else float("nan")]
+        if (squares > 0).sum() < FEW:
+            effects += [share(right, counted, units).design_effect for right in (first, second)]
+        known = [e for e in effects if np.isfinite(e)]
+        effect = max(1.0, *known) if known else n / len(sizes)  # without any error, each patient counts once
+        if effect > 1:  # else the images count as independent
+            degrees = satterthwaite(sizes, correlation(sizes, sums, squares))
+    plus, minus, independent = plus / effect, minus / effect, n / effect
+    statistic = tango_score(0.0, plus, minus, independent)
+    p = float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
+    low, high = tango(plus, minus, independent, quantile(degrees))
+    method = "tango-cluster" if units.clustered else "tango"
+    return PairedShare(Share(value, low, high, method, int(n), len(sizes)), statistic, p)
+
+
+def tango_score(gap: float, plus: float, minus: float, n: float) -> float:
+    """By how many standard errors (plus - minus) / n lies above `gap`, with the variance that `gap` implies.
+
+    Tango (1998): plus and minus of n pairs have only the first, or only the second, right; -1 < gap < 1.
+    """
+    b, c = -plus - minus + (2 * n - plus + minus) * gap, -minus * gap * (1 - gap)
+    only_second = (np.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
+    variance = n * (2 * only_second + gap * (1 - gap))
+    return float((plus - minus - n * gap) / np.sqrt(variance)) if variance > 0 else 0.0
+
+
+def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
+    """The gaps at which `tango_score` lies within z standard errors, -1..1."""
+    from scipy.optimize import brentq  # imported here: predict starts without it
+
+    def end(side: int) -> float:
+        """The score falls as the gap grows; at the estimate it is 0."""
+        value, far = (plus - minus) / n, side * (1 - 1e-12)
+        if side * value >= abs(far) or -side * tango_score(far, plus, minus, n) < z:
+            return float(side)
+        return float(brentq(lambda gap: tango_score(gap, plus, minus, n) + side * z, value, far, xtol=1e-14))
+
+    return end(-1), end(1)
 
 
 def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, ClassDifference]:

@@ -29,6 +29,20 @@ def metric_values(predictions: Predictions) -> dict[str, float]:
     return {name: float(values[0]) for name, values in overall.items()}
 
 
+def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
+
+    Raises:
+        DataError: the predictions have no labels.
+    """
+    labels, chances = known_labels(predictions), predictions.probabilities
+    tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
+    own = chances[np.arange(len(labels)), labels]
+    many = (chances**2).sum(axis=1) - 2 * own + 1  # sum over classes of (probability - truth)^2
+    brier = many if positive_index(predictions) is None else (1 - own) ** 2
+    return -np.log(np.clip(own, tiny, 1 - tiny)), brier
+
+
 class Scorer:
     """Everything about one set of predictions that does not depend on the weights, computed once."""
 
@@ -40,11 +54,7 @@ class Scorer:
         self.cells, self.cell = np.unique(labels * k + self.predicted, return_inverse=True)
         self.present = np.bincount(labels, minlength=k) > 0
         self.even = ratio(self.present.astype(float), self.present.sum())  # (K,) weights of a plain mean
-        tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
-        own = self.probabilities[np.arange(len(labels)), labels]
-        many = (self.probabilities**2).sum(axis=1) - 2 * own + 1  # sum over classes of (probability - truth)^2
-        brier = many if self.positive is None else (1 - own) ** 2
-        self.losses = np.stack([-np.log(np.clip(own, tiny, 1 - tiny)), brier], axis=1)  # (S, 2)
+        self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
     def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""

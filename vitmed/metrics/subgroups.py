@@ -1,10 +1,12 @@
 """How far a model does worse on one group of images than on another: site, scanner, sex, age.
 
-Each stratum of a column is evaluated alone, like all images. A gap is the best stratum minus the worst, with the
-percentile bootstrap of that difference in resamples of whole patients. Because the two were picked for being far apart,
-`by_chance` is how often shuffled strata are as far apart.
+Each stratum of a column is evaluated alone, like all images. A gap is the best stratum minus the worst. Between two
+strata it has the interval of a difference. Of more, the two are picked for being far apart, and no interval of the two
+holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far apart: a
+permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993).
 
 Equalised odds: Hardt, Price & Srebro, NeurIPS 2016 (arXiv 1610.02413): equal sensitivity and specificity in all groups.
+Their gap is the largest of several, so it is compared with the largest gap in each shuffle.
 
 Letters: S images, K classes, R resamples, G strata.
 """
@@ -21,9 +23,9 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
 
@@ -34,7 +36,7 @@ MANY_CLASSES = 50  # with more, strata are evaluated by accuracy alone
 WORK = 2**26  # draws of an image x classes, for one column
 SHUFFLES = 500
 PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
-CHUNK = 2**19  # image weights held at once, where it is not
+CHUNK = 2**19  # images of shuffles held at once, where it is not
 EMPTY = "not stated"
 BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")
@@ -46,6 +48,9 @@ TITLES = {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
 }
+
+
+NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,16 @@ class Stratum(Frozen):
 
 
 class Gap(Estimate):
-    """The best stratum minus the worst, of one metric; `reason` where it is undefined."""
+    """The best stratum minus the worst, of one metric; `reason` where it is undefined.
+
+    `by_chance` is None beside an interval, and with patients in several strata.
+    """
 
     metric: str | None = None
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    by_chance: float | None = None  # share of shuffles with at least that gap; None with patients in several strata
+    by_chance: float | None = None  # share of shuffles with at least that gap
     reason: str | None = None
 
 
@@ -185,7 +193,7 @@ def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
-        gaps = _gaps(predictions, found, sorted(shown), units, resamples, fewer)
+        gaps = _gaps(predictions, found, sorted(shown), units, {stratum.name: stratum for stratum in listed})
     return Subgroups(
         cut=found.cut, resamples=fewer, strata=listed, further=int(large.sum()) - len(shown), too_small=few, **gaps
     )
@@ -195,10 +203,8 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     """The headline numbers of one stratum."""
     found = dict[str, Any](name=name, n=len(part), n_groups=None if part.groups is None else len(set(part.units)))
     if len(part.classes) > MANY_CLASSES:
-        hits = part.predicted == known_labels(part)
-        drawn = np.concatenate([w @ hits / w.sum(axis=1) for w in bootstrap_weights(part.units, resamples, 0)])
-        accuracy = estimate(float(hits.mean()), *percentile_interval(drawn), "percentile", resamples)
-        return Stratum(**found, overall={"accuracy": accuracy}, notes=[])
+        right = share(part.predicted == known_labels(part), np.ones(len(part), bool), Units.of(part))
+        return Stratum(**found, overall={"accuracy": of_share(right)}, notes=[])
     numbers = evaluate_predictions(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE}
     if numbers.positive_class is not None:
@@ -209,60 +215,76 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
 
 
 def _gaps(
-    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, resamples: int, fewer: int
+    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, evaluated: Mapping[str, Stratum]
 ) -> dict[str, Any]:
-    """The fields of `Subgroups` from `gaps` on: best minus worst of each number; `fewer` resamples where it is slow."""
+    """The fields of `Subgroups` from `gaps` on: best minus worst of each number.
+
+    Args:
+        shown: the strata that are compared; units: (S,) the patient, or image, of each image.
+        evaluated: strata by name, with their own intervals.
+    """
     inside = np.flatnonzero(np.isin(found.of, shown))
     part, of = predictions.take(inside), found.of[inside]
     _, owner = np.unique(units[inside], return_inverse=True)
-    size = int(owner.max()) + 1
     pairs, atoms = np.unique(owner * len(found.names) + of, return_inverse=True)  # a patient's images in one stratum
-    whose, home = np.divmod(pairs, len(found.names))  # (A,)
+    home = pairs % len(found.names)  # (A,)
     number = _Numbers(part, atoms)
-    resamples = fewer if number.slow else resamples
-    masks = {g: (home == g).astype(float) for g in shown}
-    whole = {g: number.of(masks[g][None]) for g in shown}
-    drawn: dict[int, list[dict[str, np.ndarray]]] = {g: [] for g in shown}
-    for weights in bootstrap_weights(np.arange(size), resamples, 0):
-        for g in shown:
-            drawn[g].append(number.of(weights[:, whose] * masks[g]))
-    shuffled = None
-    if resamples and len(pairs) == size:  # each patient is in one stratum
-        dealt = np.tile(home, (min(resamples, 99 if number.slow else SHUFFLES), 1))
-        dealt = np.random.default_rng(0).permuted(dealt, axis=1)  # (R, A)
-        shuffled = {g: number.of((dealt == g).astype(float)) for g in shown}
-    gaps, nothing = dict[str, Gap](), {"value": None, "low": None, "high": None, "method": None}
-    for name in whole[shown[0]]:
-        carried = [g for g in shown if np.isfinite(whole[g][name][0]) and number.carries(name, masks[g])]
-        if len(carried) < 2:
-            why = f"fewer than two strata have {FEWEST} images that it is made of"
-            gaps[name] = Gap(**nothing, metric=name, reason=why)
-            continue
-        best, worst = (pick(carried, key=lambda g: whole[g][name][0]) for pick in (max, min))
-        gap = float(whole[best][name][0] - whole[worst][name][0])
-        gap = 0.0 if gap < 1e-12 else gap
-        draws = [np.concatenate([d[name] for d in drawn[g]] or [np.empty(0)]) for g in (best, worst)]
-        by_chance = None
-        if shuffled is not None:
-            values = np.stack([shuffled[g][name] for g in carried])
-            wide = (values.max(axis=0) - values.min(axis=0))[np.isfinite(values).all(axis=0)]
-            by_chance = float((1 + np.sum(wide >= gap - 1e-12)) / (1 + len(wide)))
-        interval = dict(estimate(gap, *percentile_interval(draws[0] - draws[1]), "percentile", resamples))
-        named = dict[str, Any](metric=name, best=found.names[best], worst=found.names[worst])
-        gaps[name] = Gap(**interval, **named, compared=len(carried), by_chance=by_chance)
-    rates = [gap for name, gap in gaps.items() if name.startswith(("sensitivity", "specificity")) and not gap.reason]
-    no_rate = Gap(**nothing, reason="no sensitivity or specificity can be compared")
-    reported = {name: gaps[name] for name in TITLES if name in gaps}
+    dealt = home[None]  # (1 + R, A), the first row as they are
+    if len(pairs) == owner.max() + 1:  # each patient is in one stratum
+        shuffles = np.tile(home, (99 if number.slow else SHUFFLES, 1))
+        dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
+    of_stratum = [number.of((dealt == g).astype(float)) for g in shown]
+    values = {name: np.stack([own[name] for own in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
+    wide = {name: _range(own) for name, own in values.items()}
+    rates = [name for name in values if name.startswith(("sensitivity", "specificity")) and wide[name][0] >= 0]
+    reported = {}
+    for name in TITLES:
+        if name in values:
+            gap = _gap(name, values[name][:, 0], wide[name], [found.names[g] for g in shown])
+            if gap.compared == 2 and gap.best is not None and gap.worst is not None:
+                interval = difference(*(evaluated[stratum].overall[name] for stratum in (gap.best, gap.worst)))
+                known = {"low": interval.low, "high": interval.high, "method": interval.method, "by_chance": None}
+                gap = gap.model_copy(update=known)
+            reported[name] = gap
+    odds = Gap(**NO_GAP, reason="no sensitivity or specificity can be compared")
+    if rates:
+        largest, names = max(rates, key=lambda name: wide[name][0]), [found.names[g] for g in shown]
+        odds = _gap(largest, values[largest][:, 0], np.max([wide[name] for name in rates], axis=0), names)
     return {
         "gaps": reported,
         "worst": {name: gap.worst for name, gap in reported.items() if gap.value},
-        "shuffles": None if shuffled is None else len(shuffled[shown[0]]["accuracy"]),
-        "equalised_odds": max(rates, key=lambda gap: gap.value or 0.0, default=no_rate),
+        "shuffles": len(dealt) - 1 or None,
+        "equalised_odds": odds,
     }
 
 
+def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str]) -> Gap:
+    """The gap of a number, without an interval.
+
+    Args:
+        values: (G,) of each stratum, NaN where it has too few images; strata: their names.
+        wide: (1 + R,) how far apart they are, then in each shuffle.
+    """
+    compared = int(np.isfinite(values).sum())
+    if compared < 2:
+        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} images that it is made of")
+    best, worst = (strata[int(pick(values))] for pick in (np.nanargmax, np.nanargmin))
+    by_chance = float(np.mean(wide >= wide[0] - 1e-12)) if len(wide) > 1 else None
+    value = {**NO_GAP, "value": float(wide[0])}
+    return Gap(**value, metric=name, best=best, worst=worst, compared=compared, by_chance=by_chance)
+
+
+def _range(values: np.ndarray) -> np.ndarray:
+    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have."""
+    known = np.isfinite(values)
+    top, bottom = np.where(known, values, -np.inf).max(axis=0), np.where(known, values, np.inf).min(axis=0)
+    with np.errstate(invalid="ignore"):
+        wide = top - bottom
+    return np.where(known.sum(axis=0) > 1, np.where(wide < 1e-12, 0.0, wide), -1.0)
+
+
 class _Numbers:
-    """The numbers that strata are compared by, for weights (R, A) of atoms: the images of one patient in one stratum.
+    """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
 
     They are sums over atoms, AUROC over pairs of atoms; by image only where there are too many pairs (`slow`).
     """
@@ -279,40 +301,37 @@ class _Numbers:
         self.slow = bool(self.ranked) and len(self.ranked) * size**2 > PAIRS
         self.wins = [] if self.slow else [pair_wins(self.p[:, c], self.labels == c, atoms) for c in self.ranked]
 
-    def of(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Name -> (R,); NaN where it is undefined."""
-        support, hits = weights @ self.support, weights @ self.hits  # (R, K)
+    def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
+        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1.
+
+        NaN where it is undefined, or made of fewer than `FEWEST` images of a class.
+        """
+        support, hits = inside @ self.support, inside @ self.hits  # (R, K)
         total = support.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = hits / support
             values = {"accuracy": hits.sum(axis=1) / total}
             if self.slow:
-                parts = np.array_split(weights, -(-len(weights) * len(self.atoms) // CHUNK))
+                parts = np.array_split(inside, -(-len(inside) * len(self.atoms) // CHUNK))
                 values["auroc"] = np.concatenate([rank_auroc(self.p, self.labels, w[:, self.atoms]) for w in parts])
             elif self.wins:
                 areas = [
-                    np.einsum("ra,ra->r", weights @ wins, weights) / (support[:, c] * (total - support[:, c]))
+                    np.einsum("ra,ra->r", inside @ wins, inside) / (support[:, c] * (total - support[:, c]))
                     for c, wins in zip(self.ranked, self.wins, strict=True)
                 ]
                 values["auroc"] = np.mean(areas, axis=0)
         if len(self.classes) > MANY_CLASSES:
             return values
         values["balanced_accuracy"] = found.mean(axis=1)
+        enough = support >= FEWEST
         for c, name in enumerate(self.classes):
-            if self.positive is None:
-                values[f"sensitivity of {name}"] = found[:, c]
-            else:
-                values["sensitivity" if c == self.positive else "specificity"] = found[:, c]
+            rate = "sensitivity" if c == self.positive else "specificity"
+            name = f"sensitivity of {name}" if self.positive is None else rate
+            values[name] = np.where(enough[:, c], found[:, c], np.nan)
+        if self.positive is not None:
+            for name in ("auroc", "balanced_accuracy"):
+                values[name] = np.where(enough.all(axis=1), values[name], np.nan)
         return values
-
-    def carries(self, name: str, mask: np.ndarray) -> bool:
-        """Whether a stratum (A,) has at least `FEWEST` images of each kind that a number is made of."""
-        count = mask @ self.support
-        if self.positive is None:
-            kind = name.removeprefix("sensitivity of ")
-            return kind == name or bool(count[self.classes.index(kind)] >= FEWEST)
-        kinds = {"accuracy": [], "sensitivity": [self.positive], "specificity": [1 - self.positive]}
-        return all(count[k] >= FEWEST for k in kinds.get(name, [0, 1]))
 
 
 def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:

@@ -5,11 +5,9 @@ Item 33 of CLAIM 2024, 16 and 20c of TRIPOD+AI and 29 of STARD-AI ask for it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from vitmed.core.base_models import Frozen
 from vitmed.decisions.out_of_distribution import detection_auroc, scores_of
-from vitmed.metrics.estimates import Estimate, Numbers, estimate
+from vitmed.metrics.estimates import Estimate, Numbers, difference, estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
@@ -103,10 +101,7 @@ def compare_with_own_test(
 
 
 def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
-    a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (own, other))  # NaN for None
-    value = b[0] - a[0]
-    low, high = value - np.hypot(b[0] - b[1], a[2] - a[0]), value + np.hypot(b[2] - b[0], a[0] - a[1])
-    return BesideEstimates(internal=own, external=other, difference=estimate(value, low, high, "mover"))
+    return BesideEstimates(internal=own, external=other, difference=difference(other, own))
 
 
 def _shift(internal: Predictions, external: Predictions) -> Shift | None:

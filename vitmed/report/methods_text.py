@@ -75,9 +75,9 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "wrong_answered": "the share of errors among the answers",
     "wrong_unanswered": "the share of errors among the unanswered",
 }
-KEYED = ("overall", "difference", "numbers", "gaps", "clean")  # fields whose keys are names of numbers
+KEYED = ("overall", "difference", "numbers", "gaps", "clean", "change")  # fields whose keys are names of numbers
 SAME = ("internal", "external", "difference")  # fields of a number that is named above them
-PREFIXES = {"difference": "differences in ", "gaps": "gaps in "}
+PREFIXES = {"difference": "differences in ", "gaps": "gaps in ", "change": "changes by the calibration in "}
 MAIN = [("", PARTS[part]) for part in ("overall", "per_class", "patient_level", "operating_points", "prevalence")]
 
 

@@ -59,6 +59,8 @@ def _describe(policy: DecisionPolicy) -> str:
     names = {"none": "none", "temperature": f"temperature {1 / known.scale[0]:.3g}", "vector": "vector scaling"}
     text = f"decision policy, chosen on {policy.n:,} validation images: calibration {names[known.method]}"
     text += f" ({known.note})" if known.note else ""
+    if known.trials:
+        text += f" (cross-validated: {', '.join(trial.text for trial in known.trials)})"
     return text + (f"; positive at a probability of {threshold:.3g} or more" if threshold is not None else "")
 
 

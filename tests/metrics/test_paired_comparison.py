@@ -1,0 +1,126 @@
+"""The interval of a paired difference: published examples, a slow definition, and agreement with its p."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vitmed.metrics.intervals import Units
+from vitmed.metrics.paired_comparison import compare_predictions, share_difference, tango, tango_score
+from vitmed.metrics.predictions import Predictions
+
+Z = stats.norm.ppf(0.975)
+
+
+def rights(plus: int, minus: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two models right on n images, of which one alone is right on some."""
+    place = np.arange(n)
+    return (place < plus) | (place >= plus + minus), place >= plus
+
+
+def test_the_interval_of_published_examples() -> None:
+    """Children before and after a transplantation: Fagerland, Lydersen & Laake, Stat. Med. 33 (2014) 2850.
+
+    And 25 against 28 of 618 pairs at 90 %, by PropCIs of R, `scoreci.mp(25, 28, 618, 0.9)`.
+    """
+    assert tango(1, 7, 21, Z) == (pytest.approx(-0.517, abs=5e-4), pytest.approx(-0.026, abs=5e-4))
+    assert tango(28, 25, 618, stats.norm.ppf(0.95)) == (
+        pytest.approx(-0.0148, abs=5e-5),
+        pytest.approx(0.0247, abs=5e-5),
+    )
+
+
+@pytest.mark.parametrize(("plus", "minus", "n"), [(0, 0, 20), (5, 0, 20), (0, 20, 20), (3, 7, 50), (11, 3, 300)])
+def test_the_interval_holds_what_the_score_test_does_not_reject(plus: int, minus: int, n: int) -> None:
+    """A slow definition: the variance by the likelihood, whose maximum is sought on a grid."""
+    low, high = tango(plus, minus, n, Z)
+
+    def rejected(gap: float) -> bool:
+        q = np.linspace(max(0.0, -gap), (1 - gap) / 2, 200_001)[1:-1]  # only the second is right; the first: q + gap
+        rest = n - plus - minus
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = [
+                count * np.log(p) if count else 0 for count, p in ((plus, q + gap), (minus, q), (rest, 1 - 2 * q - gap))
+            ]
+        best = q[np.argmax(sum(terms))] if plus + minus else max(0.0, -gap)
+        return bool(abs(plus - minus - n * gap) > Z * np.sqrt(n * (2 * best + gap * (1 - gap))) + 1e-9)
+
+    for end, side in ((low, -1), (high, 1)):
+        assert not rejected(end - side * 1e-3)
+        assert abs(end) == 1 or rejected(end + side * 1e-3)
+
+
+def test_no_difference_is_mcnemars_test() -> None:
+    """132 and 107 of 1,144 answers (Agresti, Categorical Data Analysis, 2013, table 11.1): chi-squared 2.62."""
+    found = share_difference(*rights(132, 107, 1144), np.ones(1144, bool), Units(np.arange(1144)))
+    assert found.statistic == pytest.approx(25 / np.sqrt(239)) and found.statistic**2 == pytest.approx(2.615, abs=5e-4)
+    assert found.p == pytest.approx(0.106, abs=5e-4)
+    assert tango_score(0.0, 132, 107, 1144) == found.statistic
+
+
+def test_the_interval_excludes_0_exactly_where_p_is_below_one_in_twenty() -> None:
+    """All small tables, many large ones, and patients with several images."""
+    rng = np.random.default_rng(0)
+    tables = [(b, c, n) for n in (2, 5, 12, 25) for b in range(n + 1) for c in range(n + 1 - b)]
+    tables += [(int(b), int(c), int(b + c + rest)) for b, c, rest in rng.integers(0, [40, 40, 900], (1500, 3))]
+    cases = [(*rights(b, c, n), np.arange(n)) for b, c, n in tables if n > 1]
+    for _ in range(1500):
+        patients = int(rng.integers(2, 30))
+        owner = np.repeat(np.arange(patients), rng.integers(1, 9, patients))
+        easy = rng.normal(size=(2, patients))[:, owner] * rng.choice([0, 1]) + rng.choice([0, 0.3], (2, 1))
+        cases.append((*(easy + rng.normal(size=(2, len(owner))) > -1), owner))
+    excluded = 0
+    for first, second, owner in cases:
+        found, _, p = share_difference(first, second, np.ones(len(owner), bool), Units(owner))
+        excludes = found.low > 0 or found.high < 0
+        assert p is not None and excludes == (p < 0.05), (first, second, owner)
+        assert -1 <= found.low <= found.value <= found.high <= 1
+        excluded += excludes
+    assert len(cases) > 3000 and 500 < excluded < len(cases) - 500
+
+
+def pair(patients: int, each: int, seed: int, classes: int = 2) -> tuple[Predictions, Predictions]:
+    """Two models of the same skill; each patient is of one class and easy or hard for both."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(patients), each)
+    labels = (np.arange(patients) % classes)[owner]
+    easy = 0.5 * rng.normal(size=patients)[owner]
+    made = []
+    for _ in range(2):
+        logits = rng.normal(size=(len(owner), classes))
+        logits[np.arange(len(owner)), labels] += 2 + easy + 0.5 * rng.normal(size=patients)[owner]
+        names, paths = tuple(f"c{i}" for i in range(classes)), tuple(map(str, range(len(owner))))
+        made.append(Predictions(names, paths, tuple(map(str, owner)), labels, logits.astype(np.float32)))
+    return made[0], made[1]
+
+
+def test_no_difference_seen_is_no_proof_of_none() -> None:
+    """The same classes for all images, from other probabilities: the interval is that of no discordant image."""
+    first, _ = pair(20, 1, 0)
+    second = Predictions(first.classes, first.paths, None, first.labels, first.logits * np.float32(0.5))
+    first = Predictions(first.classes, first.paths, None, first.labels, first.logits)
+    found = compare_predictions(first, second, resamples=20)
+    reach = Z**2 / (20 + Z**2)
+    gap = found.difference["accuracy"]
+    assert (gap.low, gap.value, gap.high) == (pytest.approx(-reach), 0, pytest.approx(reach))
+    assert found.tests.accuracy.p == 1
+    assert found.difference["balanced_accuracy"].low < -reach  # fewer images of each class
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rows_that_are_the_same_number_have_the_same_interval(classes: int) -> None:
+    gap = compare_predictions(*pair(20, 3, 1, classes), resamples=50).difference
+    assert gap["sensitivity_weighted"] == gap["accuracy"] and gap["sensitivity_macro"] == gap["balanced_accuracy"]
+    assert classes > 2 or gap["specificity_macro"] == gap["balanced_accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("patients", "each"), [(40, 50), (40, 3), (12, 20), (100, 1)])
+def test_intervals_hold_the_truth_and_chance_is_called_clear_one_time_in_twenty(patients: int, each: int) -> None:
+    """Patients of one class each: 1,000 tests of two models that do not differ; 99.9 % of tries lie below."""
+    missed = {"accuracy": 0, "balanced_accuracy": 0, "auroc": 0}
+    for seed in range(1000):
+        gaps = compare_predictions(*pair(patients, each, seed), resamples=0).difference
+        for name in missed:
+            low, high = gaps[name].low, gaps[name].high
+            missed[name] += low is not None and high is not None and (low > 0 or high < 0)
+    assert all(count <= 73 for count in missed.values()), missed
