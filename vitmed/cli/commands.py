@@ -53,7 +53,7 @@ PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 
 @command({**SETTINGS, **RUN, **RESUME, **GATES, **OFFLINE})
 def train(as_json: AsJson = False, **options: Any) -> None:
-    """Train on a folder of labelled images, then evaluate the best checkpoint on the test split."""
+    """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     answer(vitmed.train, options, as_json, train_json)
 
 
@@ -160,13 +160,16 @@ def predict(
     **options: Any,
 ) -> None:
     """Classify images: the class, its probability and the runners-up."""
-    from vitmed.commands.predict import check_outputs, prediction_picture, predictions_json, preprocessing_of
+    from vitmed.commands.predict import check_outputs, find_checkpoint, of_frame, prediction_picture, predictions_json
     from vitmed.core.files import write_bytes, write_text
+    from vitmed.core.outputs import check_output
 
-    place = options.get("checkpoint"), options.get("runs", "runs")
-    check_outputs(csv, plot, options["images"], *place, force)
     ui = Terminal(options.pop("quiet", False))
-    found = vitmed.predict(**options, ui=ui)
+    check_outputs(csv, plot, options["images"], force)
+    saved = find_checkpoint(options.pop("checkpoint", None), options.pop("runs", "runs"), ui)
+    for file in filter(None, (csv, plot)):
+        check_output(file, force=force, data=[saved.splits.root])
+    found = vitmed.predict(**options, checkpoint=saved, ui=ui)
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
         ui.say(f"all predictions: {csv}")
@@ -175,8 +178,7 @@ def predict(
     else:
         print_predictions(found, top_k)
     if plot is not None and len(found):
-        how = preprocessing_of(*place, options.get("frame"))
-        write_bytes(plot, prediction_picture(found, how))
+        write_bytes(plot, prediction_picture(found, of_frame(saved.preprocessing, options.get("frame"))))
         ui.say(f"picture: {plot}")
     refuse_unread(found)
 

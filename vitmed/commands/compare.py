@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
-from vitmed.core.text import listed
+from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.metrics.estimates import Estimate
@@ -318,9 +318,9 @@ def verdict(pair: ComparedPair, units: int, patients: bool) -> str:
     if value < 0:
         names = names[::-1]
         value, low, high = -value, None if high is None else -high, None if low is None else -low
-    count = f"{units:,} {'patient' if patients else 'image'}{'' if units == 1 else 's'}"
+    count = counted(units, "patient" if patients else "image")
     name = METRICS[metric].title
-    interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+    interval = "" if low is None or high is None else f" ({low:+.3f} to {high:+.3f})"
     result = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"

@@ -34,7 +34,7 @@ from vitmed.report.participant_flow import run_flow
 from vitmed.report.pdf import check_formats
 from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
 from vitmed.report.results import Results
-from vitmed.report.run_description import describe_images, facts, is_own_split
+from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import policy_for, predict_images, score_other_images
@@ -97,7 +97,7 @@ def evaluate(
     config = with_columns(config, flags, chosen.columns, notes)
     note_prevalence(config, saved.classes, notes)
     check_readers(config, samples, chosen.columns, saved.classes)
-    what, name = describe_images(saved, chosen)
+    what, name = describe_images(chosen)
     run = RunFolder(saved.path.parent)
     folder = new_folder(output, run.path / name, *closed)
     where = pick_device(device)
@@ -123,7 +123,7 @@ def evaluate(
     attention, maps = check_attention(
         model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
     )
-    own = split if is_own_split(saved, chosen) else None
+    own = split if chosen.own else None
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"

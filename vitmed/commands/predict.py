@@ -16,7 +16,7 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
 from vitmed.core.text import counted_doing
-from vitmed.core.ui import Silent, Ui
+from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files, npz_images
 from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header, read_image
@@ -36,7 +36,7 @@ NOTICE = "Research use only; not a medical device."
 def predict(
     images: str | Path | Sequence[str | Path],
     *,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
     frame: int | None = None,
@@ -47,7 +47,7 @@ def predict(
     Args:
         images: files, folders (searched with their subfolders), glob patterns, and MedMNIST .npz files: their test
             part, or the part in `blood.npz/val`. An image is `blood.npz/test/3/000017`: part, class number, index.
-        checkpoint: default the best checkpoint of the newest run in `runs`.
+        checkpoint: a file, or what `load_checkpoint` read; default the best checkpoint of the newest run in `runs`.
         frame: the frame of files with several, from 0; default: the frame of the run.
 
     Returns:
@@ -57,10 +57,10 @@ def predict(
         DataError: nothing to predict. CheckpointError: no run, or a checkpoint that cannot be used.
     """
     ui = ui or Ui()
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = checkpoint if isinstance(checkpoint, Checkpoint) else find_checkpoint(checkpoint, runs, ui)
     if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
-    preprocessing = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
+    preprocessing = of_frame(saved.preprocessing, frame)
     paths = list_images([images] if isinstance(images, str | Path) else images)
     model = saved.model().to(pick_device(device))
     if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
@@ -75,6 +75,11 @@ def predict(
         errors=tuple((names[i], problem) for i, problem in sorted(problems.items())), columns=scores,
     )  # fmt: skip
     return saved.policy.apply(predictions) if saved.policy else predictions
+
+
+def of_frame(how: Preprocessing, frame: int | None) -> Preprocessing:
+    """The preprocessing of a checkpoint with the frame asked for."""
+    return how if frame is None else replace(how, frame=frame)
 
 
 def _is_flat(path: Path) -> bool:
@@ -129,20 +134,17 @@ def check_outputs(
     csv: Path | None,
     plot: Path | None,
     images: Sequence[str | Path],
-    checkpoint: str | Path | None,
-    runs: str | Path = "runs",
     force: bool = False,
 ) -> None:
     """Check, before the images are read, that a table and a picture may be written: `check_output`.
 
     Args:
         csv, plot: the files.
-        images, checkpoint, runs: as in `predict`. Nothing is written into folders of images, nor into the data folder
-            that the checkpoint was trained on.
+        images: as in `predict`. Nothing is written into folders of images.
         force: replace existing files.
 
     Raises:
-        UsageError: a file may not or cannot be written. DataError, CheckpointError: as in `predict`.
+        UsageError: a file may not or cannot be written. DataError: as in `predict`.
     """
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:
@@ -151,10 +153,6 @@ def check_outputs(
         raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
-    if files:
-        root = find_checkpoint(checkpoint, runs, Silent()).splits.root
-        for file in files:
-            check_output(file, force=force, data=[root])
 
 
 def _npz_part(path: Path) -> list[Path]:
@@ -193,12 +191,6 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
         "errors": errors,
         "notice": NOTICE,
     }
-
-
-def preprocessing_of(checkpoint: str | Path | None, runs: str | Path, frame: int | None) -> Preprocessing:
-    """How `predict` with these arguments reads an image."""
-    how = find_checkpoint(checkpoint, runs, Silent()).preprocessing
-    return how if frame is None else replace(how, frame=frame)
 
 
 def prediction_picture(predictions: Predictions, how: Preprocessing) -> bytes:
