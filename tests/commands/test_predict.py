@@ -18,6 +18,7 @@ from PIL import Image
 from vitmed import predict
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.metrics.predictions import Predictions
+from vitmed.training.checkpoint import load_checkpoint
 
 ANSWER = Callable[..., Any]
 
@@ -321,3 +322,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout))
     assert peaks[1] - peaks[0] < 20, f"MiB: {peaks}"
+
+
+def test_the_checkpoint_is_read_once(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vitmed: ANSWER
+) -> None:
+    files: list[Path] = []
+    monkeypatch.setattr(
+        "vitmed.commands.predict.load_checkpoint", lambda file: (files.append(file), load_checkpoint(file))[1]
+    )
+    outputs = "--csv", tmp_path / "a.csv", "--plot", tmp_path / "a.png"
+    assert vitmed("predict", trained.data / "test", "--checkpoint", trained.best, *outputs).code == 0
+    assert len(files) == 1 and (tmp_path / "a.csv").is_file() and (tmp_path / "a.png").is_file()

@@ -125,6 +125,8 @@ def evaluate(
     )
     own = split if chosen.own else None
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
+    known: Mapping[str, Predictions] = _known_baselines(run.path / split, predictions) if own else {}
+    known = baselines() if baselines is not None else known
     if own is None and internal is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
         for torn in torn_evaluations(run):
@@ -137,7 +139,7 @@ def evaluate(
             records=read_json_lines(run.metrics) or None,
             validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
             internal=internal, config=config, notes=notes, policy=policy, weights_hash=saved.weights_hash,
-            baselines=baselines() if baselines is not None else _known_baselines(run.path / split, predictions),
+            baselines=known,
             found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)}, maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen), run=run.name,
         )  # fmt: skip
