@@ -288,11 +288,10 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str
         few = sorted(map(len, large.values()))[:2]
         chance = 2 / comb(sum(few), few[0])
         if chance >= BY_CHANCE:
-            text = f"{where}no patient has images of two classes, and there are only {few[0]} and "
-            text += f"{counted(few[1], 'patient')} of a class: a trait of patients that means nothing (stain, slide, "
-            yield make(
-                "class_is_patient", f"{text}light) sorts them into the classes with a chance of {chance:.0%}{by}"
-            )
+            fewest = f"{few[0]} and {counted(few[1], 'patient')}"
+            text = f"{where}no patient has images of two classes, and there are only {fewest} of a class: a trait of"
+            text += " patients that means nothing (stain, slide, light) sorts them into the classes with a chance of"
+            yield make("class_is_patient", f"{text} {chance:.0%}{by}")
 
 
 def _personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:
