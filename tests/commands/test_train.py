@@ -37,7 +37,7 @@ def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, mo
     def broken(records: object) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr(command, "training_curves", broken)
+    monkeypatch.setattr(command, "drawn_curves", broken)
     with pytest.raises(UsageError, match="No space left"):
         train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=Full(), sets=TINY_SETS, **TINY)
 

@@ -57,9 +57,8 @@ def differences(content: ComparisonResults) -> Figure:
     columns[0].set_yticks(range(count), names, fontsize=8)
     patients = "" if content.patients is None else f" of {counted(content.patients, 'patient')}"
     unknown = "; patients unknown, likely too narrow" if content.patients is None else ""
-    figure.suptitle(
-        f"{counted(content.images, 'image')}{patients}; {content.level:.0%} intervals{unknown}", fontsize=10
-    )
+    images = f"n = {counted(content.images, 'image')}{patients}"
+    figure.suptitle(f"{images}; {content.level:.0%} intervals{unknown}", fontsize=10)
     meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
     figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
     return figure

@@ -47,9 +47,8 @@ def stress_curves(found: Robustness) -> Figure | None:
             axes.set_xlabel("strength (0: original)", fontsize=9)
             axes.tick_params(labelbottom=True)
     patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
-    figure.suptitle(
-        f"{counted(found.n, 'image')}{patients}; in the titles: mean change of balanced accuracy", fontsize=11
-    )
+    images = f"n = {counted(found.n, 'image')}{patients}"
+    figure.suptitle(f"{images}; in the titles: mean change of balanced accuracy", fontsize=11)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
