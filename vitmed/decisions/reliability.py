@@ -15,7 +15,7 @@ from pydantic import Field
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.text import counted
+from vitmed.core.text import counted_doing
 from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.metrics.bootstrap import Bootstrap, Z
 from vitmed.metrics.estimates import Estimate
@@ -117,9 +117,8 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     if found["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
     if size < 2 * PER_BIN:
-        few = (
-            f"it needs two bins of {PER_BIN} images, and there {'is' if size == 1 else 'are'} {counted(size, 'image')}"
-        )
+        seen = counted_doing(size, "image", "is evaluated", "are evaluated")
+        few = f"it needs two bins of {PER_BIN} images, and only {seen}"
         for name in ("ece", "ece_classwise"):
             found[name], undefined[name] = boot.estimate(float("nan"), np.empty(0)), few
     elif classes > 100:
