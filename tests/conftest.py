@@ -213,7 +213,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (train, pretrain):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, train):
-        monkeypatch.setattr(module, "training_curves", lambda records: None)
+        monkeypatch.setattr(module, "drawn_curves", lambda records: nothing)
     monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
     monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(train, "contact_sheet", lambda images, classes: None)

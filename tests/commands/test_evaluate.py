@@ -265,3 +265,13 @@ def test_the_command_line(trained: Trained, tmp_path: Path, vitmed: Callable[...
     answer = vitmed("evaluate", trained.best, "-o", tmp_path / "s", "--fail-under", "accuracy=1.01", "--json")
     assert answer.code == 6 and "gate is not met" in answer.err and "Traceback" not in answer.err
     assert json.loads(answer.out)["overall"]
+
+
+def test_other_images_of_the_same_names_are_not_the_runs_own(trained: Trained, tmp_path: Path) -> None:
+    """Neither the split of the run nor its baselines, which are stored by name."""
+    data = draw_splits(tmp_path / "data", classes=tuple(COLOURS), seed=9)
+    found = judge(trained, tmp_path, data=data)
+    own = evaluate(trained.best, output=tmp_path / "own", resamples=5, ui=Recorder())
+    assert found.predictions.paths == own.predictions.paths
+    assert found.metrics.external is not None and own.metrics.external is None
+    assert not found.metrics.baselines and own.metrics.baselines

@@ -20,6 +20,7 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.weight_files import safe_load
 from vitmed.training import checkpoint
+from vitmed.training.checkpoint import load_checkpoint
 
 ANSWER = Callable[..., Any]
 
@@ -62,8 +63,6 @@ def test_the_same_at_the_command_line(trained: Trained, tmp_path: Path, vitmed: 
 def test_preprocessing_is_the_checkpoints(trained: Trained, tmp_path: Path) -> None:
     """An image far from square, in another mode: padded, resized and normalised as when it was trained."""
     import torch
-
-    from vitmed.training.checkpoint import load_checkpoint
 
     image = Image.new("RGBA", (64, 32), (230, 160, 30, 255))
     image.save(tmp_path / "wide.png")

@@ -37,7 +37,7 @@ def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, mo
     def broken(records: object) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr(command, "training_curves", broken)
+    monkeypatch.setattr(command, "drawn_curves", broken)
     with pytest.raises(UsageError, match="No space left"):
         train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=Full(), sets=TINY_SETS, **TINY)
 
@@ -157,6 +157,7 @@ def test_training_stops_at_what_check_calls_an_error_of_the_folder(tmp_path: Pat
     data = draw_classes(tmp_path / "data", 12, ("normal", "Normal ", "sick"))
     answer = vitmed("train", data, "-o", tmp_path / "runs", *TINY_ARGS)
     assert answer.code == 3 and "class folders 'Normal ' and 'normal' are hard to tell apart by eye" in answer.err
+    assert answer.err.count("hard to tell apart by eye") == 1  # not also as a warning
     assert "put their images into one folder" in answer.err and not (tmp_path / "runs").exists()
     found = check(data, output=tmp_path / "check", ui=Recorder())
     assert found.findings[0].code == "class_names_alike" and found.findings[0].severity == "error"

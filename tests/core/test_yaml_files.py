@@ -78,3 +78,13 @@ def test_an_unknown_key_is_named_with_its_section_and_the_nearest() -> None:
     ) as error:
         load_config(None, sets=["train.epohcs=3"])
     assert error.value.fix == "did you mean 'epochs'?"
+
+
+def test_an_error_names_the_file_that_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("train: {epohcs: 3}")
+    with pytest.raises(UsageError, match=r"mine\.yaml: unknown key 'epohcs' in section 'train'"):
+        load_config(file)
+    file.write_text("train: {epochs: 3}")
+    with pytest.raises(UsageError, match=r"^config train\.epochs = -1"):
+        load_config(file, {"train.epochs": -1})

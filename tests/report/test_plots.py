@@ -17,7 +17,7 @@ from vitmed.report.plots.classification import confusion_matrix, precision_recal
 from vitmed.report.plots.drawing import drawn, path_label, text_alternative
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.plots.plot_table import PLOTS
-from vitmed.report.plots.training import training_curves
+from vitmed.report.plots.training import drawn_curves, training_curves
 from vitmed.report.results import Results
 
 NAMES = {
@@ -174,6 +174,13 @@ def test_a_missing_class_or_no_image_draws(draws: type(roc)) -> None:  # type: i
     none = Predictions(NAMES[2], (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
     for p in (one, none):
         assert is_png(draws(p, Results.of(evaluate_predictions(p, resamples=5))))
+
+
+def test_training_curves_are_drawn_once_for_the_same_records() -> None:
+    records = [{"epoch": 1, "train_loss": 0.7, "val_loss": 0.6, "lr": 1e-3}]
+    first = drawn_curves(records)
+    assert drawn_curves([dict(record) for record in records]) is first
+    assert drawn_curves([*records, records[0] | {"epoch": 2}]) is not first
 
 
 def test_training_curves_mark_the_epoch_of_best_pt() -> None:

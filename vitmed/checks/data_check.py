@@ -81,10 +81,12 @@ def check_folder(data: DataConfig, ui: Ui) -> None:
     contents = read_contents(root)
     if data.labels is not None:
         contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files))
-    for finding in _report(folder_findings(contents), root, ui):
-        if finding.severity == "error":
-            files = "".join(f"\n{file}" for file in finding.files)
-            raise DataError(f"{root}: {finding.problem} ({finding.code}){files}", finding.fix)
+    found = in_order(folder_findings(contents))
+    error = next((finding for finding in found if finding.severity == "error"), None)
+    _report([finding for finding in found if finding is not error], root, ui)
+    if error is not None:
+        files = "".join(f"\n{file}" for file in error.files)
+        raise DataError(f"{root}: {error.problem} ({error.code}){files}", error.fix)
 
 
 def _report(findings: Iterable[Finding], root: Path, ui: Ui) -> list[Finding]:

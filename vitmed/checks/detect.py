@@ -281,16 +281,17 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str
             text = f"{where}all {total:,} images of {label!r} come from one patient{by}"
             yield make("class_of_one_patient", text, counts)
         elif equal < FEW_PATIENTS:
-            text = f"{where}the {total:,} images of {label!r} come from {len(counts)} patients"
+            text = f"{where}the {total:,} images of {label!r} come from {counted(len(counts), 'patient')}"
             text += f", {max(counts.values()) / total:.0%} of them from one{by}"
             yield make("class_of_few_patients", text, [name for name, _ in counts.most_common()])
     if len(large) > 1 and not any(a & b for a, b in combinations(map(set, large.values()), 2)):
         few = sorted(map(len, large.values()))[:2]
         chance = 2 / comb(sum(few), few[0])
         if chance >= BY_CHANCE:
-            text = f"{where}no patient has images of two classes, and there are only {few[0]} and {few[1]} patients"
-            text += " of a class: a trait of patients that means nothing (stain, slide, light) sorts them into"
-            yield make("class_is_patient", f"{text} the classes with a chance of {chance:.0%}{by}")
+            fewest = f"{few[0]} and {counted(few[1], 'patient')}"
+            text = f"{where}no patient has images of two classes, and there are only {fewest} of a class: a trait of"
+            text += " patients that means nothing (stain, slide, light) sorts them into the classes with a chance of"
+            yield make("class_is_patient", f"{text} {chance:.0%}{by}")
 
 
 def _personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:

@@ -44,6 +44,7 @@ class EvaluationImages:
         root, samples: the data folder, and the images with the further columns named by `columns`.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
+        own: whether they are a split of the run itself: no folder was named, or one that holds the same files.
         seen: only for other images than the run's own. "images": how many were used to make the model; "test": how many
             are in the run's own test; "patients": how many patients share a name with a patient used to make the model
             (None where patients are unknown).
@@ -54,6 +55,7 @@ class EvaluationImages:
     columns: tuple[str, ...]
     notes: list[str]
     part: str | None
+    own: bool = False
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
 
@@ -77,7 +79,7 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
         if data is not None:
             ui.say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
-        return EvaluationImages(root, samples, saved.splits.columns, notes, split)
+        return EvaluationImages(root, samples, saved.splits.columns, notes, split, own=True)
     listing, part, notes = foreign_images(saved, root, request, ui)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
@@ -88,7 +90,7 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
     leaks += near_copies(saved, root, samples, cache, ui)
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
-    return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen)
+    return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen=seen)
 
 
 def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:

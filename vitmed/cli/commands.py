@@ -54,7 +54,7 @@ PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 
 @command({**SETTINGS, **RUN, **RESUME, **GATES, **OFFLINE})
 def train(as_json: AsJson = False, **options: Any) -> None:
-    """Train on a folder of labelled images, then evaluate the best checkpoint on the test split."""
+    """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     answer(vitmed.train, options, as_json, train_json)
 
 

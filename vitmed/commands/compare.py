@@ -338,7 +338,7 @@ def verdict(pair: ComparedPair, units: int, patients: bool, pairs: int = 1) -> s
         value, low, high = -value, None if high is None else -high, None if low is None else -low
     count = counted(units, "patient" if patients else "image")
     name = METRICS[metric].title
-    interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+    interval = "" if low is None or high is None else f" ({low:+.3f} to {high:+.3f})"
     result = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"

@@ -35,7 +35,7 @@ from vitmed.report.participant_flow import run_flow
 from vitmed.report.pdf import check_formats
 from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
 from vitmed.report.results import Results
-from vitmed.report.run_description import describe_images, facts, is_own_split
+from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 from vitmed.training.fit_policy import policy_for, predict_images, score_other_images
@@ -93,7 +93,7 @@ def evaluate(
     config, added = _settings(saved, chosen, flags)
     policy = policy_for(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy), *added]
-    what, name = describe_images(saved, chosen)
+    what, name = describe_images(chosen)
     run = RunFolder(saved.path.parent)
     folder = new_folder(output, run.path / name, *closed)
     where = pick_device(device)
@@ -119,8 +119,9 @@ def evaluate(
     attention, maps = check_attention(
         model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
     )
-    own = split if is_own_split(saved, chosen) else None
+    own = split if chosen.own else None
     internal = _own_test(saved, run, policy, ui) if own is None else None
+    known: Mapping[str, Predictions] = _known_baselines(run.path / split, predictions) if own else {}
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder, predictions, title=what, facts=facts(saved, what, len(samples), describe(where)),
@@ -128,7 +129,7 @@ def evaluate(
             records=read_json_lines(run.metrics) or None,
             validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
             internal=internal, config=config, notes=notes, policy=policy, weights_hash=saved.weights_hash,
-            baselines=baselines() if baselines is not None else _known_baselines(run.path / split, predictions),
+            baselines=baselines() if baselines is not None else known,
             found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)}, maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen), run=run.name,
         )  # fmt: skip

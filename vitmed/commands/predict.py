@@ -55,7 +55,7 @@ def predict(
         DataError: nothing to predict. CheckpointError: no run, or a checkpoint that cannot be used.
     """
     ui = ui or Ui()
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = checkpoint if isinstance(checkpoint, Checkpoint) else find_checkpoint(checkpoint, runs, ui)
     if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
     preprocessing = preprocessing_of(saved, frame)
@@ -73,6 +73,11 @@ def predict(
         errors=tuple((names[i], problem) for i, problem in sorted(problems.items())), columns=scores,
     )  # fmt: skip
     return saved.policy.apply(predictions) if saved.policy else predictions
+
+
+def of_frame(how: Preprocessing, frame: int | None) -> Preprocessing:
+    """The preprocessing of a checkpoint with the frame asked for."""
+    return how if frame is None else replace(how, frame=frame)
 
 
 def _is_flat(path: Path) -> bool:
@@ -143,7 +148,7 @@ def find_checkpoint_and_check(
         force: replace existing files.
 
     Raises:
-        UsageError: a file may not or cannot be written. DataError, CheckpointError: as in `predict`.
+        UsageError: a file may not or cannot be written. DataError: as in `predict`.
     """
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:

@@ -93,7 +93,7 @@ def stress(
     decoded = _decode(saved.preprocessing, chosen, asked, ui)
     unreadable = len(asked) - len(decoded)
     names, skipped = _applicable(corruptions or list(CORRUPTIONS), saved.preprocessing.channels, decoded.values())
-    what, _ = describe_images(saved, chosen)
+    what, _ = describe_images(chosen)
     ui.say(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"

@@ -36,7 +36,7 @@ from vitmed.report.headline import Evaluation, check_gates, parse_gates
 from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
-from vitmed.report.plots.training import training_curves
+from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
@@ -75,7 +75,7 @@ def train(
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
-    """Train a ViT on a folder of labelled images and evaluate its best checkpoint on the test split.
+    """Train a ViT on a folder of labelled images and evaluate its best checkpoint on validation and on the test split.
 
     Args:
         data: the folder; `root/<class>/` or `root/{train,val,test}/<class>/`.
@@ -225,7 +225,7 @@ def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:
 
 def _draw_curves(run: TrainingRun) -> None:
     if run.state.history:
-        write_bytes(run.folder.training_curves, png(training_curves(run.state.history)))
+        write_bytes(run.folder.training_curves, drawn_curves(run.state.history).png)
 
 
 def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui) -> TrainingRun:

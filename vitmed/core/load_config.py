@@ -48,7 +48,21 @@ def load_config(
     for key, value in (overrides or {}).items():
         if value is not None:
             _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
-    return build_config(tree, kind)
+    try:
+        return build_config(tree, kind)
+    except UsageError as error:
+        if file is not None and _is_in_file(error, find_config(file), kind):
+            raise UsageError(f"{find_config(file)}: {error.problem}", error.fix) from None
+        raise
+
+
+def _is_in_file(error: UsageError, path: Path, kind: type[AnyConfig]) -> bool:
+    """Whether a file has the same error without --set and flags."""
+    try:
+        build_config(read_config(path), kind)
+    except UsageError as own:
+        return own.problem == error.problem
+    return False
 
 
 def find_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:

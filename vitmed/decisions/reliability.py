@@ -14,6 +14,7 @@ from pydantic import Field
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.text import counted_doing
 from vitmed.decisions.calibration import Calibration, CalibrationResult, Trial
 from vitmed.metrics.bootstrap import Bootstrap, percentile_interval
 from vitmed.metrics.estimates import Estimate, of_mean
@@ -152,7 +153,8 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     if found["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
     if size < 2 * PER_BIN:
-        few = f"it needs two bins of {PER_BIN} images, and there are {size} images"
+        seen = counted_doing(size, "image", "is evaluated", "are evaluated")
+        few = f"it needs two bins of {PER_BIN} images, and only {seen}"
         undefined |= dict.fromkeys(parts, few)
     elif classes > MOST_CLASSES:
         undefined["ece_classwise"] = f"it is left out of more than {MOST_CLASSES} classes"

@@ -8,6 +8,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -112,7 +113,8 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
             low = middle + 1
         else:
             high = middle - 1
-    why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {len(labels):,} images"
+    images = counted(len(labels), "image")
+    why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {images}"
     return best or Abstention(max_risk=max_risk, least=None, why=why)
 
 

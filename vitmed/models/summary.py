@@ -6,6 +6,7 @@ from torch import nn
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.hardware import seeded
+from vitmed.core.text import counted
 from vitmed.models.vit import SIZES
 
 
@@ -29,7 +30,7 @@ def describe_model(model: ModelConfig) -> str:
     changed = [(model.width, size.width), (model.depth, size.depth), (model.heads, size.heads)]
     width, depth, heads = (own or usual for own, usual in changed)
     plain = all(own in (None, usual) for own, usual in changed)
-    name = model.name if plain else f"ViT of width {width}, {depth} blocks, {heads} heads"
+    name = model.name if plain else f"ViT of width {width}, {counted(depth, 'block')}, {counted(heads, 'head')}"
     return (
         f"{name}, {model.image_size} px images, {model.patch_size} px patches, {model.stem} stem, {model.pool} pooling"
     )

@@ -85,10 +85,10 @@ def intended_lines(metrics: Results) -> list[str]:
 
 
 def _with_interval(found: Estimate, sign: str = "") -> str:
-    """`0.911 [0.900, 0.934]`; with the sign "+" the sign of each."""
+    """`0.911 (0.900 to 0.934)`; with the sign "+" the sign of each."""
     if found.value is None:
         return "undefined"
-    limits = "" if found.low is None else f" [{found.low:{sign}.3f}, {found.high:{sign}.3f}]"
+    limits = "" if found.low is None else f" ({found.low:{sign}.3f} to {found.high:{sign}.3f})"
     return f"{found.value:{sign}.3f}{limits}"
 
 

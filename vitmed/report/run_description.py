@@ -34,17 +34,12 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     }
 
 
-def describe_images(saved: Checkpoint, chosen: EvaluationImages) -> tuple[str, str]:
+def describe_images(chosen: EvaluationImages) -> tuple[str, str]:
     """Which images are evaluated, in words; and the name of the folder."""
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    return f"{part} of {data}", part if is_own_split(saved, chosen) else f"{data}_{part}"
-
-
-def is_own_split(saved: Checkpoint, chosen: EvaluationImages) -> bool:
-    """Whether the images are a split of the run itself."""
-    return chosen.part is not None and tuple(chosen.samples) == saved.splits.samples[chosen.part]
+    return f"{part} of {data}", part if chosen.own else f"{data}_{part}"
 
 
 def describe_window(how: Preprocessing) -> str:

@@ -34,7 +34,7 @@ from vitmed.report.pdf import check_formats, print_pdf
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.plots.pictures import Read
 from vitmed.report.plots.plot_table import PLOTS
-from vitmed.report.plots.training import training_curves
+from vitmed.report.plots.training import drawn_curves
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
 
@@ -126,7 +126,7 @@ def write_report(
     metrics = Results.of(shown, **parts | dict(found or {}))
     figures = _draw(predictions, metrics, read, maps) if config.report else {}
     if records and config.report:
-        figures["training_curves"] = drawn(training_curves(records))
+        figures["training_curves"] = drawn_curves(records)
     with whole_folder(folder) as part:
         _write_tables(part, predictions, baselines or {}, metrics)
         if config.report:

@@ -187,7 +187,7 @@ class TrainingRun(Run[Config]):
         ui.say("classes: " + listed([f"{i} {name}" for i, name in enumerate(splits.classes)]))
         if len(splits.classes) == 2:
             positive = config.data.positive or splits.classes[positive_class(splits.classes)]
-            ui.say(f"positive class: {positive} (--positive chooses the other)")
+            ui.say(f"positive class: {positive} (vitmed train --positive chooses the other)")
         for name, samples in splits.samples.items():
             counts = listed([f"{n:,}" for n in splits.counts(name)], mark=" + ")
             unused = "; not evaluated until training ends" if name == "test" else ""

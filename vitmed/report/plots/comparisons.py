@@ -7,6 +7,7 @@ from functools import partial
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vitmed.core.text import counted
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.predictions import Predictions
@@ -40,7 +41,7 @@ def differences(content: ComparisonResults) -> Figure:
             clear, text = False, f"{entry.value:+.3f}, no interval"
             if entry.low is not None and entry.high is not None:
                 clear = entry.low > 0 or entry.high < 0
-                text = f"{entry.value:+.3f} [{entry.low:+.3f}, {entry.high:+.3f}]"
+                text = f"{entry.value:+.3f} ({entry.low:+.3f} to {entry.high:+.3f})"
                 axes.plot([entry.low, entry.high], [row, row], color=BLUE if clear else RED, linewidth=1.8)
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
             axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
@@ -54,9 +55,10 @@ def differences(content: ComparisonResults) -> Figure:
         axes.spines[["top", "right", "left"]].set_visible(False)
     names = [f"{short(pair.first, 26)}\nminus {short(pair.second, 26)}" for pair in pairs]
     columns[0].set_yticks(range(count), names, fontsize=8)
-    patients = "" if content.patients is None else f" of {content.patients:,} patients"
+    patients = "" if content.patients is None else f" of {counted(content.patients, 'patient')}"
     unknown = "; patients unknown, likely too narrow" if content.patients is None else ""
-    figure.suptitle(f"n = {content.images:,} images{patients}; {content.level:.0%} intervals{unknown}", fontsize=10)
+    images = f"n = {counted(content.images, 'image')}{patients}"
+    figure.suptitle(f"{images}; {content.level:.0%} intervals{unknown}", fontsize=10)
     meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
     figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
     return figure
@@ -76,7 +78,7 @@ def beside_own_test(predictions: Predictions, metrics: Results) -> Figure | None
     ):
         for y, name in enumerate(rows):
             draw_estimate(axes, y + shift, found.numbers[name][kind], colour, marker, f"{title}: ")
-        patients = "" if counts.n_groups is None else f", {counts.n_groups:,} patients"
+        patients = "" if counts.n_groups is None else f", {counted(counts.n_groups, 'patient')}"
         axes.plot([], [], marker, linestyle="-", color=colour, label=f"{title} (n={counts.n:,}{patients})")
     axes.set_yticks(range(len(rows)), [OWN_TEST[name] for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -195,7 +195,7 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
         return None
     figure, axes = plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
     parts = [("evaluated", scores, found.flagged, BLUE, "//")]
-    title = f"features of {found.n:,} training images"
+    title = f"features of {counted(found.n, 'training image')}"
     if found.unlike is not None:
         parts.append(("other images", np.array(found.unlike.scores), found.unlike.flagged, RED, "\\\\"))
         title += f"; detected with AUROC {value_text(found.unlike.auroc)}"

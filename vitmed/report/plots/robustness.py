@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vitmed.core.text import counted
 from vitmed.explanation.results import CorruptionCost, Robustness
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
@@ -45,8 +46,9 @@ def stress_curves(found: Robustness) -> Figure | None:
         if i + columns >= len(parts):  # the lowest of its column
             axes.set_xlabel("strength (0: original)", fontsize=9)
             axes.tick_params(labelbottom=True)
-    unit = "images" if found.n_groups is None else f"images of {found.n_groups:,} patients"
-    figure.suptitle(f"n = {found.n:,} {unit}; in the titles: mean change of balanced accuracy", fontsize=11)
+    patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
+    images = f"n = {counted(found.n, 'image')}{patients}"
+    figure.suptitle(f"{images}; in the titles: mean change of balanced accuracy", fontsize=11)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return figure
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.metric_table import METRICS
-from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, add_grid, plot, sheet
+from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, Drawn, add_grid, drawn, plot, sheet
 from vitmed.training.lr_range import RangeTest
+
+
+def drawn_curves(records: Sequence[Mapping[str, Any]]) -> Drawn:
+    """`training_curves` as files; drawn once for the run folder and the reports of one run."""
+    return _drawn_curves(json.dumps(list(records)))
+
+
+@lru_cache(maxsize=1)
+def _drawn_curves(records: str) -> Drawn:
+    return drawn(training_curves(json.loads(records)))
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
