@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from vitmed.core.errors import UsageError, VitmedError
-from vitmed.core.files import free_name, is_stream, write_bytes
+from vitmed.core.files import is_stream, write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
-from vitmed.core.outputs import check_output
+from vitmed.core.outputs import numbered_output
 from vitmed.core.ui import Ui
 from vitmed.data.folders import data_folder
 from vitmed.data.read_images import read_splits
@@ -59,12 +59,10 @@ def lr_find(
             f"{low:g} to {high:g} in {steps} steps is no range", "--low above 0, a larger --high, --steps 20 or more"
         )
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "lr_find")}
-    file = Path(output)
-    file = free_name(file, file.suffix) if file.is_file() and not is_stream(file) and not force else file
+    settings = load_config(config, overrides, sets)
+    file = numbered_output(output, force, data_folder(settings.data.root))
     if file.suffix.lower() != ".png" and not is_stream(file):
         raise UsageError(f"{file}: the picture is a PNG", f"--output {file.with_suffix('.png')}")
-    settings = load_config(config, overrides, sets)
-    check_output(file, force=force, data=[data_folder(settings.data.root)])
     prepared = prepare_run(settings, config is None, offline, ui)
     run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
     train = replace(run.splits, samples={"train": run.splits.samples["train"]})

@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 
 from vitmed.core.config import Config
-from vitmed.core.files import free_name, is_stream, write_text
+from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import describe as describe_device
 from vitmed.core.load_config import load_config
-from vitmed.core.outputs import check_output
+from vitmed.core.outputs import numbered_output
 from vitmed.core.stored_paths import as_written
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -61,11 +61,8 @@ def plan(
     """
     ui = ui or Ui()
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
-    file = Path(output)
-    if file.is_file() and not is_stream(file) and not force:
-        file = free_name(file, file.suffix)
     settings = load_config(config, overrides, sets)
-    check_output(file, force=force, data=[data_folder(settings.data.root)], inputs=[] if config is None else [config])
+    file = numbered_output(output, force, data_folder(settings.data.root), [] if config is None else [config])
     prepared = prepare_run(settings, True, offline, ui)
     ui.say(f"plan for {prepared.inputs}:")
     for line in describe(prepared.settings):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
-from vitmed.core.files import is_stream
+from vitmed.core.files import free_name, is_stream
 from vitmed.core.load_config import read_config
 from vitmed.core.run_folder import RunFolder
 
@@ -56,6 +56,21 @@ def check_output(
             pass
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
+
+
+def numbered_output(path: str | Path, force: bool, data: Path, inputs: Sequence[str | Path] = ()) -> Path:
+    """The file that a command may write: `path`, or without `force` and where it is there, the same with -2, -3, ...
+
+    Args:
+        path, force, inputs: as in `check_output`; a file of a run gets no number either.
+        data: the data folder of the command.
+
+    Raises:
+        UsageError: as in `check_output`.
+    """
+    path = Path(path)
+    check_output(path, force=True, data=[data], inputs=inputs if force else ())
+    return path if force or is_stream(path) else free_name(path, path.suffix)
 
 
 def _precious(target: Path, inputs: Iterable[str | Path]) -> str | None:
