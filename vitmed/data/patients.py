@@ -24,7 +24,7 @@ from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress
 from vitmed.imaging import npz
-from vitmed.imaging.decode import read_image
+from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
 
 NAMES, DICOM = GROUP_WORDS
@@ -74,9 +74,7 @@ def find_patients(
     if config.groups is None:
         return None
     if config.groups == DICOM:
-        return KnownPatients(
-            _by_dicom(root, paths, progress, config.on_bad_file == "skip"), "by PatientID (--groups dicom)", []
-        )
+        return KnownPatients(_by_dicom(root, paths, progress, config), "by PatientID (--groups dicom)", [])
     groups, notes = groups_from_table(config.groups, root, paths)
     return KnownPatients(groups, "by table (--groups)", notes)
 
@@ -147,10 +145,10 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
 
 
 @QUIET
-def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, skip: bool) -> list[str]:
+def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, config: DataConfig) -> list[str]:
     """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel.
 
-    With `skip`, a file that cannot be read is a patient of its own until the file is left out.
+    With `on_bad_file: skip`, a file that cannot be read is a patient of its own until the file is left out.
     """
     try:
         from pydicom import dcmread
@@ -170,7 +168,7 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, skip:
             group, problem = "", "not a DICOM file"
         except Exception as error:  # pydicom raises many errors for damaged headers
             group, problem = "", f"the header cannot be read ({type(error).__name__})"
-        if not group and skip and _is_unreadable(root / path):
+        if not group and config.on_bad_file == "skip" and _is_unreadable(root / path, config.frame):
             group = path
         if not group:
             missing.append(f"{path}: {problem}")
@@ -185,9 +183,9 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, skip:
     return found
 
 
-def _is_unreadable(file: Path) -> bool:
+def _is_unreadable(file: Path, frame: int | None) -> bool:
     try:
-        read_image(file)
+        decode(file, frame)
     except DataError:
         return True
     return False

@@ -380,7 +380,7 @@ def all_its_images() -> Iterator[None]:
     try:
         yield
     except UnusableFiles as error:
-        raise DataError(error.problem, AS_BEFORE) from None
+        raise DataError(error.causes(), AS_BEFORE) from None
 
 
 @contextlib.contextmanager
