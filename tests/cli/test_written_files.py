@@ -107,8 +107,9 @@ def test_a_run_is_no_place_for_a_run_or_a_plan(trained: Trained, vitmed: RUN) ->
 
 
 def test_a_file_where_a_folder_is_expected(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
-    file, data, run = tmp_path / "file", trained.data, trained.folder
+    file, link, data, run = tmp_path / "file", tmp_path / "link", trained.data, trained.folder
     file.write_text("x")
+    link.symlink_to("link")
     for args in (
         ("train", data), ("pretrain", data), ("probe", data), ("check", data), ("demo",), ("evaluate", run),
         ("stress", run), ("compare", run), ("explain", image_of(trained), "--checkpoint", run),
@@ -116,7 +117,9 @@ def test_a_file_where_a_folder_is_expected(trained: Trained, vitmed: RUN, tmp_pa
         answer = vitmed(*args, "-o", file)
         assert answer.code == 2 and "file: cannot be written (it is a file, expected a folder)" in answer.err, args
         assert answer.err.count("\n") == 2, answer.err
-    assert file.read_text() == "x"
+        answer = vitmed(*args, "-o", link)
+        assert answer.code == 2 and "link: is a link to itself" in answer.err, (args, answer.err)
+    assert file.read_text() == "x" and link.is_symlink()
 
 
 @pytest.mark.parametrize("command", ["train", "pretrain", "probe"])

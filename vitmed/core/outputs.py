@@ -98,6 +98,8 @@ def refuse_inside(data: str | Path, path: str | Path) -> None:
 
 def refuse_file(folder: str | Path) -> None:
     """Raise UsageError if something other than a folder is where a folder is to be made."""
+    if Path(os.path.realpath(folder)).is_symlink():
+        raise UsageError(f"{folder}: is a link to itself", "name a new folder")
     if Path(folder).exists() and not Path(folder).is_dir():
         raise UsageError(f"{folder}: cannot be written (it is a file, expected a folder)", "name a new folder")
 

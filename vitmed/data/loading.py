@@ -116,7 +116,7 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
             try:
                 items.append(self[key])
             except DataError as error:
-                problems.append(error.line)
+                problems.append(error.problem)  # its fix may be to remove the file
         return [DataError("\n".join(problems), "restore these files")] if problems else items
 
 
