@@ -145,13 +145,16 @@ def check_outputs(
         UsageError: a file may not or cannot be written. DataError, CheckpointError: as in `predict`.
     """
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
-    roots = [find_checkpoint(checkpoint, runs, Silent()).splits.root] if files else []
-    for file in files:
-        check_output(file, force=force, data=[*filter(Path.is_dir, named), *roots], inputs=named)
+    for file in files:  # --force is advised below, where nothing else forbids it
+        check_output(file, force=True, data=[path for path in named if path.is_dir()], inputs=named)
     if plot is not None and plot.suffix.lower() != ".png" and not is_stream(plot):
         raise UsageError(f"{plot}: the picture is a PNG", f"--plot {plot.with_suffix('.png')}")
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
+    if files:
+        root = find_checkpoint(checkpoint, runs, Silent()).splits.root
+        for file in files:
+            check_output(file, force=force, data=[root])
 
 
 def _npz_part(path: Path) -> list[Path]:
