@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.intervals import Area, Share, Units, area_interval, area_spread
+from vitmed.metrics.intervals import Area, Share, Units, area_interval
 
 
 class Estimate(Frozen):
     """A number and its interval; None where it is undefined, or has no interval.
 
-    Methods: "wilson", "wilson-cluster", "delong", "obuchowski", "influence", "mover", "bootstrap", "sandwich", "t".
+    Methods: "wilson", "wilson-cluster", "delong", "obuchowski", "newcombe", "influence", "mover", "bootstrap",
+    "sandwich", "t".
     """
 
     value: float | None
@@ -111,8 +112,7 @@ def of_f1(jaccard: Share) -> Estimate:
 
 def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
     """The estimate of an AUROC; `positive` is (S,) bool."""
-    interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
-    return estimate(area.value, *interval, "obuchowski" if units.clustered else "delong")
+    return estimate(area.value, *area_interval(area, positive, units))
 
 
 def sample_size(found: Share) -> SampleSize:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from vitmed.metrics.metric_table import PER_CLASS
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images
+FEWEST = 5  # with fewer patients (or independent images) of a class, only intervals of proportions and AUROC hold
 
 
 def undefined(found: Numbers) -> dict[str, str]:
@@ -36,40 +37,85 @@ def undefined(found: Numbers) -> dict[str, str]:
     return reasons
 
 
-def without_interval(found: Numbers) -> dict[str, str]:
-    """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports."""
-    units, unit = (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
+def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, str]:
+    """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports.
+
+    Args:
+        found: the numbers.
+        holders: class -> how many patients (or images, where they are unknown) have it.
+    """
+    units, unit = _units(found)
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
     by_formula = f"the images that it counts come from fewer than 2 {unit}s"
     by_method = {
         "bootstrap": "nearly all resamples give the same value, or none" if found.resamples else "not asked for",
-        "influence": "no image changes it, so its variance is unknown",
+        "influence": "no image shows how much it varies",
+        "mover": "it is a mean of numbers of which one has no interval",
     }
-    lacking = {name: e for name, e in {**found.overall, **entries}.items() if e.value is not None and e.low is None}
-    return {name: by_method.get(str(entry.method), by_formula) for name, entry in lacking.items()}
+    few = {c: f"too few to say: {counted(n, unit)} of class '{c}'" for c, n in holders.items() if 0 < n < FEWEST}
+    reasons: dict[str, str] = {}
+    for name, entry in ({**found.overall, **entries}).items():
+        if entry.value is not None and entry.low is None:
+            method, of_class = str(entry.method), name.partition(" of ")[2]
+            reasons[name] = by_method.get(method, by_formula)
+            if few and method in by_method and reasons[name] != "not asked for":
+                both = next(iter(few.values())) if len(found.classes) == 2 else reasons[name]
+                reasons[name] = few.get(of_class, both)
+    return reasons
 
 
-def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
-    """What a reader must know about the numbers."""
-    n_units, unit = len(np.unique(units)), "image" if groups is None else "patient"
+def _units(found: Numbers) -> tuple[int, str]:
+    return (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
+
+
+def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequence[str] | None) -> list[str]:
+    """What a reader must know about the numbers.
+
+    Args:
+        found: the numbers.
+        holders: class -> how many patients (or images, where they are unknown) have it.
+        units: how many patients (or images) there are.
+        groups: the patient of each image; None where they are unknown.
+    """
+    unit = "image" if groups is None else "patient"
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
         missing = f"There is no image of class {listed(absent)}: "
         found_notes.append(missing + "numbers that need one are undefined, and averages over classes leave it out.")
-    if n_units < 2:
-        return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}."]
-    if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
-        found_notes.append(f"There are only {n_units} {unit}s: the intervals are rough.")
+    if units < 2:
+        return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
+    found_notes += _of_rare_classes(found, holders, unit)
+    if units < (FEW_IMAGES if groups is None else FEW_GROUPS):
+        found_notes.append(f"There are only {units} {unit}s: the intervals are rough.")
     if unknown := sum(not name for name in groups or ()):
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
         found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
-    single = [f"'{c}'" for k, c in enumerate(found.classes) if len(np.unique(units[labels == k])) == 1]
+    single = [f"'{c}'" for c, count in holders.items() if count == 1]
     if single and groups is not None:
         one = f"All images of class {listed(single)} come from one patient: "
         found_notes.append(one + "its intervals do not hold for other patients.")
     return found_notes
+
+
+def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str) -> list[str]:
+    """A note on the number of images and patients of the classes that have few; empty where all have enough."""
+    enough = FEW_IMAGES if unit == "image" else FEW_GROUPS
+    few = {c: n for c, n in holders.items() if 0 < n < enough}
+    if not few:
+        return []
+    rarest = min(few, key=lambda c: (few[c], found.per_class[c].n))
+    n, more = found.per_class[rarest].n, len(few) - 1
+    count = counted(n, "image") if unit == "image" else f"{counted(n, 'image')} of {counted(few[rarest], 'patient')}"
+    also = f" {counted(more, 'more class')} {'has' if more == 1 else 'have'} few images." if more else ""
+    if few[rarest] < FEWEST:
+        rest = (
+            f"too few to say how well the model finds this class. Numbers that need at least {FEWEST} have no interval."
+        )
+    else:
+        rest = "the numbers that depend on this class are rough; read their intervals."
+    return [f"Class '{rarest}' has only {count}: {rest}{also}"]
 
 
 def single_class_note(found: Numbers) -> list[str]:

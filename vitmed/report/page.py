@@ -204,7 +204,7 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
-AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "influence": "influence of each image"}  # by method
+AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "newcombe": "Newcombe", "mover": "MOVER"}  # by method
 
 
 def sampling_of(metrics: Numbers) -> str:
