@@ -1,6 +1,6 @@
 """How often the 95 % intervals of a report hold the truth: simulated tests of a rare and a common class.
 
-    python benchmarks/coverage.py --results coverage                # 1,000 tests of each design, hours on one core
+    python benchmarks/coverage.py --results coverage                # 1,000 tests of each design, an hour on one core
     python benchmarks/coverage.py --results coverage --tests 200    # a look; continues what is there
     python benchmarks/coverage.py --results coverage --table        # the table, of the designs that are finished
 
@@ -34,7 +34,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import prevalence_table
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import PreparedPredictions, bootstrap
+from vitmed.metrics.evaluation import PreparedPredictions
 from vitmed.metrics.intervals import Units, share_gap
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST
@@ -137,10 +137,10 @@ def draw(design: Design, rng: np.random.Generator) -> Predictions:
     return Predictions(("no", "yes", "rare")[:k], ("x",) * len(patient), groups, labels, logits.astype(np.float32))
 
 
-def numbers(p: Predictions, resamples: int, seed: int) -> dict[str, Estimate]:
+def numbers(p: Predictions) -> dict[str, Estimate]:
     """Every number of one test."""
     evaluation = PreparedPredictions(p)
-    overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
+    overall, per_class = evaluation.estimates()
     found = {name: overall[name] for name in METRICS if len(p.classes) > 2 or name not in SAME}
     found |= {name: value for name, value in per_class[-1].items() if name not in found}
     found["aurc"] = report_abstention(p, None, EvaluateConfig(resamples=0)).area
@@ -158,24 +158,24 @@ def numbers(p: Predictions, resamples: int, seed: int) -> dict[str, Estimate]:
 def truth_of(prevalence: float, right: float, calibrated: bool, classes: int) -> dict[str, float]:
     """What the numbers are of a million images; a patient's likeness does not change them."""
     design = Design(prevalence, 1_000_000, right=right, calibrated=calibrated, classes=classes)
-    found = numbers(draw(design, np.random.default_rng(1)), 1, 0)
+    found = numbers(draw(design, np.random.default_rng(1)))
     return {name: float("nan") if one.value is None else one.value for name, one in found.items()}
 
 
-def measure(design: Design, number: int, tests: int, resamples: int) -> dict[str, dict[str, float]]:
+def measure(design: Design, number: int, tests: int) -> dict[str, dict[str, float]]:
     """By number: tests with enough of each class, those of them with an interval, above and below the truth; widths."""
     rng = np.random.default_rng(number)
     truths = truth_of(design.prevalence, design.right, design.calibrated, design.classes)
     rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in truths}
     enough = 0
-    for i in range(tests):
+    for _ in range(tests):
         p = draw(design, rng)
         assert p.labels is not None
         units = Units.of(p).index
         if min(len(np.unique(units[p.labels == c])) for c in range(design.classes)) < FEWEST:
             continue
         enough += 1
-        for name, one in numbers(p, resamples, i).items():
+        for name, one in numbers(p).items():
             if one.low is not None and one.high is not None:
                 truth = truths[name]
                 rows[name].append((one.low > truth, one.high < truth, one.high - one.low))
@@ -221,7 +221,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="folder of a JSON file for each design")
     parser.add_argument("--tests", type=int, default=1000)
-    parser.add_argument("--resamples", type=int, default=400, help="of MCC and kappa")
     parser.add_argument("--backwards", action="store_true", help="from the last design on")
     parser.add_argument("--only", default="", help="designs with this in the name")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
@@ -233,7 +232,7 @@ def main() -> None:
     for number, design in list(enumerate(DESIGNS))[:: -1 if asked.backwards else 1]:
         file = asked.results / f"{design.name}.json"
         if asked.only in design.name and not file.exists():
-            found = measure(design, number, asked.tests, asked.resamples)
+            found = measure(design, number, asked.tests)
             file.write_text(json.dumps({"design": asdict(design), "found": found}, indent=1), encoding="utf-8")
             print(file, file=sys.stderr, flush=True)
 

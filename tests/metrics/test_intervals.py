@@ -18,7 +18,7 @@ from vitmed.metrics.intervals import (
     area_spread,
     class_areas,
     correlation,
-    perfect_area,
+    newcombe_area,
     quantile,
     satterthwaite,
     share,
@@ -179,11 +179,11 @@ def test_a_perfect_result_is_not_certain() -> None:
 
 
 def test_an_auroc_of_one_solves_newcombes_equation() -> None:
-    low, high = perfect_area(1.0, 30, 12, 1.96)
+    low, high = newcombe_area(1.0, 30, 12, 1.96)
     common = (30 + 12) / 2 - 1
     spread_there = low * (1 - low) * (1 + common * (1 - low) / (2 - low) + common * low / (1 + low)) / (30 * 12)
     assert high == 1 and 1 - low == pytest.approx(1.96 * spread_there**0.5)
-    mirrored = perfect_area(0.0, 30, 12, 1.96)
+    mirrored = newcombe_area(0.0, 30, 12, 1.96)
     assert mirrored == pytest.approx((0, 1 - low))
 
 

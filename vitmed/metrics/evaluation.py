@@ -1,7 +1,6 @@
 """Every number of a set of predictions with its interval.
 
-Each number has the interval whose measured coverage is nearest to its level (benchmarks/coverage.py): a formula for
-all but MCC and Cohen's kappa, whose variance comes from resamples of whole patients.
+Each number has the formula whose measured coverage is nearest to its level (benchmarks/coverage.py).
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: 
     """
     labels, classes = known_labels(predictions), predictions.classes
     evaluation = PreparedPredictions(predictions)
-    overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
+    overall, per_class = evaluation.estimates()
     support, size = np.bincount(labels, minlength=len(classes)), len(classes)
     confusion = np.bincount(labels * size + predictions.predicted, minlength=size**2)
     grouped, positive = predictions.groups is not None, evaluation.scorer.positive
@@ -146,8 +145,8 @@ class PreparedPredictions:
         low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
         return low, 1.0
 
-    def estimates(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
-        """All numbers, overall and of each class, from the draws (R,) of the overall numbers."""
+    def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
+        """All numbers, overall and of each class."""
         positive = self.scorer.positive
         overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
         overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
@@ -162,7 +161,7 @@ class PreparedPredictions:
         for column, name in enumerate(LOSSES):
             overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
         for name in ("mcc", "cohen_kappa"):
-            overall[name] = estimate(self.point[name], *self._drawn(name, draws[name]), "bootstrap")
+            overall[name] = estimate(self.point[name], *self._correlation_interval(name), "influence")
         return {name: overall[name] for name in METRICS}, self.per_class
 
     def _mean(self, kind: str, weighted: bool) -> Estimate:
@@ -198,23 +197,21 @@ class PreparedPredictions:
         influence = (loss - loss.mean()) / len(loss)
         return log_interval(float(loss.mean()), influence_spread(influence, self.labels, self.units))
 
-    def _drawn(self, name: str, drawn: np.ndarray) -> tuple[float, float]:
-        """The interval of MCC or kappa by its draws (R,).
+    def _correlation_interval(self, name: str) -> tuple[float, float]:
+        """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
 
-        The percentile interval of a number near 1 is far too narrow when errors are few. Here it is Wilson's on -1..1,
-        for as many images as give a proportion the variance of the draws; without an error, for those of the rarest
-        class, and no interval reaches further up.
+        Without an error it is that of the rarest class, and no interval reaches further up.
         """
-        value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
-        if units < 2 or not asked or 2 * len(drawn) < asked or self.too_few:  # less than half: a biased choice
+        value = self.point[name]
+        if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
         flawless = 2 * self._flawless(self.rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
-        variance = float(drawn.var()) * units / (units - 1)
-        if not (variance > 0 and value > -1):
+        found = influence_spread(self.scorer.correlation_influence()[name], self.labels, self.units)
+        if not (found.variance > 0 and value > -1):
             return NONE
-        low, high = within(value, -1.0, variance, quantile(self.degrees))
+        low, high = within(value, -1.0, found.variance, quantile(self.degrees))
         return min(low, flawless), high
 
     @property

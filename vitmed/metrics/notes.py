@@ -50,7 +50,6 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
     by_formula = f"the images that it counts come from fewer than 2 {unit}s"
     by_method = {
-        "bootstrap": "nearly all resamples give the same value, or none" if found.resamples else "not asked for",
         "influence": "no image shows how much it varies",
         "mover": "it is a mean of numbers of which one has no interval",
     }
@@ -60,7 +59,7 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
         if entry.value is not None and entry.low is None:
             method, of_class = str(entry.method), name.partition(" of ")[2]
             reasons[name] = by_method.get(method, by_formula)
-            if few and method in by_method and reasons[name] != "not asked for":
+            if few and method in by_method:
                 both = next(iter(few.values())) if len(found.classes) == 2 else reasons[name]
                 reasons[name] = few.get(of_class, both)
     return reasons

@@ -113,7 +113,7 @@ def compare_predictions(
     first, second = PreparedPredictions(predictions), PreparedPredictions(other)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
-    own, theirs = (evaluation.estimates(drawn)[0] for evaluation, drawn in zip((first, second), draws, strict=True))
+    own, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
     positive = None if first.scorer.positive is None else labels == first.scorer.positive
     areas = {
         name: area_gap(
@@ -129,8 +129,7 @@ def compare_predictions(
             difference[name] = estimate(float("nan"), *NONE, "bootstrap")
         elif name in AREAS:
             reach, test = areas[name]
-            low, high = max(-1.0, one - two - reach), min(1.0, one - two + reach)  # few images may reach beyond
-            difference[name] = estimate(one - two, low, high, test.method)
+            difference[name] = estimate(one - two, *_around(one - two, reach), test.method)
         else:
             gap = draws[0][name] - draws[1][name]
             known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
@@ -205,8 +204,14 @@ def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, C
         first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
         reach, test = area_gap(first, second, labels == c, units)
         gap = first.value - second.value
-        found[name] = ClassDifference(**dict(estimate(gap, gap - reach, gap + reach, test.method)), p=test.p)
+        found[name] = ClassDifference(**dict(estimate(gap, *_around(gap, reach), test.method)), p=test.p)
     return found
+
+
+def _around(gap: float, reach: float) -> tuple[float, float]:
+    """The interval of a difference of areas, within -1..1, which few images may exceed; NaN where it is unknown."""
+    low, high = np.clip([gap - reach, gap + reach], -1, 1)
+    return float(low), float(high)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
