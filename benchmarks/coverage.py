@@ -14,7 +14,7 @@ otherwise those of a model trained on as many images of each class. Of a patient
 variance is the patient's own, so that some patients are hard. "images each": "one", "1-5" evenly, or "dozens" (median
 30, the largest a few hundred); "one class" means that all images of a patient are of one class.
 
-The truth is what the same functions give for a million images. A cell is the percentage of the tests with at least 5
+The truth is what the same functions give for 500,000 images. A cell is the percentage of the tests with at least 5
 images and patients of each class in which the interval holds it.
 """
 
@@ -32,10 +32,9 @@ import numpy as np
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.selective_prediction import report_abstention
-from vitmed.metrics.clinical_utility import prevalence_table
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import PreparedPredictions
-from vitmed.metrics.intervals import Units, share_gap
+from vitmed.metrics.intervals import Units, share_gap, share_ratio
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
@@ -144,20 +143,21 @@ def numbers(p: Predictions) -> dict[str, Estimate]:
     found = {name: overall[name] for name in METRICS if len(p.classes) > 2 or name not in SAME}
     found |= {name: value for name, value in per_class[-1].items() if name not in found}
     found["aurc"] = report_abstention(p, None, EvaluateConfig(resamples=0)).area
-    if (table := prevalence_table(p, EvaluateConfig(prevalence=ELSEWHERE))) is not None:
-        for row in table.rows:
-            if row.prevalence == ELSEWHERE and row.prevalence != table.observed:
-                found["ppv_elsewhere"] = row.ppv
-        acted, truth = p.probabilities[:, 1] >= ACTING, evaluation.labels == 1
-        net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), evaluation.units)  # as `decision_curve`
+    if len(p.classes) == 2:
+        truth, called = evaluation.labels == 1, p.predicted == 1
+        odds, units = (1 - ELSEWHERE) / ELSEWHERE, evaluation.units
+        value, high, low = (1 / (1 + odds * x) for x in share_ratio(~truth, truth, called, units))  # `prevalence_table`
+        found["ppv_elsewhere"] = estimate(value, low, high, "mover")
+        acted = p.probabilities[:, 1] >= ACTING
+        net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), units)  # as in `decision_curve`
         found["net_benefit"] = estimate(*net, "mover")
     return found
 
 
 @cache
 def truth_of(prevalence: float, right: float, calibrated: bool, classes: int) -> dict[str, float]:
-    """What the numbers are of a million images; a patient's likeness does not change them."""
-    design = Design(prevalence, 1_000_000, right=right, calibrated=calibrated, classes=classes)
+    """What the numbers are of 500,000 images; a patient's likeness does not change them."""
+    design = Design(prevalence, 500_000, right=right, calibrated=calibrated, classes=classes)
     found = numbers(draw(design, np.random.default_rng(1)))
     return {name: float("nan") if one.value is None else one.value for name, one in found.items()}
 

@@ -141,15 +141,13 @@ def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_pa
 
 
 def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
-    for case, said in (
-        ("no patients", "AUROC (DeLong), all other numbers"),
-        ("two classes", "AUROC (Obuchowski), all other numbers"),
-        (
-            "three classes",
-            "AUROC of a class (Obuchowski), mean AUROC over the classes (influence of each image), all other numbers",
-        ),
-    ):
-        assert said in sampling_of(evaluate_predictions(draw(case), 20))
+    rest = "means over classes (MOVER), all other numbers (influence of each image)"
+    for case in ("no patients", "two classes", "three classes"):
+        found = evaluate_predictions(draw(case), 20)
+        methods = {own.auroc.method for own in found.per_class.values()}
+        assert methods <= {"delong", "newcombe"} if case == "no patients" else methods <= {"obuchowski", "newcombe"}
+        names = " or ".join(sorted(str(method).capitalize().replace("long", "Long") for method in methods))
+        assert f"AUROC ({names}), {rest}" in sampling_of(found)
 
 
 def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
@@ -177,7 +175,7 @@ def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) ->
 def test_a_few_images_are_few_below_thirty() -> None:
     p = draw("no patients")
     assert any("only 29 images" in note for note in evaluate_predictions(p.take(np.arange(29)), 0)["notes"])
-    assert not any("only" in note for note in evaluate_predictions(p.take(np.arange(30)), 0)["notes"])
+    assert not any("There are only" in note for note in evaluate_predictions(p.take(np.arange(30)), 0)["notes"])
 
 
 def test_the_answers_are_counted(tmp_path: Path) -> None:
@@ -201,7 +199,7 @@ def test_independent_images_are_not_said_to_be_unlike_where_none_was_wrong() -> 
     logits = np.eye(2, dtype=np.float32)[p.labels] * 4
     logits[np.flatnonzero(p.labels == 0)[[0, 5, 9]]] *= -1  # all of the second class are right
     told = worth(evaluate_predictions(replace(p, logits=logits), 0))
-    assert "(all are right, so each patient counts once)" in told
+    assert "(all are right; an intraclass correlation of at least 0.05 is assumed)" in told
 
 
 def test_words() -> None:

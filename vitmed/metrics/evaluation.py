@@ -52,8 +52,10 @@ AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weig
 LOSSES = ("log_loss", "brier")  # in the order of `Scorer.losses`
 
 
-def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: int = 0) -> Numbers:
+def evaluate_predictions(predictions: Predictions, resamples: int = 2000) -> Numbers:
     """Every number with its interval; the units are patients where they are known.
+
+    `resamples` is only recorded: those of the rest of a report. The intervals of these numbers need none.
 
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
 from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
@@ -204,7 +205,7 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
-AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "newcombe": "Newcombe", "mover": "MOVER"}  # by method
+AREAS_BY = {"delong": "DeLong", "obuchowski": "Obuchowski", "newcombe": "Newcombe"}  # by method
 
 
 def sampling_of(metrics: Numbers) -> str:
@@ -215,16 +216,12 @@ def sampling_of(metrics: Numbers) -> str:
         return "There are no images."
     if units < 2:
         return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
-    mean = AREAS_BY[metrics.overall["auroc"].method or ""]
-    single = sorted({AREAS_BY[own.auroc.method or ""] for own in metrics.per_class.values()})
-    area = f"AUROC ({mean})"
-    if mean not in single:
-        area = f"AUROC of a class ({' or '.join(single)}), mean AUROC over the classes ({mean})"
+    areas = sorted({AREAS_BY[own.auroc.method or ""] for own in metrics.per_class.values()})
     effective = by_patient and sizes is not None and sizes.max > 1
-    rest = f"bootstrap, {metrics.resamples:,} resamples" if metrics.resamples else "none, as resampling is off"
     level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
     wilson = "Wilson, for the effective number of images" if effective else "Wilson"
-    text = f"{level}: proportions ({wilson}), {area}, all other numbers ({rest})."
+    rest = "means over classes (MOVER), all other numbers (influence of each image)"
+    text = f"{level}: proportions ({wilson}), AUROC ({' or '.join(areas)}), {rest}."
     if effective:
         return f"{text} They show how the numbers would differ with other patients."
     if by_patient:
@@ -249,18 +246,22 @@ def worth(metrics: Numbers) -> str:
         return text
     if right.design_effect is None:
         seen = "No image is wrong" if metrics.overall["accuracy"].value else "No image is right"
-        return f"{text} {seen}, so the images cannot show how alike those of one patient are: each patient counts once."
+        return (
+            f"{text} {seen}, so the images cannot show how alike those of one patient are: the intervals assume an "
+            f"intraclass correlation of {LIKENESS}."
+        )
     alike = "" if right.icc is None else f"intraclass correlation of being right {right.icc:.2f}, "
     how = f"{alike}design effect {right.design_effect:.1f}"
     if right.design_effect <= 1:
         how = "images of one patient are no more alike in being right than those of different patients"
+    assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
     parts = [f"{right.effective_n:,.0f} for the accuracy ({how})"]
     if positive is not None:
         for name, one in sample.classes[metrics.classes.index(positive)]:
             if one.effective_n is not None:
                 all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
-                once = f" (all are {all_are}, so each patient counts once)" if one.design_effect is None else ""
-                parts.append(f"{one.effective_n:,.0f} for the {name}{once}")
+                known = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
+                parts.append(f"{one.effective_n:,.0f} for the {name}{known}")
     return f"{text} Effective number of independent images: {', '.join(parts)}."
 
 
