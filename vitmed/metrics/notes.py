@@ -48,20 +48,19 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
-    by_formula = f"the images that it counts come from fewer than 2 {unit}s"
-    by_method = {
-        "influence": "no image shows how much it varies",
-        "mover": "it is a mean of numbers of which one has no interval",
-    }
     few = {c: f"too few to say: {counted(n, unit)} of class '{c}'" for c, n in holders.items() if 0 < n < FEWEST}
+    of_two = next(iter(few.values()), None) if len(found.classes) == 2 else None
     reasons: dict[str, str] = {}
-    for name, entry in ({**found.overall, **entries}).items():
-        if entry.value is not None and entry.low is None:
-            method, of_class = str(entry.method), name.partition(" of ")[2]
-            reasons[name] = by_method.get(method, by_formula)
-            if few and method in by_method:
-                both = next(iter(few.values())) if len(found.classes) == 2 else reasons[name]
-                reasons[name] = few.get(of_class, both)
+    for name, entry in (entries | found.overall).items():
+        if entry.value is None or entry.low is not None:
+            continue
+        base = "sensitivity" if name == "balanced_accuracy" else re.sub("_(macro|weighted)$", "", name)
+        parts = [reasons[key] for c in found.classes if (key := f"{base} of {c}") in reasons]
+        if entry.method == "influence":
+            why = few.get(name.partition(" of ")[2]) or of_two or "no image shows how much it varies"
+        else:
+            why = f"the images that it counts come from fewer than 2 {unit}s"
+        reasons[name] = parts[0] if parts else why
     return reasons
 
 
@@ -108,12 +107,9 @@ def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str) -> l
     n, more = found.per_class[rarest].n, len(few) - 1
     count = counted(n, "image") if unit == "image" else f"{counted(n, 'image')} of {counted(few[rarest], 'patient')}"
     also = f" {counted(more, 'more class')} {'has' if more == 1 else 'have'} few images." if more else ""
+    rest = "the numbers that depend on this class are rough; read their intervals."
     if few[rarest] < FEWEST:
-        rest = (
-            f"too few to say how well the model finds this class. Numbers that need at least {FEWEST} have no interval."
-        )
-    else:
-        rest = "the numbers that depend on this class are rough; read their intervals."
+        rest = f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s have no interval."
     return [f"Class '{rarest}' has only {count}: {rest}{also}"]
 
 
