@@ -40,6 +40,7 @@ from vitmed.metrics.intervals import (
     mean_interval,
     quantile,
     share,
+    spread,
     wilson,
     within,
 )
@@ -135,7 +136,7 @@ class PreparedPredictions:
         precision, truth = self.areas[c][1], self.labels == c
         if min(self.holders[c], self._held(~truth)) < FEWEST:
             return NONE
-        found = influence_spread(precision.influence, truth, self.units)
+        found = influence_spread(precision.influence, self.units)
         if 0 < precision.value < 1 and found.variance > 0:
             return logit_interval(precision.value, found.variance**0.5, quantile(found.degrees))
         return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
@@ -197,7 +198,7 @@ class PreparedPredictions:
         if self.accuracy.value == 1 or not len(loss) or self.too_few:
             return NONE
         influence = (loss - loss.mean()) / len(loss)
-        return log_interval(float(loss.mean()), influence_spread(influence, self.labels, self.units))
+        return log_interval(float(loss.mean()), influence_spread(influence, self.units))
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
         """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
@@ -210,7 +211,7 @@ class PreparedPredictions:
         flawless = 2 * self._flawless(self.rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
-        found = influence_spread(self.scorer.correlation_influence()[name], self.labels, self.units)
+        found = spread(self.scorer.correlation_influence()[name], self.units)
         if not (found.variance > 0 and value > -1):
             return NONE
         low, high = within(value, -1.0, found.variance, quantile(self.degrees))

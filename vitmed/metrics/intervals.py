@@ -453,19 +453,17 @@ def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
     return max(1.0, m / max(seen, assumed_effect(sizes[sizes > 0], LIKENESS)))
 
 
-def influence_spread(influence: np.ndarray, kinds: np.ndarray, units: Units) -> Spread:
-    """Variance of any number by the influence (S,) of each image, as in `spread`.
+def influence_spread(influence: np.ndarray, units: Units) -> Spread:
+    """Variance of any number by the influence (S,) of each image, as in `spread`, with degrees of freedom.
 
-    Its degrees of freedom are Satterthwaite's, for the kinds of images (S,) int64 (their classes) apart or for
-    patients, whichever are fewer: a number that a few images of one class decide is known as well as their mean.
+    They are Satterthwaite's, 2 / (relative variance of the variance), by the kurtosis of the influence of the units:
+    a number that a few images decide is known as well as their mean. With patients at most those of `spread`.
     """
-    found = spread(influence, units)
-    total, parts = 0.0, 0.0
-    for kind in np.unique(kinds):
-        own = kinds == kind
-        part = float((units.sums(np.where(own, influence, 0.0)) ** 2).sum())
-        total, parts = total + part, parts + part**2 / max(1, len(np.unique(units.index[own])) - 1)
-    return Spread(found.variance, min(found.degrees, total**2 / parts) if parts > 0 else found.degrees)
+    found, squares = spread(influence, units), units.sums(influence) ** 2
+    if not found.variance > 0:
+        return found
+    excess = float((squares**2).sum() / squares.sum() ** 2) - 1 / units.count
+    return Spread(found.variance, min(found.degrees, max(1.0, 2 / excess)) if excess > 0 else found.degrees)
 
 
 def log_interval(value: float, found: Spread) -> tuple[float, float]:
