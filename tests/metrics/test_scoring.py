@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.evaluation import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.paired_comparison import compare_predictions
+from vitmed.metrics.paired_comparison import compare_classes, compare_predictions
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import Scorer, metric_values
@@ -337,6 +337,23 @@ def test_a_model_is_not_different_from_itself() -> None:
     good, _ = two_models()
     entries = compare_predictions(good, good, resamples=50)["difference"].values()
     assert all((e["value"], e["low"], e["high"]) == (0, 0, 0) for e in entries)
+
+
+def test_a_difference_of_unknown_variance_has_no_interval_and_a_known_one_stays_within_its_range() -> None:
+    good, poor = two_models(count=9)
+    one = tuple(
+        "A" if label else "BCD"[i % 3] for i, label in enumerate(good.labels if good.labels is not None else ())
+    )
+    first, second = (replace(p, groups=one) for p in (good, poor))  # all positives are of one patient
+    found = compare_predictions(first, second, resamples=50)["difference"]["auroc"]
+    assert found["value"] is not None and found["low"] is found["high"] is None
+    turned = replace(good, logits=-good.logits)
+    for entry in compare_classes(good, turned).values():
+        assert entry.value is not None and abs(entry.value) > 0.5
+        assert entry.low is None or (-1 <= entry.low <= entry.value <= entry.high <= 1)
+    noisy = replace(poor, logits=poor.logits[::-1])
+    wide = compare_classes(replace(good, groups=None), replace(noisy, groups=None))["b"]
+    assert wide.low is not None and -1 <= wide.low < wide.high <= 1
 
 
 def test_models_of_other_images_are_not_compared() -> None:
