@@ -7,7 +7,7 @@ estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number
 scoring            the numbers themselves, for many resamples at once
 ranking            AUROC and average precision
-intervals          intervals by formula: of proportions and their means (Wilson, MOVER), areas (DeLong, Newcombe), and the rest
+intervals          intervals by formula: of proportions and their means (Wilson, MOVER), areas (DeLong, Newcombe)
 bootstrap          bootstrap weights, percentile intervals, resampled sums
 paired_comparison  two models on the same images
 notes              why a number is undefined, and what to know before believing it

@@ -109,7 +109,9 @@ def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str) -> l
     also = f" {counted(more, 'more class')} {'has' if more == 1 else 'have'} few images." if more else ""
     rest = "the numbers that depend on this class are rough; read their intervals."
     if few[rarest] < FEWEST:
-        rest = f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s have no interval."
+        rest = (
+            f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s or more have no interval."
+        )
     return [f"Class '{rarest}' has only {count}: {rest}{also}"]
 
 
