@@ -1,6 +1,6 @@
 """How often the 95 % intervals of a report hold the truth: simulated tests of a rare and a common class.
 
-    python benchmarks/coverage.py --results coverage                # 1,000 tests of each design, an hour on one core
+    python benchmarks/coverage.py --results coverage                # 500 tests of each design, an hour on one core
     python benchmarks/coverage.py --results coverage --tests 200    # a look; continues what is there
     python benchmarks/coverage.py --results coverage --table        # the table, of the designs that are finished
 
@@ -221,7 +221,7 @@ def main() -> None:
     """Measure the designs, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="folder of a JSON file for each design")
-    parser.add_argument("--tests", type=int, default=1000)
+    parser.add_argument("--tests", type=int, default=500)
     parser.add_argument("--backwards", action="store_true", help="from the last design on")
     parser.add_argument("--only", default="", help="designs with this in the name")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")

@@ -10,7 +10,7 @@ from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.intervals import NONE, Spread, Units, log_interval, spread
+from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, log_interval
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import known_labels
@@ -195,7 +195,7 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
 def _area(errors: np.ndarray, risks: np.ndarray, order: np.ndarray, wrong: np.ndarray, units: Units) -> Estimate:
     """The area under the curve; the influence of each image on it gives the interval, on the scale of its logarithm.
 
-    Its degrees of freedom are those of the images, or patients, with an error: the others hardly change the area.
+    It has at most as many degrees of freedom as images, or patients, with an error: the others hardly change the area.
 
     Args:
         errors, risks: (S,) the error of each image, and the risk with all up to it answered, in the order of certainty.
@@ -203,14 +203,19 @@ def _area(errors: np.ndarray, risks: np.ndarray, order: np.ndarray, wrong: np.nd
         wrong: (S,) bool.
         units: of the images.
     """
-    n, value = len(errors), float(risks.mean())
-    per_place = 1 / np.arange(1, n + 1)
-    own = errors * per_place[::-1].cumsum()[::-1] - (risks * per_place)[::-1].cumsum()[::-1]  # as part of each risk
-    influence = np.empty(n)
-    influence[order] = (risks - value + own) / n
-    found, with_error = spread(influence, units), len(np.unique(units.index[wrong]))
+    influence = np.empty(len(errors))
+    influence[order] = area_influence(errors, risks)
+    value, found = float(risks.mean()), influence_spread(influence, units)
+    with_error = len(np.unique(units.index[wrong]))
     if with_error < 2:
         return estimate(value, *NONE, "influence")
-    return estimate(
-        value, *log_interval(value, Spread(found.variance, min(found.degrees, with_error - 1))), "influence"
-    )
+    known = Spread(found.variance, min(found.degrees, with_error - 1))
+    return estimate(value, *log_interval(value, known), "influence")
+
+
+def area_influence(errors: np.ndarray, risks: np.ndarray) -> np.ndarray:
+    """The derivative (S,) of the area by the weight of each image; see `_area`."""
+    n = len(errors)
+    per_place = 1 / np.arange(1, n + 1)
+    later = [values[::-1].cumsum()[::-1] for values in (per_place, risks * per_place)]
+    return (risks - risks.mean() + errors * later[0] - later[1]) / n
