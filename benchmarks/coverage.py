@@ -1,6 +1,6 @@
 """How often the 95 % intervals of a report hold the truth: simulated tests of a rare and a common class.
 
-    python benchmarks/coverage.py --results coverage                # 500 tests of each design, an hour on one core
+    python benchmarks/coverage.py --results coverage                # 1,000 tests of each design, 20 minutes on one core
     python benchmarks/coverage.py --results coverage --tests 200    # a look; continues what is there
     python benchmarks/coverage.py --results coverage --table        # the table, of the designs that are finished
 
@@ -156,10 +156,8 @@ def numbers(p: Predictions) -> dict[str, Estimate]:
         found["net_benefit"] = estimate(*net, "mover")
         area = evaluation.areas[1][0]
         error = area_spread(area.influence, truth, Units(np.arange(len(p)))).variance ** 0.5
-        known = 0 < area.value < 1 and error > 0
-        found["delong"] = estimate(
-            area.value, *(logit_interval(area.value, error, quantile()) if known else NONE), "delong"
-        )
+        interval = logit_interval(area.value, error, quantile()) if 0 < area.value < 1 and error > 0 else NONE
+        found["delong"] = estimate(area.value, *interval, "delong")
     return found
 
 
@@ -230,7 +228,7 @@ def main() -> None:
     """Measure the designs, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="folder of a JSON file for each design")
-    parser.add_argument("--tests", type=int, default=500)
+    parser.add_argument("--tests", type=int, default=1000)
     parser.add_argument("--backwards", action="store_true", help="from the last design on")
     parser.add_argument("--only", default="", help="designs with this in the name")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
