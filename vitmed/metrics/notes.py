@@ -106,7 +106,7 @@ def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str) -> l
     rarest = min(few, key=lambda c: (few[c], found.per_class[c].n))
     n, more = found.per_class[rarest].n, len(few) - 1
     count = counted(n, "image") if unit == "image" else f"{counted(n, 'image')} of {counted(few[rarest], 'patient')}"
-    also = f" {counted(more, 'more class')} {'has' if more == 1 else 'have'} few images." if more else ""
+    also = f" {counted(more, 'more class')} {'has' if more == 1 else 'have'} few {unit}s." if more else ""
     rest = "the numbers that depend on this class are rough; read their intervals."
     if few[rarest] < FEWEST:
         rest = (
