@@ -89,7 +89,7 @@ def same_numbers(found: dict[str, Any], expected: dict[str, Any], tolerance: flo
         assert notes.pop().endswith("have the same AUROC, so none of them is the best.")
     else:
         assert best == before["best_on_validation"]
-    assert not before["notes"] and all("has only 9 images of 9 patients" in note for note in notes)  # 0.1.0 was silent
+    assert not before["notes"] and all("has only" in note for note in notes), notes  # 0.1.0 was silent
     close(level, {name: part for name, part in before.items() if name in level}, tolerance)
     after = [by_the_old_intervals(part["calibration"]["after"]) for part in (found, expected)]
     close(after[0], after[1], tolerance)

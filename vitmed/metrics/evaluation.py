@@ -165,7 +165,8 @@ class PreparedPredictions:
         for column, name in enumerate(LOSSES):
             overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
         for name in ("mcc", "cohen_kappa"):
-            overall[name] = estimate(self.point[name], *self._correlation_interval(name), "influence")
+            value = min(self.point[name], 1.0)  # a rounding error may lie above
+            overall[name] = estimate(value, *self._correlation_interval(name), "influence")
         return {name: overall[name] for name in METRICS}, self.per_class
 
     def _mean(self, kind: str, weighted: bool) -> Estimate:
