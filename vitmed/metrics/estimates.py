@@ -97,6 +97,20 @@ class Numbers(Frozen):
     notes: list[str] = []
 
 
+def decimals(found: Estimate) -> int:
+    """How many decimals a number and its interval are written with: three, or up to five where three mislead.
+
+    Three mislead where both ends of an interval look the same, or a number between 0 and 1 looks like 0 or 1.
+    """
+    value, low, high = found.value, found.low, found.high
+    for digits in (3, 4, 5):
+        alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
+        extreme = value is not None and 0 < value < 1 and float(f"{value:.{digits}f}") in (0, 1)
+        if not (alike or extreme):
+            return digits
+    return 5
+
+
 def estimate(value: float, low: float, high: float, method: str, resamples: int | None = None) -> Estimate:
     """A number and its interval; None where it is undefined, or has no interval.
 
