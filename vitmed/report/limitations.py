@@ -101,7 +101,7 @@ def more_images(metrics: Results) -> str | None:
     if needed is None:
         return None
     have, more = (
-        f"{n:,} images" + (f" of {counted(patients, 'patient')}" if each > 1 else "")
+        f"{n:,} images" + (f" from {counted(patients, 'patient')}" if each > 1 else "")
         for n, patients in ((own.n, own.units), (round(needed * each), needed))
     )
     return (
