@@ -182,3 +182,16 @@ def test_what_was_supplied_is_no_limitation() -> None:
     )
     for said in ("Patients are unknown", "No subgroups", "No threshold", "was not checked", "not tested"):
         assert said not in text
+
+
+def test_no_item_asks_for_readers_and_classes_have_tables_of_their_own() -> None:
+    """A study without readers lacks nothing; with three classes the tables of each class answer for prevalence."""
+    own = found(flow=flow("test"))
+    assert "readers" not in line(own, "CLAIM 2024", "37").missing and line(own, "CLAIM 2024", "37").state == "answered"
+    compared = line(found(flow=flow("test"), readers=[object()]), "CLAIM 2024", "37")
+    assert "readers" in {topic.section for topic in compared.answers}
+    rates = line(found(fixed_rates=object()), "STARD-AI", "31")
+    assert "operating" in {topic.section for topic in rates.answers} and rates.state == "answered"
+    for number, guideline in (("12e", "TRIPOD+AI"), ("34", "STARD-AI")):
+        answered = line(found(one_against_rest=object()), guideline, number)
+        assert "operating" in {topic.section for topic in answered.answers}

@@ -171,8 +171,12 @@ TOPICS: dict[str, Topic] = {
         "operating", "sensitivity at a fixed specificity, and the reverse", lambda m: m.fixed_rates, optional=True
     ),
     "readers": Topic("readers", "the model compared with readers", lambda m: m.readers, optional=True),
-    "prevalence": Topic("operating", "PPV and NPV by prevalence", lambda m: m.prevalence and m.prevalence.rows),
-    "decision_curve": Topic("operating", "net benefit", lambda m: m.decision_curve and m.decision_curve.thresholds),
+    "prevalence": Topic(
+        "operating", "PPV and NPV by prevalence", lambda m: m.one_against_rest or (m.prevalence and m.prevalence.rows)
+    ),
+    "decision_curve": Topic(
+        "operating", "net benefit", lambda m: m.one_against_rest or (m.decision_curve and m.decision_curve.thresholds)
+    ),
     "patient_level": Topic("patients", "results by patient", lambda m: m.patient_level and m.patient_level.mean),
     "subgroups": Topic("subgroups", "results by subgroup", lambda m: compared(m.subgroups)),
     "uncertainty": Topic("uncertainty", "when the model abstains", lambda m: m.conformal or m.abstention),

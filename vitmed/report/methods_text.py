@@ -61,7 +61,7 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "normalised_cost": "the normalised cost",
     "off": "the mean error in grades",
     "per_class": "the share of each class answered",
-    "reached": "sensitivity at a fixed specificity (and the reverse)",
+    "reached": "rates at a fixed specificity or sensitivity",
     "random": "the score of a random order",
     "fixed_readers": "performance with fixed readers",
     "random_readers": "performance with random readers",
@@ -178,7 +178,7 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
         others.append("P-values of the comparison with readers were two-sided and came from the same methods.")
     if drawn := max((one.shuffles or 0 for one in (metrics.subgroups or {}).values()), default=0):
         how = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
-        others.append(f"How often gaps of more than two subgroups would be as large by chance was {how}.")
+        others.append(f"How often chance alone would give gaps between subgroups as large was {how}.")
     each = [f"in {name_of(name)} with {TESTS[key].text} {cite(TESTS[key].sources)}" for name, key in sorted(used)]
     if not each:
         return others
