@@ -380,7 +380,7 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
     else:
         return NOTHING
     low, high, value = None, None, float(weights[0])
-    if boot.units.count >= 2 and boot.resamples:
+    if boot.units.count >= 2:
         bread, scores = np.linalg.inv(curvature), boot.per_unit(x * (events - p)[:, None])  # (F, F), (G, F)
         own = boot.per_unit((x[:, :, None] * x[:, None] * (p * (1 - p))[:, None, None]).reshape(len(x), -1))
         rest = np.eye(len(bread)) - own.reshape(-1, *bread.shape) @ bread  # (G, F, F)
