@@ -243,7 +243,7 @@ def sampling_of(metrics: Numbers) -> str:
         text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
     if not metrics.resamples:
         text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
-    return " ".join([*text, "methods.md names the method of every number."])
+    return " ".join(text)
 
 
 def worth(metrics: Numbers) -> str:
