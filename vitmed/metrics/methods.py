@@ -175,6 +175,7 @@ DEFINITIONS: dict[str, tuple[str, ...]] = {  # a number, by its field -> keys of
     "brier": ("brier",),
     "ece": ("nguyen-oconnor",),
     "ece_classwise": ("kull",),
+    "ece_if_right": ("brocker-smith",),
     "intercept": ("cox", "van-calster"),
     "slope": ("cox", "van-calster"),
     "model": ("vickers-elkin",),

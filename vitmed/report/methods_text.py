@@ -44,6 +44,7 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "area": "the area under the risk-coverage curve",
     "coverage": "coverage",
     "deletion": "deletion score",
+    "ece_if_right": "the distribution of the expected calibration error under perfect calibration",
     "equalised_odds": "the gap in equalised odds",
     "error": "error",
     "error_rate": "the error rate",
@@ -136,7 +137,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         last.append(
             f"The expected calibration error {cite(DEFINITIONS['ece'])} and its mean over classes "
             f"{cite(DEFINITIONS['ece_classwise'])} were compared with their distribution under perfect calibration, "
-            f"simulated by drawing labels from the probabilities {cite(('brocker-smith',))}."
+            f"simulated by drawing labels from the probabilities {cite(DEFINITIONS['ece_if_right'])}."
         )
     last.append(f"All numbers were computed with vitmed {__version__}.")
     paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
