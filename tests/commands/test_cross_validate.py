@@ -180,7 +180,7 @@ def test_a_decision_that_is_no_class_is_refused(decided: Path, tmp_path: Path) -
 def test_the_page_says_what_holds_of_all_folds(decided: Path, done: Path) -> None:
     for folder, count in ((decided, 2), (done, 3)):
         found, text = numbers(folder), page(folder)
-        assert "holds no calibration" not in text
+        assert "no calibration is known" not in text
         facts = found["report"]["facts"]
         assert "Patients of the run" not in facts and facts["Patients"].startswith("9, each in the test of one fold")
         assert facts["Images"].startswith("36, each evaluated once: fold 1: ")

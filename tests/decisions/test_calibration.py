@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binomtest, norm, ttest_1samp
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration, fit_calibration
+from vitmed.decisions.calibration import Calibration, Trial, fit_calibration, why_chosen
 from vitmed.decisions.reliability import _line, log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap, Z
 from vitmed.metrics.intervals import Units, wilson
@@ -383,3 +383,32 @@ class TestBootstrap:
         whole, drawn = boot.sums(np.array([[1.0, 1], [2, 1], [3, 1], [4, 1]]))
         assert whole.tolist() == [10, 4] and set(map(tuple, drawn)) >= {(12.0, 6.0), (6.0, 3.0), (12.0, 3.0)}
         assert drawn[:, 0].mean() == pytest.approx(10, rel=0.02)
+
+
+def test_three_positive_images_give_no_interval_of_calibration() -> None:
+    """Where the Brier score has no interval because a class is too rare, its skill and the slope have none either."""
+    p = draw(400, classes=2, too_sure=1.0)
+    rare = replace(p, labels=np.where(np.isin(np.arange(400), np.flatnonzero(p.labels == 0)[:3]), 0, 1))
+    for known, some in ((p, True), (rare, False)):
+        after = report_calibration(known, None, CONFIG).after
+        (own,) = after.per_class.values()
+        assert all((one.low is not None) == some for one in (after.brier_skill, own.o_e, own.intercept, own.slope))
+
+
+@pytest.mark.parametrize(
+    ("method", "than", "said"),
+    [
+        ("none", ["none"], "Temperature scaling does not clearly lower the log loss, so it is not used."),
+        ("none", ["none", "none"], "Neither temperature nor vector scaling clearly lowers the log loss"),
+        ("temperature", ["none"], "Temperature scaling was chosen because it clearly lowers the log loss."),
+        ("temperature", ["none", "temperature"], "; vector scaling does not clearly lower it further."),
+        ("vector", ["none", "temperature"], "Vector scaling was chosen because it clearly lowers the log loss."),
+    ],
+)
+def test_the_choice_is_said_in_plain_words(method: str, than: list[str], said: str) -> None:
+    names = ["temperature", "vector"]
+    trials = [Trial(method=name, than=one, gain=0.01, error=0.004) for name, one in zip(names, than, strict=False)]
+    assert said in why_chosen(method, trials)
+    assert trials[0].text.endswith(
+        "by 0.010 from the uncalibrated probabilities (standard error 0.004; more than 0.004 is needed)"
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import (
@@ -210,7 +211,28 @@ class TestAnswers:
 
         risks = np.cumsum(errors) / np.arange(1, 41)
         moved = [(area(np.ones(40) + step * one) - area(np.ones(40))) / step for one in np.eye(40)]
-        assert area_influence(errors, risks) == pytest.approx(np.array(moved), abs=1e-6)
+        assert area_influence(errors, risks, errors, np.arange(40)) == pytest.approx(np.array(moved), abs=1e-6)
+
+    def test_images_of_equal_certainty_share_their_errors_in_the_influence(self) -> None:
+        """With one certainty for all images, the area is the share of errors, with the variance of a proportion."""
+        wrong, step = (np.random.default_rng(0).random(40) < 0.3).astype(float), 1e-6
+        for tie in (np.arange(40) // 8, np.zeros(40, int)):
+
+            def area(weights: np.ndarray, tie: np.ndarray = tie) -> float:
+                errors = (np.bincount(tie, weights=weights * wrong) / np.bincount(tie, weights=weights))[tie]
+                return float((weights * np.cumsum(weights * errors) / np.cumsum(weights)).sum() / weights.sum())
+
+            errors = (np.bincount(tie, weights=wrong) / np.bincount(tie))[tie]
+            risks = np.cumsum(errors) / np.arange(1, 41)
+            moved = [(area(np.ones(40) + step * one) - area(np.ones(40))) / step for one in np.eye(40)]
+            assert area_influence(errors, risks, wrong, tie) == pytest.approx(np.array(moved), abs=1e-6)
+        p = Predictions(
+            ("no", "yes"), tuple(map(str, range(40))), None, 1 - wrong.astype(int), np.zeros((40, 2), np.float32)
+        )
+        found = report_abstention(p, None, EvaluateConfig(resamples=0))
+        reach = t.ppf(0.975, 10 - 1) * (0.25 * 0.75 / 39) ** 0.5 / 0.25  # of a proportion of 10 / 40, on the log scale
+        expected = 0.25 * np.exp([-reach, 0, reach])
+        assert [found.area.low, found.area.value, found.area.high] == pytest.approx(expected)
 
     @pytest.mark.parametrize(("wrong", "known"), [((0, 1), False), ((0, 9), True)])
     def test_errors_of_one_patient_give_the_area_no_interval(self, wrong: tuple[int, ...], known: bool) -> None:

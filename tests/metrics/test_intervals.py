@@ -411,12 +411,12 @@ class TestRareClass:
     @pytest.mark.parametrize("count", [12, 29, 30])
     def test_the_top_note_counts_the_rarest_class(self, count: int) -> None:
         notes = [note for note in evaluate_predictions(by_rank([0.9] * count, 300)).notes if "Class 'yes'" in note]
-        rough = "the numbers that depend on this class are rough; read their intervals."
+        rough = "the numbers that depend on this class are uncertain, as their intervals show."
         assert notes == ([f"Class 'yes' has only {count} images: {rough}"] if count < 30 else [])
 
     def test_the_top_note_counts_patients(self) -> None:
         p = replace(by_rank([0.9] * 40, 300), groups=tuple(f"P{i // 10}" for i in range(340)))
-        assert "Class 'yes' has only 40 images of 4 patients: too few to say" in evaluate_predictions(p).notes[0]
+        assert "Class 'yes' has only 4 patients (40 images): too few to say" in evaluate_predictions(p).notes[0]
 
     def test_newcombes_is_taken_below_fifty_of_a_class_and_for_a_perfect_ranking(self) -> None:
         rng = np.random.default_rng(0)

@@ -192,3 +192,13 @@ def test_ways_that_rank_equally_well_have_no_best() -> None:
     found = patient_level(draw(), validation, 20)
     assert found is not None and found.best_on_validation is None
     assert "On the validation patients, all ways have the same AUROC, so none of them is the best." in found.notes
+
+
+def test_a_handful_of_labelled_patients_says_nothing() -> None:
+    """Of three classes, nearly all patients have images of several, and the others are too few for numbers."""
+    p = draw(patients=30, images=3, classes=3)
+    labels = np.arange(len(p)) % 3
+    mixed = replace(p, labels=labels, groups=(*(f"P{i // 3}" for i in range(len(p) - 2)), "Q", "R"))
+    level = patient_level(mixed, None, 20)
+    assert level is not None and level.mean is None
+    assert level.reason == "only 3 of 32 patients have images of one class alone; the others have no label"

@@ -137,13 +137,13 @@ def test_the_report_says_what_the_command_says() -> None:
     needed = sample_size("sensitivity", 0.9, half_width=0.05).counted
     assert (
         text is not None
-        and f"about {needed} such images would narrow it to 0.05" in text
-        and "from 50 such images" in text
+        and f"About {needed} images of this class would narrow it to 0.05" in text
+        and "With 50 images of class 'yes'" in text
     )
     patients = tuple(f"p{i // 5}" for i in range(100))
     clustered = Predictions(p.classes, p.paths, patients, labels, logits)
     more = more_images(Results.of(evaluate_predictions(clustered, resamples=0)))
-    assert more is not None and "from 50 such images of 10 patients" in more
+    assert more is not None and "With 50 images from 10 patients of class" in more
 
 
 def test_clustered_images_of_simulated_patients_have_the_planned_interval() -> None:

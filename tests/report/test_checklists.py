@@ -83,7 +83,7 @@ def test_a_pointer_depends_on_what_is_there() -> None:
     assert line(bare, "CLAIM 2024", "20").state == "not supplied"  # no flow: the level is unknown
     assert line(bare, "CLAIM 2024", "44").state == "not supplied"  # funding: no program knows
     assert line(bare, "CLAIM 2024", "38").state == "answered"
-    assert line(found(resamples=0), "CLAIM 2024", "29").state == "not supplied"
+    assert line(found(resamples=0), "CLAIM 2024", "29").state == "answered"  # few intervals need resamples
     own = flow("test")
     assert line(found(flow=own), "CLAIM 2024", "20").state == "answered"
     assert line(found(flow=own), "CLAIM 2024", "32").state == "answered"
@@ -182,3 +182,16 @@ def test_what_was_supplied_is_no_limitation() -> None:
     )
     for said in ("Patients are unknown", "No subgroups", "No threshold", "was not checked", "not tested"):
         assert said not in text
+
+
+def test_no_item_asks_for_readers_and_classes_have_tables_of_their_own() -> None:
+    """A study without readers lacks nothing; with three classes the tables of each class answer for prevalence."""
+    own = found(flow=flow("test"))
+    assert "readers" not in line(own, "CLAIM 2024", "37").missing and line(own, "CLAIM 2024", "37").state == "answered"
+    compared = line(found(flow=flow("test"), readers=[object()]), "CLAIM 2024", "37")
+    assert "readers" in {topic.section for topic in compared.answers}
+    rates = line(found(fixed_rates=object()), "STARD-AI", "31")
+    assert "operating" in {topic.section for topic in rates.answers} and rates.state == "answered"
+    for number, guideline in (("12e", "TRIPOD+AI"), ("34", "STARD-AI")):
+        answered = line(found(one_against_rest=object()), guideline, number)
+        assert "operating" in {topic.section for topic in answered.answers}

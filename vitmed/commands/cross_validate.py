@@ -159,7 +159,7 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
     for one, policy in zip(results, policies, strict=True):
         operating = None if policy is None else policy.operating
         point = None if operating is None else operating.points.get(asked)
-        raw = Calibration.none(len(classes), "this model holds no calibration")
+        raw = Calibration.none(len(classes), "no calibration is known for these predictions")
         numbers = {name: one.overall[name] for name in BY_FOLD}
         if one.positive_class is not None:
             numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}

@@ -7,7 +7,7 @@ takes scipy; applying takes numpy alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -46,8 +46,20 @@ class Trial(Stored):
         """The gain as a clause."""
         names = {"none": "the uncalibrated probabilities", "temperature": "temperature scaling"}
         verb = "lowers" if self.gain > 0 else "raises"
-        loss = f"the log loss by {abs(self.gain):.3f} (standard error {self.error:.3f})"
-        return f"{self.method} scaling {verb} {loss} compared with {names[self.than]}"
+        needed = STANDARD_ERRORS[self.method] * self.error
+        error = f"standard error {self.error:.3f}; more than {needed:.3f} is needed"
+        return f"{self.method} scaling {verb} the log loss by {abs(self.gain):.3f} from {names[self.than]} ({error})"
+
+
+def why_chosen(method: str, trials: Sequence[Trial]) -> str:
+    """Why cross-validation chose this method, as a sentence."""
+    if method != "none":
+        further = any(trial.than == method for trial in trials)
+        also = "; vector scaling does not clearly lower it further" if further else ""
+        return f"{method.capitalize()} scaling was chosen because it clearly lowers the log loss{also}."
+    if len(trials) == 1:
+        return f"{trials[0].method.capitalize()} scaling does not clearly lower the log loss, so it is not used."
+    return "Neither temperature nor vector scaling clearly lowers the log loss, so neither is used."
 
 
 class Calibration(Stored):

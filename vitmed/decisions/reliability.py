@@ -19,6 +19,7 @@ from vitmed.decisions.calibration import Calibration, CalibrationResult, Trial
 from vitmed.metrics.bootstrap import Bootstrap, percentile_interval
 from vitmed.metrics.estimates import Estimate, of_mean
 from vitmed.metrics.intervals import Units, correlation, quantile
+from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import image_losses
@@ -115,7 +116,7 @@ def report_calibration(
         predictions: calibrated, with labels.
         calibration: of these predictions; None where it is not known.
     """
-    known = calibration or Calibration.none(len(predictions.classes), "this model holds no calibration")
+    known = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
     positive = positive_index(predictions)
     likeliest = "confidence in the likeliest class"
     about = likeliest if positive is None else f"probability of {predictions.classes[positive]}"
@@ -125,7 +126,7 @@ def report_calibration(
         gaps = zip(("log_loss", "brier"), image_losses(predictions), image_losses(raw), strict=True)
         change = {name: of_mean(own - former, units) for name, own, former in gaps}
         if (predictions.probabilities.argmax(axis=1) == known_labels(predictions)).all():  # an error's cost is unseen
-            change = {name: one.model_copy(update={"low": None, "high": None}) for name, one in change.items()}
+            change = {name: _without_ends(one) for name, one in change.items()}
     after = _measures(predictions, config)
     return CalibrationReport(**dict(known), about=about, before=before, after=after, change=change)
 
@@ -140,6 +141,8 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     else:
         scores, events, shown = chances[:, positive], labels == positive, [positive]
     found, curve = _overall(predictions, scores, events, boot)
+    if size and _too_few(labels == np.bincount(labels).argmax(), boot.units):
+        found["brier_skill"] = _without_ends(found["brier_skill"])
     parts = dict[str, list[_Binned]](ece=[], ece_classwise=[])
     if size >= 2 * PER_BIN:
         parts["ece"] = [_Binned(scores, events, boot.units)]
@@ -286,6 +289,15 @@ def _errors(parts: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]:
     return found
 
 
+def _too_few(events: np.ndarray, units: Units) -> bool:
+    """Whether fewer than `FEWEST` patients, or images, have the event (S,) bool, or have none."""
+    return min(len(np.unique(units.index[kind])) for kind in (events, ~events)) < FEWEST
+
+
+def _without_ends(found: Estimate) -> Estimate:
+    return found.model_copy(update={"low": None, "high": None})
+
+
 def _against_the_rest(
     predictions: Predictions, shown: list[int], boot: Bootstrap
 ) -> tuple[dict[str, ClassReliability], dict[str, str]]:
@@ -308,8 +320,10 @@ def _against_the_rest(
         if events[:, j].all() or not events[:, j].any():  # then O:E depends on the number of images alone
             o_e = float("nan"), np.empty(0)
         intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
-        name = predictions.classes[c]
-        found[name] = ClassReliability(o_e=boot.estimate(*o_e), intercept=intercept, slope=slope)
+        name, each = predictions.classes[c], [boot.estimate(*o_e), intercept, slope]
+        if _too_few(events[:, j], boot.units):
+            each = [_without_ends(one) for one in each]
+        found[name] = ClassReliability(o_e=each[0], intercept=each[1], slope=each[2])
         why |= {name: reason} if reason else {}
     return found, why
 
@@ -366,7 +380,7 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
     else:
         return NOTHING
     low, high, value = None, None, float(weights[0])
-    if boot.units.count >= 2 and boot.resamples:
+    if boot.units.count >= 2:
         bread, scores = np.linalg.inv(curvature), boot.per_unit(x * (events - p)[:, None])  # (F, F), (G, F)
         own = boot.per_unit((x[:, :, None] * x[:, None] * (p * (1 - p))[:, None, None]).reshape(len(x), -1))
         rest = np.eye(len(bread)) - own.reshape(-1, *bread.shape) @ bread  # (G, F, F)

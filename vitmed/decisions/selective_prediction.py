@@ -190,10 +190,12 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     points = [boot.estimate(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
     ends_of = {name: [point[name] for point in points] for name in ("low", "high")}
     curve = RiskCoverage(coverage=shares.tolist(), risk=risks[place].tolist(), **ends_of)
-    return _area(errors, risks, order, wrong, boot.units), curve
+    return _area(errors, risks, order, tie, wrong, boot.units), curve
 
 
-def _area(errors: np.ndarray, risks: np.ndarray, order: np.ndarray, wrong: np.ndarray, units: Units) -> Estimate:
+def _area(
+    errors: np.ndarray, risks: np.ndarray, order: np.ndarray, tie: np.ndarray, wrong: np.ndarray, units: Units
+) -> Estimate:
     """The area under the curve; the influence of each image on it gives the interval, on the scale of its logarithm.
 
     It has at most as many degrees of freedom as images, or patients, with an error: the others hardly change the area.
@@ -201,11 +203,12 @@ def _area(errors: np.ndarray, risks: np.ndarray, order: np.ndarray, wrong: np.nd
     Args:
         errors, risks: (S,) the error of each image, and the risk with all up to it answered, in the order of certainty.
         order: (S,) int64, the image at each place of that order.
+        tie: (S,) int64, the number of each image's certainty: images of one number share their errors.
         wrong: (S,) bool.
         units: of the images.
     """
     influence = np.empty(len(errors))
-    influence[order] = area_influence(errors, risks)
+    influence[order] = area_influence(errors, risks, wrong[order], tie[order])
     value, found = float(risks.mean()), influence_spread(influence, units)
     with_error = len(np.unique(units.index[wrong]))
     if with_error < 2:
@@ -214,9 +217,10 @@ def _area(errors: np.ndarray, risks: np.ndarray, order: np.ndarray, wrong: np.nd
     return estimate(value, *log_interval(value, known), "influence")
 
 
-def area_influence(errors: np.ndarray, risks: np.ndarray) -> np.ndarray:
-    """The derivative (S,) of the area by the weight of each image; see `_area`."""
+def area_influence(errors: np.ndarray, risks: np.ndarray, wrong: np.ndarray, tie: np.ndarray) -> np.ndarray:
+    """The derivative (S,) of the area by the weight of each image; see `_area`. All are in the order of certainty."""
     n = len(errors)
     per_place = 1 / np.arange(1, n + 1)
     later = [values[::-1].cumsum()[::-1] for values in (per_place, risks * per_place)]
-    return (risks - risks.mean() + errors * later[0] - later[1]) / n
+    shared = (np.bincount(tie, weights=later[0]) / np.maximum(np.bincount(tie), 1))[tie]
+    return (risks - risks.mean() + errors * later[0] + (wrong - errors) * shared - later[1]) / n

@@ -129,17 +129,26 @@ def in_words(row: AtPrevalence) -> str:
         elif found.low is None or found.high is None:
             parts.append(f"So few images or patients cannot show how many of 100 {result} results {where} are true.")
         else:
-            plausible = f" ({_of_100(found.low)} to {_of_100(found.high)})"
-            parts.append(f"Of 100 {result} results {where}, about {_of_100(found.value)}{plausible} are true.")
+            low, value, high = _of_100(found)
+            parts.append(f"Of 100 {result} results {where}, about {value} ({low} to {high}) are true.")
     return " ".join(parts)
 
 
-def _of_100(share: float) -> str:
-    """25, 99.7 or 0.4: never rounded to 100 or 0."""
-    if share in (0, 1):
-        return f"{100 * share:.0f}"
-    digits = next((d for d in range(4) if f"{100 * share:.{d}f}" not in (f"{100:.{d}f}", f"{0:.{d}f}")), 4)
-    return f"{100 * share:.{digits}f}"
+def _of_100(found: Estimate) -> tuple[str, str, str]:
+    """The lower end, the value and the upper end: 25, 99.7 or 0.4, never rounded to 100 or 0, or to one another."""
+    shares = [share for share in (found.low, found.value, found.high) if share is not None]
+    for least in range(5):
+        low, value, high = (_rounded(100 * share, least) for share in shares)
+        if low != high or found.low == found.high:
+            break
+    return low, value, high
+
+
+def _rounded(x: float, least: int) -> str:
+    """A number of 0..100 with at least so many decimals."""
+    if x in (0, 100):
+        return f"{x:.0f}"
+    return f"{x:.{next((d for d in range(least, 4) if float(f'{x:.{d}f}') not in (0, 100)), 4)}f}"
 
 
 def percentage(prevalence: float) -> str:

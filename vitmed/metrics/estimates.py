@@ -97,6 +97,21 @@ class Numbers(Frozen):
     notes: list[str] = []
 
 
+def decimals(found: Estimate) -> int:
+    """How many decimals a number and its interval are written with: three, or up to five where three mislead.
+
+    Three mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not.
+    """
+    value, low, high = found.value, found.low, found.high
+    for digits in (3, 4, 5):
+        alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
+        small = value is not None and 0 < value < 0.1**digits
+        nearly_1 = value is not None and value < 1 and float(f"{value:.{digits}f}") == 1
+        if not (alike or small or nearly_1):
+            return digits
+    return 5
+
+
 def estimate(value: float, low: float, high: float, method: str, resamples: int | None = None) -> Estimate:
     """A number and its interval; None where it is undefined, or has no interval.
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 REFERENCES = {  # key -> the reference, as in a list of references
     "bell-mccaffrey": "Bell RM, McCaffrey DF. Bias reduction in standard errors for linear regression with "
     "multi-stage samples. Survey Methodology. 2002;28:169-181.",
+    "brocker-smith": "Bröcker J, Smith LA. Increasing the reliability of reliability diagrams. Weather Forecast. "
+    "2007;22:651-661.",
     "brier": "Brier GW. Verification of forecasts expressed in terms of probability. Mon Weather Rev. 1950;78:1-3.",
     "cohen": "Cohen J. A coefficient of agreement for nominal scales. Educ Psychol Meas. 1960;20:37-46.",
     "cohen-weighted": "Cohen J. Weighted kappa: nominal scale agreement with provision for scaled disagreement or "
@@ -88,8 +90,8 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
     "wilson": Method("Wilson", "Wilson's score interval", ("wilson",)),
     "wilson-cluster": Method(
         "Wilson, effective number of images",
-        "Wilson's score interval for the effective number of images, which rests on the variance between patients, "
-        "with Student's t",
+        "Wilson's score interval for the effective number of images, derived from the variance between patients, with "
+        "Student's t",
         ("wilson", "rao-scott", "bell-mccaffrey", "satterthwaite"),
     ),
     "wilson-bootstrap": Method(
@@ -105,12 +107,12 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
     ),
     "newcombe": Method(
         "Newcombe, method 5",
-        "Newcombe's method 5, with effective numbers of images where patients have several",
+        "Newcombe's method 5, with effective numbers of images where patients had several",
         ("newcombe", "hanley-mcneil"),
     ),
     "influence": Method(
         "influence of each image",
-        "the infinitesimal jackknife, that is, the influence of each image summed by patient",
+        "the infinitesimal jackknife, summed over the images of a patient where patients were known",
         ("efron",),
     ),
     "mover": Method(
@@ -120,7 +122,7 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
     ),
     "bootstrap": Method(
         "bootstrap, widened",
-        "the percentile bootstrap, widened where patients or images are few",
+        "the percentile bootstrap, widened where patients or images were few",
         ("efron-tibshirani", "field-welsh", "hesterberg"),
     ),
     "percentile": Method("bootstrap", "the percentile bootstrap", ("efron-tibshirani", "field-welsh")),
@@ -132,18 +134,19 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
     ),
     "sandwich": Method(
         "sandwich variance",
-        "the sandwich variance of a logistic regression, by patient, corrected for leverage, with Student's t",
+        "the sandwich variance of a logistic regression, clustered by patient where patients were known, corrected for "
+        "leverage, with Student's t",
         ("liang-zeger", "mancl-derouen", "satterthwaite"),
     ),
     "obuchowski-rockette": Method(
         "Obuchowski-Rockette",
-        "the method of Obuchowski and Rockette, in which readers and patients are samples, with Hillis' degrees of "
-        "freedom",
+        "the method of Obuchowski and Rockette for random readers and random patients, with the degrees of freedom "
+        "of Hillis",
         ("obuchowski-rockette", "hillis"),
     ),
     "fixed-readers": Method(
         "Obuchowski-Rockette, fixed readers",
-        "the method of Obuchowski and Rockette for these readers alone, in which only patients are a sample",
+        "the method of Obuchowski and Rockette for fixed readers and random patients",
         ("obuchowski-rockette",),
     ),
     "t": Method("Student's t", "Student's t, for the mean over patients", ("student",)),
@@ -172,6 +175,7 @@ DEFINITIONS: dict[str, tuple[str, ...]] = {  # a number, by its field -> keys of
     "brier": ("brier",),
     "ece": ("nguyen-oconnor",),
     "ece_classwise": ("kull",),
+    "ece_if_right": ("brocker-smith",),
     "intercept": ("cox", "van-calster"),
     "slope": ("cox", "van-calster"),
     "model": ("vickers-elkin",),

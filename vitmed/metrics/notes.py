@@ -98,7 +98,7 @@ def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequen
         found_notes.append(f"{missing}numbers that need one are undefined, and {rest}.")
     if units < 2:
         return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
-    found_notes += _of_rare_classes(found, holders, unit)
+    found_notes += _of_rare_classes(found, holders, unit, units)
     if units < (FEW_IMAGES if groups is None else FEW_GROUPS):
         found_notes.append(f"There are only {units} {unit}s: the intervals are rough.")
     if unknown := sum(not name for name in groups or ()):
@@ -106,8 +106,8 @@ def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequen
         found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
     single = [f"'{c}'" for c, count in holders.items() if count == 1]
     if single and groups is not None:
-        one = f"All images of class {listed(single)} come from one patient: "
-        found_notes.append(one + "its intervals do not hold for other patients.")
+        whose = "class {} come from one patient: its" if len(single) == 1 else "each of {} come from one patient: their"
+        found_notes.append(f"All images of {whose.format(listed(single))} intervals do not hold for other patients.")
     return [*found_notes, *_below_chance(found)]
 
 
@@ -123,22 +123,25 @@ def _below_chance(found: Numbers) -> list[str]:
     ]
 
 
-def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str) -> list[str]:
+def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str, units: int) -> list[str]:
     """A note on the number of images and patients of the classes that have few; empty where all have enough."""
     enough = FEW_IMAGES if unit == "image" else FEW_GROUPS
+    enough = FEWEST if units < enough else enough  # another note says that there are few of all
     few = {c: n for c, n in holders.items() if 0 < n < enough}
     if not few:
         return []
     rarest = min(few, key=lambda c: (few[c], found.per_class[c].n))
     n, more = found.per_class[rarest].n, len(few) - 1
-    count = counted(n, "image") if unit == "image" else f"{counted(n, 'image')} of {counted(few[rarest], 'patient')}"
-    also = f" {counted(more, 'more class')} {'has' if more == 1 else 'have'} few {unit}s." if more else ""
-    rest = "the numbers that depend on this class are rough; read their intervals."
+    count = f"Class '{rarest}' has only {counted(few[rarest], unit)}"
+    if n > few[rarest]:
+        count += f" ({counted(n, 'image')})"
+    also = f" {counted(more, 'other class')} also {'has' if more == 1 else 'have'} few {unit}s." if more else ""
+    rest = "the numbers that depend on this class are uncertain, as their intervals show."
     if few[rarest] < FEWEST:
         rest = (
             f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s or more have no interval."
         )
-    return [f"Class '{rarest}' has only {count}: {rest}{also}"]
+    return [f"{count}: {rest}{also}"]
 
 
 def single_class_note(found: Numbers) -> list[str]:
@@ -155,5 +158,6 @@ def missing_interval_note(found: Numbers) -> list[str]:
     count = len(found.no_interval)
     if not count:
         return []
-    lack = "1 number has no interval; it is" if count == 1 else f"{count:,} numbers have no interval; they are"
-    return [f"{lack} no more certain for that. The reasons are in the report, below 'All numbers'."]
+    lack = "1 number has" if count == 1 else f"{count:,} numbers have"
+    unknown = "its uncertainty is unknown, not small" if count == 1 else "their uncertainty is unknown, not small"
+    return [f"{lack} no interval: {unknown}. The report gives the reasons below 'All numbers'."]

@@ -19,6 +19,7 @@ from vitmed.metrics.ranking import rank_auroc, threshold_counts
 MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
 WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
 FEWEST = 200
+FEWEST_KNOWN = 5  # patients with a label, of more than two classes
 TINY = 1e-12  # a probability this near to 1 does not rank patients any more
 OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`
 
@@ -226,6 +227,9 @@ def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str 
         return "each patient has one image, so the numbers by patient are those by image"
     if not len(known):
         return "every patient has images of several classes, so none has a label"
+    if len(known) < FEWEST_KNOWN and mixed and positive_index(predictions) is None:
+        have = "has" if len(known) == 1 else "have"
+        return f"only {len(known)} of {len(labels)} patients {have} images of one class alone; the others have no label"
     if len(np.unique(known)) == 1:
         who = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
         both = "with" if len(known) == 1 else f"{mixed} of them have"

@@ -48,11 +48,19 @@ class Guideline(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """Something that a report may contain: its chapter (key in `page.SECTIONS`), what it is, whether it is there."""
+    """Something that a report may contain.
+
+    Attributes:
+        section: its chapter, a key in `page.SECTIONS`.
+        text: what it is.
+        there: whether it is there.
+        optional: an item can be answered without it.
+    """
 
     section: str
     text: str
     there: Callable[[Results], Any]
+    optional: bool = False
 
 
 class Line(NamedTuple):
@@ -79,7 +87,7 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
     known = TOPICS if metrics.folds is None else TOPICS | OF_FOLDS
     topics = [known[name] for name in item.topics]
     there = tuple(topic for topic in topics if topic.section in shown and topic.there(metrics))
-    absent = [f"{topic.text}: not in this report" for topic in topics if topic not in there]
+    absent = [f"{topic.text}: not in this report" for topic in topics if topic not in there and not topic.optional]
     left = missing_traits(metrics) if item.author == DEMOGRAPHY else item.author
     missing = "; ".join([*absent, *([left] if left else [])])
     return Line(item, "not supplied" if not there else "in part" if missing else "answered", there, missing)
@@ -107,8 +115,8 @@ def _evaluated(results: Results, split: str | None) -> bool:
 
 
 def _intervals(results: Results) -> bool:
-    """Whether numbers have intervals, also those by bootstrap; one patient gives none."""
-    return bool(results.resamples) and results.overall["accuracy"].low is not None
+    """Whether numbers have intervals; one patient gives none."""
+    return results.overall["accuracy"].low is not None
 
 
 def _chosen(results: Results) -> bool:
@@ -141,7 +149,7 @@ TOPICS: dict[str, Topic] = {
     "confusion": Topic("summary", "confusion matrix", _always),
     "roc": Topic("summary", "ROC curve", _always),
     "precision_recall": Topic("results", "precision and recall", _always),
-    "intervals": Topic("methods", "intervals and how they are computed", _intervals),
+    "intervals": Topic("methods", "intervals, and the method and reference of each", _intervals),
     "baselines": Topic("results", "baselines on the same images", lambda m: m.baselines),
     "preprocessing": Topic("training", "preprocessing by vitmed", _fact("Preprocessing")),
     "model": Topic("training", "the network; it sees only pixels", _fact("Model")),
@@ -159,8 +167,16 @@ TOPICS: dict[str, Topic] = {
     "difference": Topic("external", "the same numbers on the held-out test set of the run", lambda m: m.external),
     "calibration": Topic("calibration", "calibration", lambda m: m.calibration),
     "operating": Topic("operating", "a threshold chosen on validation, or costs, and the results", _chosen),
-    "prevalence": Topic("operating", "PPV and NPV by prevalence", lambda m: m.prevalence and m.prevalence.rows),
-    "decision_curve": Topic("operating", "net benefit", lambda m: m.decision_curve and m.decision_curve.thresholds),
+    "fixed_rates": Topic(
+        "operating", "sensitivity at a fixed specificity, and the reverse", lambda m: m.fixed_rates, optional=True
+    ),
+    "readers": Topic("readers", "the model compared with readers", lambda m: m.readers, optional=True),
+    "prevalence": Topic(
+        "operating", "PPV and NPV by prevalence", lambda m: m.one_against_rest or (m.prevalence and m.prevalence.rows)
+    ),
+    "decision_curve": Topic(
+        "operating", "net benefit", lambda m: m.one_against_rest or (m.decision_curve and m.decision_curve.thresholds)
+    ),
     "patient_level": Topic("patients", "results by patient", lambda m: m.patient_level and m.patient_level.mean),
     "subgroups": Topic("subgroups", "results by subgroup", lambda m: compared(m.subgroups)),
     "uncertainty": Topic("uncertainty", "when the model abstains", lambda m: m.conformal or m.abstention),
@@ -251,8 +267,8 @@ CLAIM = Guideline(
         Item("34", "registration of a trial", (), REGISTERED),
         Item("35", "flow of included and excluded", ("flow",), EXCLUDED),
         Item("36", "characteristics in each split", ("classes", "characteristics"), DEMOGRAPHY),
-        Item("37", "performance on all splits, against the reference", ("results", "confusion")),
-        Item("38", "accuracy and its precision", ("intervals", "roc", "precision_recall")),
+        Item("37", "performance on all splits, against the reference", ("results", "confusion", "readers")),
+        Item("38", "accuracy and its precision", ("intervals", "roc", "fixed_rates", "precision_recall")),
         Item("39", "failures", ("errors", "confusion"), "what an expert sees in the errors"),
         Item("40", "limitations", ("limitations",), OWN_LIMITS),
         Item("41", "what it means for practice", ("prevalence",), "what would change in practice; objections"),
@@ -290,7 +306,11 @@ TRIPOD = Guideline(
         Item("12b", "how predictors were handled", ("preprocessing",)),
         Item("12c", "kind of model, building, tuning, internal validation", ("model", "training", "choice")),
         Item("12d", "differences between clusters", ("subgroups",), "how sites or devices were compared"),
-        Item("12e", "measures, calibration among them", ("results", "calibration", "decision_curve")),
+        Item(
+            "12e",
+            "measures, calibration among them",
+            ("results", "intervals", "fixed_rates", "calibration", "decision_curve"),
+        ),
         Item("12f", "updating of the model", ("calibration",), "whether anything else was updated"),
         Item("12g", "how predictions were made", ("config",)),
         Item("13", "class imbalance", ("balance",)),
@@ -310,7 +330,7 @@ TRIPOD = Guideline(
         Item("20c", "both compared", ("classes", "characteristics", "difference"), "how the patients differ"),
         Item("21", "participants and events in each analysis", ("classes",)),
         Item("22", "full model", ("config",), "whether the weights are available"),
-        Item("23a", "performance with intervals, also in groups", ("intervals", "subgroups")),
+        Item("23a", "performance with intervals, also in groups", ("results", "intervals", "readers", "subgroups")),
         Item("23b", "differences between clusters found", ("subgroups", "patient_level")),
         Item("24", "results of updating", ("calibration",)),
         Item("25", "interpretation", (), "what it means, compared with earlier studies and for fairness"),
@@ -348,7 +368,7 @@ STARD = Guideline(
         Item("16c", "cut-offs of the reference standard", (), "its cut-offs, and whether fixed beforehand"),
         Item("17a", "what was known to the index test", ("pixels",)),
         Item("17b", "what was known to the assessors of the reference", (), BLINDING),
-        Item("18", "methods of estimating and comparing", ("intervals", "baselines")),
+        Item("18", "methods of estimating and comparing", ("intervals", "baselines", "readers")),
         Item("19", "indeterminate results", ("uncertainty",), "how undecided reference labels were handled"),
         Item("20", "missing data", ("unreadable",), MISSING),
         Item("21", "analyses of variability", ("subgroups", "patient_level", "robustness"), "which were planned"),
@@ -362,7 +382,7 @@ STARD = Guideline(
         Item("28", "are the data as in intended use", ("prevalence", "baselines"), "prevalence at the intended place"),
         Item("29", "how external data differ", ("external", "difference"), "how they differ from the development data"),
         Item("30", "cross-tabulation with the reference", ("confusion",)),
-        Item("31", "accuracy and its precision", ("intervals",)),
+        Item("31", "accuracy and its precision", ("results", "intervals", "fixed_rates")),
         Item("32", "adverse events", (), "harm from the test or the reference, if any"),
         Item("33", "limitations", ("limitations",), OWN_LIMITS),
         Item("34", "what it means for practice", ("prevalence", "research"), "the intended use and role"),

@@ -10,7 +10,7 @@ from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
@@ -88,8 +88,9 @@ def _with_interval(found: Estimate, sign: str = "") -> str:
     """`0.911 (0.900 to 0.934)`; with the sign "+" the sign of each."""
     if found.value is None:
         return "undefined"
-    limits = "" if found.low is None else f" ({found.low:{sign}.3f} to {found.high:{sign}.3f})"
-    return f"{found.value:{sign}.3f}{limits}"
+    form = f"{sign}z.{decimals(found)}f"
+    limits = "" if found.low is None else f" ({found.low:{form}} to {found.high:{form}})"
+    return f"{found.value:{form}}{limits}"
 
 
 def verdict(baseline: Baseline, patients: int | None) -> str:

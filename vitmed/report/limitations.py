@@ -65,7 +65,8 @@ def _sample(metrics: Results) -> Iterator[str]:
     few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
     if few:
         more = f" and {counted(len(few) - 5, 'other class')}" if len(few) > 5 else ""
-        yield f"Few images of {', '.join(few[:5])}{more}: the numbers of such a class are uncertain."
+        these = "this class" if len(few) == 1 else "these classes"
+        yield f"Few images of {', '.join(few[:5])}{more}: the numbers of {these} are uncertain."
     if (text := more_images(metrics)) is not None:
         yield text
     if not compared(metrics.subgroups):
@@ -99,14 +100,13 @@ def more_images(metrics: Results) -> str | None:
     needed = patients_for_rate(value, Goal(half_width=PRECISE), each, effect)
     if needed is None:
         return None
-    several = each > 1
     have, more = (
-        counted(n, "such image") + (f" of {counted(patients, 'patient')}" if several else "")
+        f"{n:,} images" + (f" from {counted(patients, 'patient')}" if each > 1 else "")
         for n, patients in ((own.n, own.units), (round(needed * each), needed))
     )
     return (
-        f"The interval of the sensitivity for '{name}' reaches {reach:.3f} to either side on average, from {have}. At "
-        f"the same sensitivity, about {more} would narrow it to {PRECISE}."
+        f"With {have} of class '{name}', the interval of its sensitivity reaches {reach:.3f} to either side on "
+        f"average. About {more} of this class would narrow it to {PRECISE}, at the same sensitivity."
     )
 
 
@@ -120,7 +120,10 @@ def _not_checked(metrics: Results) -> Iterator[str]:
     if metrics.robustness is None:
         yield "The model was not tested on blurred, noisy, darker or compressed images (vitmed stress)."
     if not metrics.baselines:
-        yield "The model was not compared with a baseline that sees no shapes and would reveal a shortcut by colour."
+        yield (
+            "The model was not compared with a baseline that sees colours but no shapes, which would reveal a shortcut "
+            "by colour."
+        )
     if metrics.agreement is None or len(metrics.agreement.pairs) < 2:
         yield "One label counts as the truth; vitmed does not know how far the annotators agree."
     yield (

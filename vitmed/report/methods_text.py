@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "area": "the area under the risk-coverage curve",
     "coverage": "coverage",
     "deletion": "deletion score",
+    "ece_if_right": "the distribution of the expected calibration error under perfect calibration",
     "equalised_odds": "the gap in equalised odds",
     "error": "error",
     "error_rate": "the error rate",
@@ -60,10 +62,10 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "normalised_cost": "the normalised cost",
     "off": "the mean error in grades",
     "per_class": "the share of each class answered",
-    "reached": "sensitivity at a fixed specificity, and the reverse",
+    "reached": "rates at a fixed specificity or sensitivity",
     "random": "the score of a random order",
-    "fixed_readers": "performance (fixed readers)",
-    "random_readers": "performance (random readers)",
+    "fixed_readers": "performance with fixed readers",
+    "random_readers": "performance with random readers",
     "relative": "the increase of the error",
     "risk": "the share of errors among the answers",
     "seen": "the observed frequencies in the reliability diagram",
@@ -110,25 +112,33 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         cited.extend(source for source in sources if source not in cited)
         return str(sorted(cited.index(source) + 1 for source in sources))
 
-    groups = _by_method(metrics)
+    groups, described = _by_method(metrics), set[tuple[str, int | None]]()
 
     def sentences(main: bool) -> list[str]:
         found = []
         for (key, resamples), names in groups:
             which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in MAIN) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
-            how = f"intervals were computed with {METHODS[key].text}{drawn}"
-            found += [f"{_capital(_joined(which))}, {how} {cite(METHODS[key].sources)}."] if which else []
+            how = f"with {METHODS[key].text}{drawn}" if (key, resamples) not in described else "as described above"
+            if which:
+                described.add((key, resamples))
+                found.append(f"{_capital(_joined(which))}, intervals were computed {how} {cite(METHODS[key].sources)}.")
         return found
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
     main = [*sentences(main=True), *_scales({(field, found.method) for _, _, field, found in _estimates(metrics)})]
     if fields.get("f1") in ("wilson", "wilson-cluster"):
-        main.append("F1 of a class has the interval of TP / (TP + FP + FN), of which it is a function.")
+        main.append("The interval of the F1 of a class was derived from that of TP / (TP + FP + FN).")
     further = [*sentences(main=False), *_tests(metrics, cite)]
     defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in fields if field in DEFINITIONS]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
     last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
+    if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
+        last.append(
+            f"The expected calibration error {cite(DEFINITIONS['ece'])} and its mean over classes "
+            f"{cite(DEFINITIONS['ece_classwise'])} were compared with their distribution under perfect calibration, "
+            f"simulated by drawing labels from the probabilities {cite(DEFINITIONS['ece_if_right'])}."
+        )
     last.append(f"All numbers were computed with vitmed {__version__}.")
     paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
     rows = [
@@ -145,7 +155,7 @@ def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
     for text, names in (
         ("Intervals of {} were computed on the logit scale.", ("auroc", "average_precision")),
         ("Intervals of {} were computed on the logarithmic scale.", ("log_loss", "brier", "area")),
-        ("The intervals of {} are Wilson's, with this variance.", ("mcc", "cohen_kappa")),
+        ("For {}, the jackknife variance was used in an interval of Wilson's form.", ("mcc", "cohen_kappa")),
     ):
         found = [name_of(name) for name in names if used & {(name, method) for method in by_variance}]
         if found:
@@ -153,18 +163,28 @@ def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
 
 
 def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
-    """What is said of the comparison with baselines; nothing without one."""
+    """What is said of tests: against readers, between subgroups, and against baselines; nothing without them."""
     used = {
         (name, test.method)
         for baseline in metrics.baselines.values()
         for name, test in baseline.tests
         if test.p is not None
     }
+    others = []
+    if any(
+        t is not None and t.p is not None
+        for one in metrics.readers or ()
+        for t in (one.random_readers, one.fixed_readers)
+    ):
+        others.append("P-values of the comparison with readers were two-sided and came from the same methods.")
+    if drawn := max((one.shuffles or 0 for one in (metrics.subgroups or {}).values()), default=0):
+        how = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
+        others.append(f"How often chance alone would give gaps between subgroups as large was {how}.")
     each = [f"in {name_of(name)} with {TESTS[key].text} {cite(TESTS[key].sources)}" for name, key in sorted(used)]
     if not each:
-        return []
-    paired = "Differences from the baselines are paired, and their intervals were computed on the original scale."
-    return [paired, f"Differences were tested {_joined(each)}."]
+        return others
+    paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."
+    return [*others, paired, f"Differences from the baselines were tested {_joined(each)}."]
 
 
 def methods_markdown(metrics: Results) -> str:
@@ -204,12 +224,13 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         costs = points is not None and points.chosen == "cost"
         text.append(f"The class with the {'lowest expected cost' if costs else 'largest probability'} was predicted.")
     if metrics.n >= 2 and metrics.n_groups != 1:
-        text.append(f"Confidence intervals are two-sided with a level of {metrics.level:.0%}.")
+        text.append(f"Two-sided {100 * metrics.level:.0f} % confidence intervals were computed.")
         if metrics.n_groups is None:
             text.append("The patients were unknown, so each image counted as independent.")
         elif sizes is not None and sizes.max > 1:
-            text.append("The patient was the unit of sampling: variances are between patients.")
-            text.append("Bootstrap resamples draw whole patients.")
+            text.append("The patient was the unit of sampling, so intervals reflect the variance between patients.")
+            if any(one.resamples is not None for _, _, _, one in _estimates(metrics)):
+                text.append("Bootstrap resamples were drawn by patient.")
         else:
             text.append("Each patient had one image.")
     return " ".join(text)
@@ -241,7 +262,8 @@ def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> It
 def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tuple[str, str], list[str]]]]:
     """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of `METHODS`.
 
-    A number that one method serves for all images and in a part is named once, for all images.
+    A number that one method serves for all images and in a part is named once, for all images. "in part" stands behind
+    a number that has two methods, such as one for small samples.
     """
     found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
     for part, prefix, field, one in _estimates(metrics):
@@ -250,6 +272,10 @@ def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tupl
         wholes = [about, *([] if prefix else [("", PARTS["overall"]), ("", PARTS["per_class"])])]
         if not any(name in names.get(whole, []) for whole in wholes):
             names.setdefault(about, []).append(name)
+    several = Counter((about, name) for names in found.values() for about, own in names.items() for name in own)
+    for names in found.values():
+        for about, own in names.items():
+            names[about] = [f"{name} (in part)" if several[about, name] > 1 else name for name in own]
     order = list(METHODS)
     return sorted(found.items(), key=lambda item: (order.index(item[0][0]), -(item[0][1] or 0)))
 

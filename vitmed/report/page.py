@@ -20,8 +20,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
+from vitmed.decisions.calibration import why_chosen
 from vitmed.metrics.clinical_utility import percentage, ranges
-from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
@@ -126,18 +127,19 @@ def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 
 def value(found: Estimate) -> str:
-    """The value of an estimate, three decimals."""
-    return number(found.value)
+    """The value of an estimate, with as many decimals as its interval."""
+    return number(found.value, decimals(found))
 
 
 def interval(found: Estimate) -> str:
     """`0.911 to 0.934`; "" where there is none."""
-    return "" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
+    digits = decimals(found)
+    return "" if found.low is None else f"{found.low:z.{digits}f} to {found.high:z.{digits}f}"
 
 
 def signed(found: Estimate) -> str:
-    """The value of a difference, three decimals."""
-    return "undefined" if found.value is None else f"{found.value:+.3f}"
+    """The value of a difference, with its sign."""
+    return "undefined" if found.value is None else f"{found.value:+z.{decimals(found)}f}"
 
 
 def share(found: Estimate) -> str:
@@ -158,15 +160,15 @@ def breaks(name: str) -> Markup:
 def percent(found: Estimate) -> Markup:
     """`91.1 % (90.0 to 93.4 %)`: a defined value with its interval, for the sentences of the summary."""
     assert found.value is not None
-    interval = ""
+    interval, digits = "", decimals(found)
     if found.low is not None and found.high is not None:
-        interval = f" ({in_percent(found.low)} to {in_percent(found.high)} %)"
-    return Markup("<b>{} %</b>{}").format(in_percent(found.value), interval)
+        interval = f" ({in_percent(found.low, digits)} to {in_percent(found.high, digits)} %)"
+    return Markup("<b>{} %</b>{}").format(in_percent(found.value, digits), interval)
 
 
-def in_percent(x: float) -> str:
+def in_percent(x: float, digits: int = 3) -> str:
     """46.3 for 0.463: the digits of `number`, which rounding 100 x again would not always give."""
-    return f"{Decimal(number(x)) * 100:.1f}"
+    return f"{Decimal(number(x, digits)) * 100:.{digits - 2}f}"
 
 
 def reasons(found: Mapping[str, str]) -> list[str]:
@@ -183,9 +185,9 @@ def _title_of_key(key: str) -> str:
     return f"{TITLES.get(name, name)}{of}{whom}"
 
 
-def number(x: float | None) -> str:
-    """Three decimals; "undefined" for None."""
-    return "undefined" if x is None else f"{x:.3f}"
+def number(x: float | None, digits: int = 3) -> str:
+    """Three decimals, or as many as asked for; "undefined" for None."""
+    return "undefined" if x is None else f"{x:z.{digits}f}"
 
 
 def of_classes(classes: Sequence[str]) -> str:
@@ -230,7 +232,7 @@ def sampling_of(metrics: Numbers) -> str:
         return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
     effective = by_patient and sizes is not None and sizes.max > 1
     by = main_methods(metrics)
-    level = f"{metrics.level:.0%} intervals{', by patient' if effective else ''}"
+    level = f"{100 * metrics.level:.0f} % intervals{', by patient' if effective else ''}"
     text = [f"{level}{': ' if by else ''}{by}."]
     if effective:
         text.append("They show how the numbers would differ with other patients.")
@@ -240,8 +242,8 @@ def sampling_of(metrics: Numbers) -> str:
         text.append("Each image counts as independent.")
         text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
     if not metrics.resamples:
-        text.append("Numbers that need resampling have no interval, because resampling is off.")
-    return " ".join([*text, "methods.md names the method of every number."])
+        text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
+    return " ".join(text)
 
 
 def worth(metrics: Numbers) -> str:
@@ -262,7 +264,8 @@ def worth(metrics: Numbers) -> str:
             f"{text} {seen}, so the images cannot show how alike those of one patient are: the intervals assume an "
             f"intraclass correlation of {LIKENESS}."
         )
-    alike = "" if right.icc is None else f"intraclass correlation of being right {right.icc:.2f}, "
+    tells = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
+    alike = f"intraclass correlation of being right {right.icc:.2f}, " if tells else ""
     how = f"{alike}design effect {right.design_effect:.1f}"
     if right.design_effect <= 1:
         how = "images of one patient are no more alike in being right than those of different patients"
@@ -280,7 +283,9 @@ def worth(metrics: Numbers) -> str:
 GOOD, FAILS, DONE = "How good is it?", "Where does it fail?", "How was it done?"
 SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; one without content is left out
     "summary": Section("Summary", "The result in one screen.", GOOD),
-    "results": Section("All results and baselines", "Every number with its interval, and baselines.", GOOD),
+    "results": Section(
+        "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD
+    ),
     "folds": Section("Results by fold", "How much do the folds differ?", GOOD),
     "readers": Section("Model against readers", "Is it better or worse than readers of the same images?", GOOD),
     "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
@@ -319,6 +324,6 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "counted": counted,
     "chance": format_probability,
     **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
-    **{one.__name__: one for one in (summary_of, title_of, sampling_of, worth, at, rows, methods_text)},
+    **{one.__name__: one for one in (summary_of, title_of, sampling_of, worth, at, rows, methods_text, why_chosen)},
     **{one.__name__: one for one in (percentage, ranges)},
 }

@@ -15,6 +15,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled
+from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
@@ -56,12 +57,18 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
 def _describe(policy: DecisionPolicy) -> str:
     known, threshold = policy.calibration, policy.operating.threshold
-    names = {"none": "none", "temperature": f"temperature {1 / known.scale[0]:.3g}", "vector": "vector scaling"}
-    text = f"decision policy, chosen on {policy.n:,} validation images: calibration {names[known.method]}"
+    names = {
+        "none": "no calibration",
+        "temperature": f"temperature {1 / known.scale[0]:.3g}",
+        "vector": "vector scaling",
+    }
+    text = f"decision policy, chosen on {policy.n:,} validation images: {names[known.method]}"
     text += f" ({known.note})" if known.note else ""
+    text += f"; positive at a probability of {threshold:.3g} or more" if threshold is not None else ""
     if known.trials:
-        text += f" (cross-validated: {', '.join(trial.text for trial in known.trials)})"
-    return text + (f"; positive at a probability of {threshold:.3g} or more" if threshold is not None else "")
+        why = why_chosen(known.method, known.trials)
+        text += f". {why} Cross-validation: {'; '.join(trial.text for trial in known.trials)}"
+    return text
 
 
 def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | None:

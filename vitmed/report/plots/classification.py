@@ -115,7 +115,7 @@ def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
     _nothing(axes, predictions, not curves if found is None else found not in curves)
     if found is not None and len(predictions):
         share = float(np.mean(known_labels(predictions) == found))
-        axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.2f}")
+        axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.3g}")
     _lines(axes, metrics, curves, "average_precision", drawstyle="steps-pre")
     _finish(figure, axes, metrics, "average_precision", "average precision")
     return figure

@@ -182,7 +182,7 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
         axes.plot(numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
-    title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area, 4)}"
+    title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area)}"
     axes.set_title(title + ", band: 95 % interval" * banded, fontsize=11)
     axes.legend(fontsize=9, loc="upper left")
     return figure

@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator
 from PIL import Image
 
 from vitmed.core.text import visible
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, decimals
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
@@ -211,10 +211,11 @@ def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: st
     axes.plot(found.value, y, marker, color=colour, markersize=5.5)
 
 
-def value_text(found: Estimate, digits: int = 3) -> str:
+def value_text(found: Estimate) -> str:
     """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`."""
     if found.value is None:
         return "undefined"
+    digits = decimals(found)
     interval = "" if found.low is None else f" ({found.low:.{digits}f} to {found.high:.{digits}f})"
     return f"{found.value:.{digits}f}{interval}"
 

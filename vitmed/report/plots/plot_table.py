@@ -56,7 +56,7 @@ PLOTS: dict[str, Plot] = {
     "confusion_matrix": Plot(
         "Confusion matrix",
         "Rows are the true classes, columns the predicted ones. A cell gives the number of images and their share of "
-        "the row. The diagonal is right. With many classes, an empty cell is 0.",
+        "the row. The diagonal holds the right predictions. With many classes, an empty cell is 0.",
         classification.confusion_matrix,
         section="summary",
     ),
@@ -120,7 +120,7 @@ PLOTS: dict[str, Plot] = {
     "reliability": Plot(
         "Reliability diagram",
         "Predicted probability against how often the class was true. On the diagonal, probabilities mean what they "
-        "say; below it, the model is too confident. Bars: 95 % intervals. Lower panel: images with each probability.",
+        "say; below it, they are too high. Bars: 95 % intervals. Lower panel: images with each probability.",
         decisions.reliability,
         section="calibration",
     ),
