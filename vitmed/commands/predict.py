@@ -16,8 +16,8 @@ from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
 from vitmed.core.text import NOTICE, counted_doing
 from vitmed.core.ui import Advance, Ui
-from vitmed.data.folders import image_names, npz_images
-from vitmed.imaging import npz
+from vitmed.data.folders import image_names, npz_images, tar_images
+from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
@@ -44,8 +44,9 @@ def predict(
     """Classify images with a checkpoint and its preprocessing.
 
     Args:
-        images: files, folders (searched with their subfolders), glob patterns, and MedMNIST .npz files: their test
-            part, or the part in `blood.npz/val`. An image is `blood.npz/test/3/000017`: part, class number, index.
+        images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz
+            files: their test part, or the part in `blood.npz/val`. An image is `cells.tar/000123.png`, or
+            `blood.npz/test/3/000017`: part, class number, index.
         checkpoint: a file, a run folder, or what `load_checkpoint` read; default the best of the newest run in `runs`.
         frame: the frame of files with several, from 0; default: the frame of the run.
 
@@ -126,6 +127,8 @@ def list_images(names: Sequence[str | Path]) -> list[str]:
     for path in find_named(names):
         if npz.is_npz(path) or npz.is_npz(path.parent):
             inside = _npz_part(path)
+        elif tars.is_tar(path):
+            inside = tar_images(path, f"{path.as_posix()}/")
         else:  # a missing file becomes a row with its error
             inside = image_names(path, (path / "_").as_posix()[:-1]) if path.is_dir() else [path.as_posix()]
         if not inside and path in map(Path, names):
