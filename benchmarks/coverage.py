@@ -1,146 +1,248 @@
-"""How often the 95 % intervals of a report hold the truth: simulated tests with and without patients.
+"""How often the 95 % intervals of a report hold the truth: simulated tests of a rare and a common class.
 
-    python benchmarks/coverage.py            # 1,000 tests of each kind, about 15 minutes on one core
-    python benchmarks/coverage.py --tests 200
+    python benchmarks/coverage.py --results coverage                # 1,000 tests of each design, 20 minutes on one core
+    python benchmarks/coverage.py --results coverage --tests 200    # a look; continues what is there
+    python benchmarks/coverage.py --results coverage --table        # the table, of the designs that are finished
 
-Scores are drawn from two normal distributions d apart. Of a patient's scores a share `icc` of the variance is the
-patient's own, so that some patients are hard; "sizes" says how many images a patient has: "one", "1-5" evenly, or
-"malaria", drawn like those of the NIH malaria set (median 86, the largest several hundred). The truth of proportions
-is the normal distribution function, and so is that of the AUROC, whose pairs are nearly all of two patients. "PPV at
-1 %" is at that prevalence, and "net benefit" at a threshold of 20 %; both of the class "yes".
+A design that has a file in the folder is left out, so a run can be stopped and continued, and a second process can
+work on the same folder with --backwards.
 
-Each row is a design; a cell is the share of the tests whose interval held the truth. Beside AUROC and balanced
-accuracy stands what the usual methods would have covered in the same tests: DeLong's interval without patients and
-on the plain scale, and the percentile bootstrap of patients.
+Scores of two classes are drawn from normal distributions, of three classes from three at the same distance from each
+other. "right" is the sensitivity and specificity of two classes at the threshold in the middle, so 0.88 gives an AUROC
+of 0.95 and 0.98 one of 0.998. "calibrated": the probabilities, and so the threshold, are those of the prevalence;
+otherwise those of a model trained on as many images of each class. Of a patient's scores a share "alike" of the
+variance is the patient's own, so that some patients are hard. "images each": "one", "1-5" evenly, or "dozens" (median
+30, the largest a few hundred); "one class" means that all images of a patient are of one class.
+
+The truth is what the same functions give for 500,000 images. A cell is the percentage of the tests with at least 5
+images and patients of each class in which the interval holds it. The last column is what DeLong's interval by image on
+the logit scale, which vitmed takes from 50 images of either class on, would hold in the same tests.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from math import log
+import json
+import sys
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.bootstrap import percentile_interval
-from vitmed.metrics.clinical_utility import prevalence_table
+from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import PreparedPredictions, bootstrap
-from vitmed.metrics.intervals import Units, area_spread, class_areas, share_gap
+from vitmed.metrics.evaluation import PreparedPredictions
+from vitmed.metrics.intervals import NONE, Units, area_spread, logit_interval, quantile, share_gap, share_ratio
+from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 
 NORMAL = NormalDist()
-SHOWN = ("accuracy", "sensitivity", "specificity", "balanced_accuracy", "auroc", "mcc", "PPV at 1 %", "net benefit")
-PREVALENCE, ACTING = 0.01, 0.2
+ELSEWHERE, ACTING = 0.01, 0.2  # a prevalence, and a threshold of the decision curve
+SAME = (
+    "sensitivity_macro",
+    "sensitivity_weighted",
+    "specificity_macro",
+    "auroc_weighted",
+)  # of two classes
+SHOWN = {  # column of the table -> number
+    "acc": "accuracy",
+    "sens": "sensitivity",
+    "spec": "specificity",
+    "PPV": "ppv",
+    "NPV": "npv",
+    "F1": "f1",
+    "bal. acc": "balanced_accuracy",
+    "spec w": "specificity_weighted",
+    "PPV m": "ppv_macro",
+    "PPV w": "ppv_weighted",
+    "NPV m": "npv_macro",
+    "NPV w": "npv_weighted",
+    "F1 m": "f1_macro",
+    "F1 w": "f1_weighted",
+    "AUROC": "auroc",
+    "AP": "average_precision",
+    "AP w": "average_precision_weighted",
+    "MCC": "mcc",
+    "kappa": "cohen_kappa",
+    "log loss": "log_loss",
+    "Brier": "brier",
+    "AURC": "aurc",
+    "PPV at 1 %": "ppv_elsewhere",
+    "net benefit": "net_benefit",
+    "(DeLong)": "delong",
+}
 
 
 @dataclass(frozen=True)
 class Design:
-    """One kind of test set: units (patients, or images), their sizes, accuracy at the middle, and likeness within."""
+    """One kind of test set."""
 
-    units: int
-    sizes: str
-    accuracy: float
-    icc: float
+    prevalence: float
+    units: int  # patients, or images
+    sizes: str = "one"
+    icc: float = 0.0
     pure: bool = False  # all images of a patient are of one class
+    right: float = 0.88
+    calibrated: bool = False
+    classes: int = 2  # of three, the second has 15 %, the third has the prevalence
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        kind = f"{self.sizes}{'_pure' if self.pure else ''}{'_calibrated' if self.calibrated else ''}"
+        return f"{self.classes}_{self.prevalence:g}_{self.units}_{kind}_{self.right:g}"
 
 
+RATES = (0.5, 0.1, 0.05, 0.02, 0.01)
 DESIGNS = [
-    *(Design(n, "one", a, 0.0) for n in (50, 200, 1000) for a in (0.85, 0.95, 0.98)),
-    *(Design(g, "1-5", a, 0.2) for g in (10, 20, 50, 200) for a in (0.85, 0.95)),
-    *(Design(g, "malaria", a, 0.1) for g in (10, 20, 50, 200) for a in (0.85, 0.95)),
-    *(Design(g, "malaria", 0.95, 0.1, pure=True) for g in (20, 50, 200)),
-    *(Design(5, sizes, 0.95, 0.1) for sizes in ("1-5", "malaria")),
+    *(Design(p, n) for p in RATES for n in (100, 300, 1000, 3000)),
+    *(Design(p, n, right=0.98) for p in (0.5, 0.05, 0.01) for n in (300, 3000)),
+    *(Design(p, n, calibrated=True) for p in (0.1, 0.05, 0.02, 0.01) for n in (1000, 3000)),
+    *(Design(p, n, classes=3) for p in (0.1, 0.05, 0.02) for n in (300, 3000)),
+    *(Design(p, g, "1-5", 0.2, pure) for p in RATES for g in (100, 1000) for pure in (False, True)),
+    *(Design(p, g, "dozens", 0.1) for p in RATES for g in (20, 60)),
+    *(Design(p, g, "dozens", 0.1, True) for p in (0.5, 0.1, 0.05) for g in (60, 200)),
+    *(Design(p, g, "dozens", 0.1, right=0.98) for p in (0.5, 0.05) for g in (20, 60)),
+    *(Design(0.5, g, "1-5", 0.2) for g in (10, 20)),
+    Design(0.5, 10, "dozens", 0.1),
 ]
 
 
 def draw(design: Design, rng: np.random.Generator) -> Predictions:
-    """One test set of a design, with half of the images positive."""
-    g = design.units
-    if design.sizes == "one":
-        sizes = np.ones(g, dtype=int)
-    elif design.sizes == "1-5":
+    """One test set of a design."""
+    g, k = design.units, design.classes
+    sizes = np.ones(g, dtype=int)
+    if design.sizes == "1-5":
         sizes = rng.integers(1, 6, g)
-    else:
-        sizes = np.clip(np.round(rng.lognormal(np.log(86), 0.95, g)), 10, 702).astype(int)
+    elif design.sizes == "dozens":
+        sizes = np.clip(np.round(rng.lognormal(np.log(30), 0.8, g)), 5, 400).astype(int)
     patient = np.repeat(np.arange(g), sizes)
-    labels = (rng.random(g) < 0.5)[patient] if design.pure else rng.random(len(patient)) < 0.5
-    half = NORMAL.inv_cdf(design.accuracy)  # the two means are 2 * half apart, the threshold lies between
-    own = np.sqrt(design.icc) * rng.normal(size=g)[patient]
-    scores = np.where(labels, half, -half) + own + np.sqrt(1 - design.icc) * rng.normal(size=len(patient))
-    logits = np.stack([np.zeros(len(scores)), scores], axis=1).astype(np.float32)
+    shares = np.array([1 - design.prevalence, design.prevalence])
+    if k == 3:
+        shares = np.array([0.85 - design.prevalence, 0.15, design.prevalence])
+    edges = np.cumsum(shares)[:-1]
+    labels = np.searchsorted(edges, rng.random(g)[patient] if design.pure else rng.random(len(patient)))
+    half = NORMAL.inv_cdf(design.right)  # the means of two classes are 2 * half apart, the threshold lies between
+    own = np.sqrt(design.icc) * rng.normal(size=(g, k))[patient] if design.icc else 0.0
+    noise = own + np.sqrt(1 - design.icc) * rng.normal(size=(len(patient), k))
+    if k == 2:  # log odds of normal distributions at -half and half
+        logits = np.stack([np.zeros(len(patient)), 2 * half * (np.where(labels, half, -half) + noise[:, 0])], axis=1)
+    else:
+        logits = 2**0.5 * half * (2**0.5 * half * np.eye(k)[labels] + noise)
+    if design.calibrated:
+        logits = logits + np.log(shares)
     groups = None if design.sizes == "one" else tuple(f"P{i}" for i in patient)
-    return Predictions(("no", "yes"), ("x",) * len(scores), groups, labels.astype(np.int64), logits)
+    return Predictions(("no", "yes", "rare")[:k], ("x",) * len(patient), groups, labels, logits.astype(np.float32))
 
 
-def held(found: tuple[float | None, float | None], truth: float) -> float:
-    """1 or 0, NaN without an interval."""
-    low, high = found
-    return float("nan") if low is None or high is None or np.isnan(low) else float(low <= truth <= high)
-
-
-def one_test(p: Predictions, truths: dict[str, float], resamples: int, seed: int) -> dict[str, float]:
-    """Which intervals held the truth."""
+def numbers(p: Predictions) -> dict[str, Estimate]:
+    """Every number of one test."""
     evaluation = PreparedPredictions(p)
-    draws = bootstrap([evaluation], resamples, seed)[0]
-    overall, per_class = evaluation.estimates(draws)
-    elsewhere = prevalence_table(p, EvaluateConfig(prevalence=PREVALENCE))
-    assert elsewhere is not None
-    rows = [row.ppv for row in elsewhere.rows if row.prevalence == PREVALENCE]
-    overall["PPV at 1 %"] = rows[0] if rows else Estimate(value=None, low=None, high=None)
-    acted, truth = p.probabilities[:, 1] >= ACTING, evaluation.labels == 1
-    net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), evaluation.units)  # as `decision_curve`
-    overall["net benefit"] = estimate(*net, "mover")
-    entries = {**overall, "sensitivity": per_class[1]["sensitivity"], "specificity": per_class[1]["specificity"]}
-    found = {name: held((entries[name].low, entries[name].high), truths[name]) for name in SHOWN}
-    positive = evaluation.labels == 1
-    area = class_areas(p.probabilities[:, 1], positive)[0]
-    error = area_spread(area.influence, positive, Units(np.arange(len(p)))).variance ** 0.5
-    found["auroc, DeLong by image"] = held((area.value - 1.96 * error, area.value + 1.96 * error), truths["auroc"])
-    found["balanced, percentile bootstrap"] = held(
-        percentile_interval(draws["balanced_accuracy"]), truths["balanced_accuracy"]
-    )
+    overall, per_class = evaluation.estimates()
+    found = {name: overall[name] for name in METRICS if len(p.classes) > 2 or name not in SAME}
+    found |= {name: value for name, value in per_class[-1].items() if name not in found}
+    found["aurc"] = report_abstention(p, None, EvaluateConfig(resamples=0)).area
+    if len(p.classes) == 2:
+        truth, called = evaluation.labels == 1, p.predicted == 1
+        odds, units = (1 - ELSEWHERE) / ELSEWHERE, evaluation.units
+        value, high, low = (1 / (1 + odds * x) for x in share_ratio(~truth, truth, called, units))  # `prevalence_table`
+        found["ppv_elsewhere"] = estimate(value, low, high, "mover")
+        acted = p.probabilities[:, 1] >= ACTING
+        net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), units)  # as in `decision_curve`
+        found["net_benefit"] = estimate(*net, "mover")
+        area = evaluation.areas[1][0]
+        error = area_spread(area.influence, truth, Units(np.arange(len(p)))).variance ** 0.5
+        interval = logit_interval(area.value, error, quantile()) if 0 < area.value < 1 and error > 0 else NONE
+        found["delong"] = estimate(area.value, *interval, "delong")
     return found
 
 
-def truth_of(design: Design) -> dict[str, float]:
-    """What the numbers would be of endlessly many patients."""
-    right = design.accuracy
-    area = NORMAL.cdf(2**0.5 * NORMAL.inv_cdf(right))
-    same = dict.fromkeys(("accuracy", "sensitivity", "specificity", "balanced_accuracy"), right)
-    ppv = PREVALENCE * right / (PREVALENCE * right + (1 - PREVALENCE) * (1 - right))
-    half, edge = NORMAL.inv_cdf(right), log(ACTING / (1 - ACTING))  # scores are log odds
-    gain = 0.5 * (1 - NORMAL.cdf(edge - half)) - ACTING / (1 - ACTING) * 0.5 * (1 - NORMAL.cdf(edge + half))
-    return {**same, "auroc": area, "mcc": 2 * right - 1, "PPV at 1 %": ppv, "net benefit": gain}
+@cache
+def truth_of(prevalence: float, right: float, calibrated: bool, classes: int) -> dict[str, float]:
+    """What the numbers are of 500,000 images; a patient's likeness does not change them."""
+    design = Design(prevalence, 500_000, right=right, calibrated=calibrated, classes=classes)
+    found = numbers(draw(design, np.random.default_rng(1)))
+    return {name: float("nan") if one.value is None else one.value for name, one in found.items()}
+
+
+def measure(design: Design, number: int, tests: int) -> dict[str, dict[str, float]]:
+    """By number: tests with enough of each class, those of them with an interval, above and below the truth; widths."""
+    rng = np.random.default_rng(number)
+    truths = truth_of(design.prevalence, design.right, design.calibrated, design.classes)
+    rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in truths}
+    enough = 0
+    for _ in range(tests):
+        p = draw(design, rng)
+        assert p.labels is not None
+        units = Units.of(p).index
+        if min(len(np.unique(units[p.labels == c])) for c in range(design.classes)) < FEWEST:
+            continue
+        enough += 1
+        for name, one in numbers(p).items():
+            if one.low is not None and one.high is not None:
+                truth = truths[name]
+                rows[name].append((one.low > truth, one.high < truth, one.high - one.low))
+    found: dict[str, dict[str, float]] = {"": {"tests": tests, "enough": enough}}
+    for name, of_tests in rows.items():
+        if of_tests:
+            above, below, widths = np.array(of_tests, dtype=float).T
+            counts = {"n": len(of_tests), "above": float(above.sum()), "below": float(below.sum())}
+            found[name] = {**counts, "width": float(np.median(widths)), "truth": truths[name]}
+    return found
+
+
+def table(folder: Path) -> str:
+    """The finished designs in Markdown."""
+    head = ["positive", "units", "images each", "right", *SHOWN]
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    inside = count = 0
+    for design in DESIGNS:
+        file = folder / f"{design.name}.json"
+        if not file.exists():
+            continue
+        found = json.loads(file.read_text(encoding="utf-8"))["found"]
+        enough, cells = found[""]["enough"], []
+        for name in SHOWN.values():
+            one = found.get(name)
+            if one is None or enough < 0.5 * found[""]["tests"]:
+                cells.append("")
+                continue
+            held = 100 * (1 - (one["above"] + one["below"]) / one["n"])
+            if name != "delong":
+                count, inside = count + 1, inside + (93 <= held <= 97)
+            cells.append(f"{held:.0f}" + ("*" if one["n"] < 0.99 * enough else ""))
+        kind = f"{design.sizes}{', one class' if design.pure else ''}"
+        kind += ", calibrated" if design.calibrated else ""
+        kind += ", 3 classes" if design.classes == 3 else ""
+        rate = f"{100 * design.prevalence:g} %"
+        lines.append(f"| {rate} | {design.units} | {kind} | {design.right} | {' | '.join(cells)} |")
+    lines.append(f"\n{inside} of {count} cells lie between 93 and 97.")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Print a table in Markdown."""
+    """Measure the designs, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, required=True, help="folder of a JSON file for each design")
     parser.add_argument("--tests", type=int, default=1000)
-    parser.add_argument("--resamples", type=int, default=400)
-    parser.add_argument("--from", type=int, default=0, dest="first", help="number of the first design")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backwards", action="store_true", help="from the last design on")
+    parser.add_argument("--only", default="", help="designs with this in the name")
+    parser.add_argument("--table", action="store_true", help="print the table of what is there")
     asked = parser.parse_args()
-    columns = [*SHOWN, "auroc, DeLong by image", "balanced, percentile bootstrap"]
-    print("| units | images each | accuracy | likeness | " + " | ".join(columns) + " |")
-    print("| --- " * (len(columns) + 4) + "|")
-    for number, design in list(enumerate(DESIGNS))[asked.first :]:
-        rng, truths = np.random.default_rng([asked.seed, number]), truth_of(design)
-        tests = [one_test(draw(design, rng), truths, asked.resamples, i) for i in range(asked.tests)]
-        cells = []
-        for name in columns:
-            values = np.array([test.get(name, np.nan) for test in tests])
-            without = np.isnan(values).mean()
-            cells.append("" if without == 1 else f"{100 * np.nanmean(values):.1f}" + ("*" if without > 0.01 else ""))
-        kind = f"{design.sizes}{', one class' if design.pure else ''}"
-        print(f"| {design.units} | {kind} | {design.accuracy} | {design.icc} | {' | '.join(cells)} |", flush=True)
-    print(f"\n{asked.tests:,} tests each; standard error at 95 %: {100 * (0.95 * 0.05 / asked.tests) ** 0.5:.1f}.")
-    print(
-        "*: of more than 1 % of the tests there is no interval (a class is missing, or all its images one patient's)."
-    )
+    if asked.table:
+        print(table(asked.results))
+        return
+    asked.results.mkdir(parents=True, exist_ok=True)
+    for number, design in list(enumerate(DESIGNS))[:: -1 if asked.backwards else 1]:
+        file = asked.results / f"{design.name}.json"
+        if asked.only in design.name and not file.exists():
+            found = measure(design, number, asked.tests)
+            file.write_text(json.dumps({"design": asdict(design), "found": found}, indent=1), encoding="utf-8")
+            print(file, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Answer, Trained, python
+
+from vitmed.cli import entry
 
 RUN = Callable[..., Answer]
 posix = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -113,3 +117,19 @@ def test_a_shell_completes_commands_and_flags(words: str, offered: str) -> None:
     done = shell("vitmed", _VITMED_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
     assert done.stdout.split() == [offered] and done.returncode == 0
     assert "_vitmed_completion" in python("-m", "vitmed", "--show-completion", "bash").stdout
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_ends_every_command_as_ctrl_c_does(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = signal.Signals[name]
+    old = signal.signal(number, signal.SIG_DFL)  # the tests themselves may run under nohup
+    monkeypatch.setattr(entry, "_run", lambda args: (os.kill(os.getpid(), number), time.sleep(5)))
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            entry.main(["predict"])
+        assert stopped.value.code == 130 and "stopped: interrupted" in capsys.readouterr().err
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, old)

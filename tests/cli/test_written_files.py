@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import TINY_ARGS, Answer, Recorder, Trained, draw_only, draw_splits, listing
+from conftest import TINY_ARGS, Answer, Recorder, Trained, draw_classes, draw_only, draw_splits, listing
 
 from vitmed import evaluate, explain, predict, train
 from vitmed.cli.terminal import Terminal
 from vitmed.core.ui import Ui
+from vitmed.data.folders import refuse_among_classes
 from vitmed.metrics.predictions import Predictions
 
 RUN = Callable[..., Answer]
@@ -74,9 +75,41 @@ def test_no_command_writes_into_a_data_folder(trained: Trained, vitmed: RUN, tmp
     assert (listing(data), listing(foreign)) == before
 
 
+def test_what_looks_like_a_data_folder_is_one(vitmed: RUN, tmp_path: Path) -> None:
+    """For commands that read no data folder: a new folder among classes would become a class."""
+    split, flat = draw_splits(tmp_path / "split", 2, 1, 1), draw_classes(tmp_path / "flat", 2)
+    (tmp_path / "empty").mkdir()
+    before = listing(tmp_path)
+    for place in (split, split / "train", split / "train" / "amber", split / "val" / "new", flat / "amber" / "x"):
+        for args in (
+            ("demo", "--cells", 200, "-o", place),
+            ("weights", "fetch", "vit_tiny_augreg_in21k", "--offline", "--to", place),
+            ("data", "import", tmp_path / "empty", place), ("data", "get", "bloodmnist", place, "--offline"),
+        ):  # fmt: skip
+            answer = vitmed(*args)
+            refused = ("looks like a data folder", "exists already and is not empty")
+            assert answer.code == 2 and any(text in answer.err for text in refused), (args, answer.err)
+    assert listing(tmp_path) == before
+    for free in (tmp_path, tmp_path / "demo", tmp_path / "empty" / "a" / "b"):
+        refuse_among_classes(free)
+
+
+def test_a_run_is_no_place_for_a_run_or_a_plan(trained: Trained, vitmed: RUN) -> None:
+    """Known before any work; and a file of a run gets no number beside it."""
+    before = listing(trained.folder)
+    for command in ("train", "pretrain", "probe"):
+        answer = vitmed(command, trained.data, "-o", trained.folder)
+        assert answer.code == 2 and "holds a run" in answer.err and "images" not in answer.err, answer.err
+    for name in ("config.yaml", "best.pt"):
+        answer = vitmed("plan", trained.data, "-o", trained.folder / name)
+        assert answer.code == 2 and f"{name}: is a file of a run" in answer.err, answer.err
+    assert listing(trained.folder) == before
+
+
 def test_a_file_where_a_folder_is_expected(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
-    file, data, run = tmp_path / "file", trained.data, trained.folder
+    file, link, data, run = tmp_path / "file", tmp_path / "link", trained.data, trained.folder
     file.write_text("x")
+    link.symlink_to("link")
     for args in (
         ("train", data), ("pretrain", data), ("probe", data), ("check", data), ("demo",), ("evaluate", run),
         ("stress", run), ("compare", run), ("explain", image_of(trained), "--checkpoint", run),
@@ -84,7 +117,9 @@ def test_a_file_where_a_folder_is_expected(trained: Trained, vitmed: RUN, tmp_pa
         answer = vitmed(*args, "-o", file)
         assert answer.code == 2 and "file: cannot be written (it is a file, expected a folder)" in answer.err, args
         assert answer.err.count("\n") == 2, answer.err
-    assert file.read_text() == "x"
+        answer = vitmed(*args, "-o", link)
+        assert answer.code == 2 and "link: is a link to itself" in answer.err, (args, answer.err)
+    assert file.read_text() == "x" and link.is_symlink()
 
 
 @pytest.mark.parametrize("command", ["train", "pretrain", "probe"])

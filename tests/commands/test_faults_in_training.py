@@ -109,7 +109,14 @@ def test_an_image_that_breaks_while_training(data: Path, tmp_path: Path, workers
     with pytest.raises(DataError) as broken:
         start(tmp_path / "data", run.parent, ui, epochs=40, cache=False, workers=workers, policy="blood_smear")
     assert victim.name in broken.value.problem and "Traceback" not in str(broken.value)
+    assert "remove" not in str(broken.value)
     assert broken.value.fix.endswith(f"vitmed train --resume {run}")
+    for damage in (lambda: None, victim.unlink):  # a run goes on with all its images: it may not be removed either
+        damage()
+        with pytest.raises(DataError) as again:
+            train(resume=run, ui=Recorder())
+        assert victim.name in again.value.problem and "remove" not in str(again.value)
+        assert again.value.fix.startswith("restore the files") and "start a new run (--on-bad-file" in again.value.fix
     victim.write_bytes(whole)
     train(resume=run, epochs=4, ui=Recorder())
 

@@ -47,9 +47,10 @@ def test_a_file_can_be_encoded_and_holds_lines_in_cells() -> None:
 
 
 def test_predictions_with_such_names_read_back_exactly(tmp_path: Path) -> None:
-    names = [text for text in NASTY[1:] if "\0" not in text][:2000] + list(FORMULAS)
+    names = list(dict.fromkeys([*(text for text in NASTY[1:] if "\0" not in text), *FORMULAS]))[-2000:]
+    groups = tuple(f"{name}|{i}" for i, name in enumerate(reversed(names)))
     before = Predictions(
-        classes=("=b", "+a", "caf\udce9"), paths=tuple(names), groups=tuple(reversed(names)),
+        classes=("=b", "+a", "caf\udce9"), paths=tuple(names), groups=groups,
         labels=np.arange(len(names)) % 3, logits=np.random.default_rng(0).normal(size=(len(names), 3)).astype("f4"),
         columns={"@site": tuple(names)}, errors=(("=bad.png", "-broken"),),
     )  # fmt: skip

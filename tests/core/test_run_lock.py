@@ -31,6 +31,9 @@ def refused(run: Path, other: int) -> None:
     with pytest.raises(UsageError, match=f"process {other} has been writing to this run since 20"):  # noqa: SIM117
         with run_lock(RunFolder(run), Recorder()):
             pass
+    with pytest.raises(UsageError) as error, run_lock(RunFolder(run), Recorder()):
+        pass
+    assert "\n" not in error.value.problem
 
 
 def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_all_files_that_cannot_be_read_are_named_at_once(images: Images, ui: Rec
         read_all({"train": images}, DataConfig(), ui)
     message = str(error.value)
     assert sum(str(file) in message for file in bad) == 10 and "12 of 16" in message and "2 more" in message
-    assert str(UnusableFiles({3: "a.png: broken"}, 16)).startswith("a.png: broken")  # one needs no count
+    assert str(UnusableFiles({3: DataError("a.png: broken")}, 16)).startswith("a.png: broken")  # one needs no count
 
 
 @pytest.mark.parametrize("policy", ["none", "blood_smear"])

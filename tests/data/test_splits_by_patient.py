@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dicom_files import RAMP, write
 from sklearn.model_selection import StratifiedGroupKFold
 
 from vitmed.core.config import DataConfig
@@ -158,6 +159,24 @@ def test_patients_of_dicom_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no PatientID in 2 of 26 files") as error:
         split(tmp_path / "data", groups="dicom")
     assert "a/nobody.dcm: PatientID is missing" in str(error.value) and "b/text.dcm: not a DICOM" in str(error.value)
+
+
+def test_a_dicom_file_that_cannot_be_read_is_skipped_if_asked(tmp_path: Path) -> None:
+    """It is left out when the images are read; one that can be read needs a patient."""
+    pytest.importorskip("pydicom")
+    root = tmp_path / "data"
+    for i in range(16):
+        (root / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        write(root / "ab"[i % 2] / f"{i}.dcm", RAMP, PatientID=f"ID {i % 8}")
+    (root / "a" / "broken.dcm").write_bytes((root / "a" / "0.dcm").read_bytes()[:200])
+    with pytest.raises(DataError, match="no PatientID in 1 of 17 files"):
+        split(root, groups="dicom")
+    splits = split(root, groups="dicom", on_bad_file="skip")
+    groups = {s.path: s.group for part in splits.samples.values() for s in part}
+    assert groups["a/2.dcm"] == "ID 2" and groups["a/broken.dcm"] == "a/broken.dcm"
+    write(root / "a" / "nobody.dcm", RAMP)
+    with pytest.raises(DataError, match="no PatientID in 1 of 18 files"):
+        split(root, groups="dicom", on_bad_file="skip")
 
 
 def test_links_in_a_circle_of_two_end(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from vitmed.decisions.conformal import (
     report_sets,
 )
 from vitmed.decisions.selective_prediction import (
+    area_influence,
     certainty,
     choose_abstention,
     design_effect,
@@ -200,6 +201,23 @@ class TestAnswers:
         chosen = choose_abstention(draw(np.random.default_rng(0), 20), 0.01)
         assert chosen is not None and chosen.least is None and "20 images" in chosen.why
         assert choose_abstention(draw(np.random.default_rng(0), 20), None) is None
+
+    def test_the_influence_on_the_area_is_its_derivative(self) -> None:
+        errors, step = (np.random.default_rng(0).random(40) < 0.3).astype(float), 1e-6
+
+        def area(weights: np.ndarray) -> float:
+            return float((weights * np.cumsum(weights * errors) / np.cumsum(weights)).sum() / weights.sum())
+
+        risks = np.cumsum(errors) / np.arange(1, 41)
+        moved = [(area(np.ones(40) + step * one) - area(np.ones(40))) / step for one in np.eye(40)]
+        assert area_influence(errors, risks) == pytest.approx(np.array(moved), abs=1e-6)
+
+    @pytest.mark.parametrize(("wrong", "known"), [((0, 1), False), ((0, 9), True)])
+    def test_errors_of_one_patient_give_the_area_no_interval(self, wrong: tuple[int, ...], known: bool) -> None:
+        labels = np.array([0 if i in wrong else 1 for i in range(16)])
+        logits = np.stack([np.zeros(16), np.tile([2.0, 1.5, 1.0, 0.5], 4)], axis=1).astype(np.float32)
+        p = Predictions(("a", "b"), ("x",) * 16, tuple(f"P{i // 2}" for i in range(16)), labels, logits)
+        assert (report_abstention(p, None, CONFIG).area.low is not None) == known
 
     def test_the_curve_and_its_area_by_hand(self) -> None:
         """Right, right, wrong, right from the surest on: risks 0, 0, 1/3, 1/4."""

@@ -12,13 +12,15 @@ from sklearn import metrics as sk
 from vitmed.core.errors import DataError
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.evaluation import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.intervals import (
     Units,
     area_spread,
     class_areas,
     correlation,
-    perfect_area,
+    influence_spread,
+    log_interval,
+    newcombe_area,
     quantile,
     satterthwaite,
     share,
@@ -136,7 +138,8 @@ def test_a_share_of_patients_of_one_size_by_hand() -> None:
     found = share(hits, np.ones(8, bool), Units(np.repeat(np.arange(4), 2)))
     p = 5 / 8
     variance = 4 / 3 * sum((x - 2 * p) ** 2 for x in (2, 2, 1, 0)) / 8**2
-    effect = variance / (p * (1 - p) / 8)
+    own, assumed = variance / (p * (1 - p) / 8), 1 + (2 - 1) * 0.05
+    effect = (3 * own + (assumed - 1) * assumed) / (3 + assumed - 1)  # three images are wrong
     between, within = 2 * sum((x / 2 - p) ** 2 for x in (2, 2, 1, 0)) / 3, 0.5 / 4
     assert found.icc == pytest.approx((between - within) / (between + within))
     assert (found.design_effect, found.effective_n) == pytest.approx((effect, 8 / effect))
@@ -159,8 +162,7 @@ def test_one_image_a_patient_is_as_without_patients() -> None:
     known = replace(p, groups=tuple(f"P{i}" for i in range(len(scores))))
     alone, single = (evaluate_predictions(q, resamples=50) for q in (p, known))
     assert alone["overall"] == single["overall"] and alone["per_class"] == single["per_class"]
-    used = {"wilson", "mover", "delong", "influence", "bootstrap", "wilson-bootstrap"}
-    assert {entry["method"] for entry in single["overall"].values()} == used
+    assert {entry["method"] for entry in single["overall"].values()} == {"wilson", "newcombe", "influence", "mover"}
 
 
 def test_a_perfect_result_is_not_certain() -> None:
@@ -179,13 +181,25 @@ def test_a_perfect_result_is_not_certain() -> None:
     assert lows[20, False] < lows[20, True] < lows[200, True] and lows[20, False] < lows[200, False] < lows[200, True]
 
 
-def test_an_auroc_of_one_solves_newcombes_equation() -> None:
-    low, high = perfect_area(1.0, 30, 12, 1.96)
-    common = (30 + 12) / 2 - 1
-    spread_there = low * (1 - low) * (1 + common * (1 - low) / (2 - low) + common * low / (1 + low)) / (30 * 12)
-    assert high == 1 and 1 - low == pytest.approx(1.96 * spread_there**0.5)
-    mirrored = perfect_area(0.0, 30, 12, 1.96)
-    assert mirrored == pytest.approx((0, 1 - low))
+@pytest.mark.parametrize(("value", "m", "n"), [(1, 30, 12), (0, 30, 12), (0.93, 5, 295), (0.5, 8, 8), (0.999, 3, 2997)])
+def test_newcombes_interval_solves_his_equation(value: float, m: int, n: int) -> None:
+    """At its ends the distance from the estimate is z standard errors, by the variance of an area of that size."""
+
+    def error(a: float) -> float:
+        common = (m + n) / 2 - 1
+        return (a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (m * n)) ** 0.5
+
+    low, high = newcombe_area(value, m, n, 1.96)
+    assert 0 <= low <= value <= high <= 1
+    assert low == 0 if value == 0 else value - low == pytest.approx(1.96 * error(low))
+    assert high == 1 if value == 1 else high - value == pytest.approx(1.96 * error(high))
+    assert newcombe_area(1 - value, n, m, 1.96) == pytest.approx((1 - high, 1 - low))
+
+
+def test_newcombes_interval_of_one_positive_and_one_negative_by_hand() -> None:
+    """Of one pair V(a) is a (1 - a), so the interval is Wilson's of a proportion of one image."""
+    assert newcombe_area(1.0, 1, 1, 1.96) == pytest.approx(wilson(1.0, 1, 1.96))
+    assert newcombe_area(0.5, 1, 1, 1.96) == pytest.approx(wilson(0.5, 1, 1.96))
 
 
 def test_the_widened_bootstrap_is_hesterbergs() -> None:
@@ -365,3 +379,169 @@ def test_a_model_that_guesses_has_a_correlation_that_may_be_below_0() -> None:
     for name in ("mcc", "cohen_kappa"):
         entry = overall[name]
         assert entry["low"] < 0 < entry["high"] and entry["high"] - entry["low"] == pytest.approx(4 / 200**0.5, rel=0.1)
+
+
+def by_rank(positives: list[float], negatives: int) -> Predictions:
+    """Negatives that score up to 1 evenly, the first of them below 0, and these positives."""
+    scores = np.concatenate([(np.arange(negatives) - 0.5) / negatives, positives])
+    labels = (np.arange(len(scores)) >= negatives).astype(np.int64)
+    return Predictions(("no", "yes"), ("x",) * len(scores), None, labels, logits_of(scores))
+
+
+class TestRareClass:
+    """What few positives can tell. How often each interval holds the truth: benchmarks/coverage.py."""
+
+    def test_three_positives_do_not_give_a_narrow_interval(self) -> None:
+        result = evaluate_predictions(by_rank([1.1, 1.2, 0.9988], 2997))
+        found = result.overall["auroc"]
+        assert found.value == pytest.approx(1, abs=1e-3) and found.method == "newcombe"
+        assert (found.low, found.high) == pytest.approx(newcombe_area(found.value, 3, 2997, 1.959964), abs=1e-6)
+        assert found.low is not None and found.low < 0.75
+
+    def test_below_five_what_does_not_hold_has_no_interval_and_says_why(self) -> None:
+        result = evaluate_predictions(by_rank([1.1, 1.2, 0.5], 300))
+        for name in ("log_loss", "brier", "mcc", "cohen_kappa", "average_precision", "average_precision_weighted"):
+            assert result.overall[name].low is None
+            assert result.no_interval[name] == "too few to say: 3 images of class 'yes'"
+        for name in ("accuracy", "balanced_accuracy", "auroc", "specificity_weighted", "f1_macro"):
+            assert result.overall[name].low is not None
+        assert result.no_interval["ppv_macro"] == "the images that it counts come from fewer than 2 images"  # NPV
+        assert "Class 'yes' has only 3 images: too few to say how well the model finds it" in result.notes[0]
+
+    @pytest.mark.parametrize("count", [12, 29, 30])
+    def test_the_top_note_counts_the_rarest_class(self, count: int) -> None:
+        notes = [note for note in evaluate_predictions(by_rank([0.9] * count, 300)).notes if "Class 'yes'" in note]
+        rough = "the numbers that depend on this class are rough; read their intervals."
+        assert notes == ([f"Class 'yes' has only {count} images: {rough}"] if count < 30 else [])
+
+    def test_the_top_note_counts_patients(self) -> None:
+        p = replace(by_rank([0.9] * 40, 300), groups=tuple(f"P{i // 10}" for i in range(340)))
+        assert "Class 'yes' has only 40 images of 4 patients: too few to say" in evaluate_predictions(p).notes[0]
+
+    def test_newcombes_is_taken_below_fifty_of_a_class_and_for_a_perfect_ranking(self) -> None:
+        rng = np.random.default_rng(0)
+        methods = {
+            n: evaluate_predictions(by_rank(rng.random(n).tolist(), 300)).overall["auroc"].method for n in (49, 50)
+        }
+        assert methods == {49: "newcombe", 50: "delong"}
+        assert evaluate_predictions(by_rank([1.1] * 60, 300)).overall["auroc"].method == "newcombe"
+
+    def test_one_pair_in_the_wrong_order_does_not_look_better_than_none(self) -> None:
+        lows = [evaluate_predictions(by_rank([1.1] * 99 + [x], 300)).overall["auroc"].low for x in (1.1, 0.9967, 0.99)]
+        assert lows == sorted(lows, reverse=True)
+
+    def test_one_wrong_image_does_not_raise_mcc_and_kappa(self) -> None:
+        labels = np.arange(400) % 2
+        for name in ("mcc", "cohen_kappa"):
+            lows = []
+            for wrong in range(4):
+                called = np.where(np.arange(400) < wrong, 1 - labels, labels)
+                p = Predictions(("a", "b"), ("x",) * 400, None, labels, logits_of(2.0 * called - 1))
+                lows.append(evaluate_predictions(p).overall[name].low)
+            assert lows == sorted(lows, reverse=True)
+
+
+LAYOUTS = {
+    "seven of fourteen": [14] * 7,
+    "one to five": [1, 5, 2, 2, 4, 1, 3, 5, 4, 1, 3, 2, 5, 5, 1, 2],
+    "one large": [3, 60, 8, 12, 5, 20],
+    "many of one, few of forty": [1] * 25 + [40] * 4,
+    "one each": [1] * 40,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", ["patient by patient", "in turn", "at random"])
+def test_one_more_error_never_makes_a_result_look_better(layout: str, order: str) -> None:
+    """Specificity with 0, 1, 2, ... false alarms, and PPV at a prevalence of 1 %, whoever has them.
+
+    No number of false alarms gives a better bound than none. From one to the next the bounds are monotone, but for
+    0.005: errors that gather in a patient, or spread over patients, also show how alike the images are.
+    """
+    sizes = np.array(LAYOUTS[layout])
+    patients, n = np.repeat(np.arange(len(sizes)), sizes), int(sizes.sum())
+    place = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    turn = {"patient by patient": np.arange(n), "in turn": np.lexsort((patients, place))}
+    turn["at random"] = np.random.default_rng(0).permutation(n)
+    units = Units(np.concatenate([patients, len(sizes) + np.arange(30) // 3]))
+    negative = np.arange(n + 30) < n
+    called = ~negative & (np.arange(n + 30) < n + 27)  # three positives are missed
+    bounds = []
+    for wrong in range(n + 1):
+        called[turn[order][:wrong]] = True
+        found, alarms = share(~called, negative, units), share_ratio(negative, ~negative, called, units)
+        bounds.append((found.low, found.high, 1 / (1 + 99 * alarms[2]), 1 / (1 + 99 * alarms[1])))
+    for bound in np.array(bounds).T:
+        assert bound.max() <= bound[0] + 1e-12
+        assert (bound - np.minimum.accumulate(bound)).max() <= 0.005
+
+
+def test_without_an_error_the_likeness_of_the_other_images_counts() -> None:
+    """Ten patients with ten positives and ten negatives each; of the positives half of the patients are all missed."""
+    units = Units(np.repeat(np.arange(10), 20))
+    positive = np.tile(np.arange(20) < 10, 10)
+    spread = np.where(positive, np.tile(np.arange(20) % 2 == 0, 10), True)
+    gathered = np.where(positive, units.index < 5, True)
+    alone, borrowed = (share(hits, ~positive, units) for hits in (spread, gathered))
+    assert alone.effective_n == pytest.approx(100 / (1 + 9 * 0.05))  # the assumed likeness
+    assert 10 <= borrowed.effective_n < 13  # nearly each patient counts once
+    assert borrowed.low < alone.low < 1 == alone.high == borrowed.high
+
+
+def test_means_over_classes_add_up_their_parts() -> None:
+    """Macro PPV by hand: of 60 images called a 54 are right, of 40 called b 22; Zou & Donner 2008."""
+    labels = np.array([0] * 54 + [1] * 6 + [1] * 22 + [0] * 18)
+    called = np.array([0] * 60 + [1] * 40)
+    overall = evaluate_predictions(
+        Predictions(("a", "b"), ("x",) * 100, None, labels, logits_of(2.0 * called - 1))
+    ).overall
+    a, b = (stats.binomtest(h, n).proportion_ci(method="wilson") for h, n in ((54, 60), (22, 40)))
+    found = overall["ppv_macro"]
+    low, high = np.hypot(0.9 - a.low, 0.55 - b.low) / 2, np.hypot(a.high - 0.9, b.high - 0.55) / 2
+    assert found.method == "mover"
+    assert (found.low, found.high) == pytest.approx((0.725 - low, 0.725 + high), abs=1e-9)
+    assert overall["npv_macro"].to_dict() == pytest.approx(found.to_dict())  # of two classes they are the same
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
+    """Of 600 images with many errors each, the parts by formula and the bootstrap of the mean itself agree."""
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(classes, size=600)
+    logits = rng.normal(size=(600, classes)).astype(np.float32)
+    logits[np.arange(600), labels] += 1.5
+    p = Predictions(tuple("abcd"[:classes]), ("x",) * 600, None, labels, logits)
+    overall, drawn = evaluate_predictions(p).overall, bootstrap([PreparedPredictions(p)], 1000, 0)[0]
+    for name, draws in drawn.items():
+        found = overall[name]
+        assert found.low is not None and found.high is not None
+        assert (found.high - found.low) / (2 * 1.96) == pytest.approx(np.std(draws), rel=0.15), name
+
+
+def test_the_influence_on_mcc_and_kappa_is_their_derivative() -> None:
+    rng = np.random.default_rng(0)
+    labels, logits = rng.integers(3, size=60), rng.normal(size=(60, 3)).astype(np.float32)
+    scorer = Scorer(labels, Predictions(("a", "b", "c"), ("x",) * 60, None, labels, logits))
+    step = 1e-6
+    moved, whole = (scorer.counted(np.ones((60, 60)) + by * np.eye(60))[0] for by in (step, 0.0))
+    for name, influence in scorer.correlation_influence().items():
+        assert influence == pytest.approx((moved[name] - whole[name]) / step, abs=1e-6)
+        assert influence.sum() == pytest.approx(0, abs=1e-12)
+
+
+def test_a_mean_loss_is_students_on_the_scale_of_logarithms() -> None:
+    """The delta method gives error / mean; the degrees of freedom follow from the kurtosis of the losses."""
+    loss = np.array([0.1, 0.5, 0.2, 1.4, 0.3, 0.9])
+    found = influence_spread((loss - loss.mean()) / 6, Units(np.arange(6)))
+    degrees = 2 / ((stats.kurtosis(loss, fisher=False) - 1) / 6)
+    reach = stats.t.ppf(0.975, degrees) * stats.sem(loss) / loss.mean()
+    assert found.degrees == pytest.approx(degrees) and found.variance == pytest.approx(stats.sem(loss) ** 2)
+    assert log_interval(loss.mean(), found) == pytest.approx(loss.mean() * np.exp([-reach, reach]))
+    assert np.isnan(log_interval(0.0, found)).all()
+
+
+def test_normal_influences_have_the_usual_degrees_of_freedom_and_one_heavy_image_has_few() -> None:
+    normal = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
+    assert influence_spread(normal, Units(np.arange(2000))).degrees == pytest.approx(2000, rel=0.02)
+    heavy = np.where(np.arange(200) == 0, 1.0, 1e-3)
+    assert influence_spread(heavy, Units(np.arange(200))).degrees == pytest.approx(2, abs=0.1)

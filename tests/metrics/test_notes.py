@@ -28,32 +28,26 @@ def test_constant_scores_have_a_reason_that_fits() -> None:
     found = numbers(LABELS, np.zeros((40, 2)), PATIENTS)
     assert found.no_interval["auroc"] == found.no_interval["auroc of b"]
     assert found.no_interval["auroc"] == "no patient changes it, so its variance is unknown"
-    assert found.no_interval["log_loss"] == found.no_interval["mcc"] == "all resamples give the same value"
+    assert found.no_interval["log_loss"] == found.no_interval["mcc"] == "no image shows how much it varies"
 
 
-def test_a_log_loss_without_an_error_does_vary_over_resamples() -> None:
+def test_a_log_loss_without_an_error_has_a_reason_that_fits() -> None:
     rng = np.random.default_rng(0)
     found = numbers(LABELS, RIGHT + rng.uniform(0, 1, size=(40, 2)), PATIENTS)
     assert found.overall["accuracy"].value == 1
-    assert found.no_interval == dict.fromkeys(
-        ("log_loss", "brier"), "no image is wrong, so no resample shows what an error costs"
-    )
+    why = "no image is wrong, so none shows what an error costs"
+    assert found.no_interval == dict.fromkeys(("log_loss", "brier"), why)
 
 
-def test_other_reasons_of_a_resampled_number() -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(40, 2))
-    assert numbers(LABELS, logits, resamples=0).no_interval["mcc"] == "resampling is off"
-    assert numbers(LABELS, -RIGHT).no_interval["mcc"] == "it has the lowest value that is possible"
-    rare = numbers(np.array([1, *[0] * 39]), logits, resamples=200)  # most resamples have no value or none at all
-    assert set(rare.no_interval.values()) <= {
-        "fewer than half of the resamples give it a value",
+def test_a_class_of_one_image_is_the_reason() -> None:
+    rare = numbers(np.array([1, *[0] * 39]), np.random.default_rng(0).normal(size=(40, 2)))
+    assert set(rare.no_interval.values()) == {
+        "too few to say: 1 image of class 'b'",
         "the images that it counts come from fewer than 2 images",
         "the images of one kind come from fewer than 2 images",
-        "the images of a class come from fewer than 2 images",
     }
     assert rare.no_interval["auroc"] == "the images of one kind come from fewer than 2 images"
-    assert rare.no_interval["balanced_accuracy"] == "the images of a class come from fewer than 2 images"
+    assert rare.no_interval["balanced_accuracy"] == "the images that it counts come from fewer than 2 images"
 
 
 @pytest.mark.parametrize("classes", [2, 3])

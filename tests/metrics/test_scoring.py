@@ -4,19 +4,17 @@ import itertools
 import json
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
-from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
-from vitmed.metrics.evaluation import PreparedPredictions, evaluate_predictions
+from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
+from vitmed.metrics.evaluation import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.paired_comparison import compare_predictions
+from vitmed.metrics.paired_comparison import compare_classes, compare_predictions
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import Scorer, metric_values
@@ -147,24 +145,14 @@ def test_every_number_has_an_interval_around_it() -> None:
     assert (result["n"], result["n_groups"], result["resampling"]) == (200, 40, "by patient")
 
 
-def numbers(content: Any) -> list[float]:
-    """Every number in a nested dict or result, in order."""
-    if isinstance(content, Frozen):
-        content = content.to_dict()
-    if isinstance(content, dict):
-        return [number for value in content.values() for number in numbers(value)]
-    return [float(content)] if isinstance(content, int | float) else []
-
-
-def test_the_seed_fixes_the_intervals_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = draw(2, size=100)
-    first = evaluate_predictions(p, resamples=50)
+def test_the_seed_fixes_the_draws_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = [PreparedPredictions(draw(2, size=100))]
+    first = bootstrap(prepared, 50, seed=0)[0]
     monkeypatch.setattr("vitmed.metrics.bootstrap.CHUNK", 700)
-    again = evaluate_predictions(p, resamples=50)
-    for part in ("overall", "per_class"):  # matrix products of other sizes differ in the last bit on some machines
-        assert numbers(again[part]) == pytest.approx(numbers(first[part]), abs=1e-12, nan_ok=True)
-    other = numbers(evaluate_predictions(p, resamples=50, seed=1)["overall"])
-    assert other != pytest.approx(numbers(first["overall"]), abs=1e-6)
+    again, other = bootstrap(prepared, 50, seed=0)[0], bootstrap(prepared, 50, seed=1)[0]
+    for name, drawn in first.items():  # matrix products of other sizes differ in the last bit on some machines
+        assert again[name] == pytest.approx(drawn, abs=1e-12, nan_ok=True)
+    assert other["accuracy"] != pytest.approx(first["accuracy"], abs=1e-6)
 
 
 def test_bootstrap_by_group_equals_a_slow_loop() -> None:
@@ -176,10 +164,7 @@ def test_bootstrap_by_group_equals_a_slow_loop() -> None:
     for row in drawn:
         rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
         slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
-    entry = evaluate_predictions(p, resamples=60, seed=5)["overall"]["log_loss"]
-    edge = (1 - widened_level(PreparedPredictions(p).degrees)) / 2
-    assert 0.01 < edge < 0.025  # 15 patients: wider than the middle 95 %
-    assert [entry["low"], entry["high"]] == pytest.approx(np.quantile(slow, [edge, 1 - edge]), abs=1e-12)
+    assert bootstrap([PreparedPredictions(p)], 60, seed=5)[0]["log_loss"] == pytest.approx(np.array(slow), abs=1e-12)
 
 
 def test_by_patient_is_wider_where_patients_differ() -> None:
@@ -352,6 +337,23 @@ def test_a_model_is_not_different_from_itself() -> None:
     good, _ = two_models()
     entries = compare_predictions(good, good, resamples=50)["difference"].values()
     assert all((e["value"], e["low"], e["high"]) == (0, 0, 0) for e in entries)
+
+
+def test_a_difference_of_unknown_variance_has_no_interval_and_a_known_one_stays_within_its_range() -> None:
+    good, poor = two_models(count=9)
+    one = tuple(
+        "A" if label else "BCD"[i % 3] for i, label in enumerate(good.labels if good.labels is not None else ())
+    )
+    first, second = (replace(p, groups=one) for p in (good, poor))  # all positives are of one patient
+    found = compare_predictions(first, second, resamples=50)["difference"]["auroc"]
+    assert found["value"] is not None and found["low"] is found["high"] is None
+    turned = replace(good, logits=-good.logits)
+    for entry in compare_classes(good, turned).values():
+        assert entry.value is not None and abs(entry.value) > 0.5
+        assert entry.low is None or (-1 <= entry.low <= entry.value <= entry.high <= 1)
+    noisy = replace(poor, logits=poor.logits[::-1])
+    wide = compare_classes(replace(good, groups=None), replace(noisy, groups=None))["b"]
+    assert wide.low is not None and -1 <= wide.low < wide.high <= 1
 
 
 def test_models_of_other_images_are_not_compared() -> None:

@@ -144,8 +144,8 @@ def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_pa
 def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
     for case, said in (
         ("no patients", "AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson). Each image counts"),
-        ("two classes", "AUROC (Obuchowski), balanced accuracy (MOVER), accuracy (Wilson, effective number of images)"),
-        ("three classes", "AUROC (influence of each image), balanced accuracy (MOVER), accuracy (Wilson, effective"),
+        ("two classes", "AUROC (Newcombe, method 5), balanced accuracy (MOVER), accuracy (Wilson, effective"),
+        ("three classes", "AUROC (MOVER), balanced accuracy (MOVER), accuracy (Wilson, effective"),
     ):
         assert said in sampling_of(evaluate_predictions(draw(case), 20))
 
@@ -175,7 +175,7 @@ def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) ->
 def test_a_few_images_are_few_below_thirty() -> None:
     p = draw("no patients")
     assert any("only 29 images" in note for note in evaluate_predictions(p.take(np.arange(29)), 0)["notes"])
-    assert not any("only" in note for note in evaluate_predictions(p.take(np.arange(30)), 0)["notes"])
+    assert not any("There are only" in note for note in evaluate_predictions(p.take(np.arange(30)), 0)["notes"])
 
 
 def test_the_answers_are_counted(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_independent_images_are_not_said_to_be_unlike_where_none_was_wrong() -> 
     logits = np.eye(2, dtype=np.float32)[p.labels] * 4
     logits[np.flatnonzero(p.labels == 0)[[0, 5, 9]]] *= -1  # all of the second class are right
     told = worth(evaluate_predictions(replace(p, logits=logits), 0))
-    assert "(all are right, so each patient counts once)" in told
+    assert "(all are right; an intraclass correlation of at least 0.05 is assumed)" in told
 
 
 def test_words() -> None:
@@ -229,7 +229,7 @@ def test_chance_is_named_where_patients_lie_outside() -> None:
 
 def test_reasons_name_numbers_as_the_tables_do(tmp_path: Path) -> None:
     text, metrics = page(tmp_path, draw("constant"))
-    assert metrics["no_interval"] and "log_loss" not in text and "all resamples give the same value: MCC" in text
+    assert metrics["no_interval"] and "log_loss" not in text and "no image shows how much it varies: MCC" in text
 
 
 def test_readers_who_agree_little_are_no_limit_for_the_model(tmp_path: Path) -> None:

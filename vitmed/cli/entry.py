@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -29,7 +31,7 @@ def main(args: list[str] | None = None) -> None:
     given = sys.argv[1:] if args is None else args
     fill_closed()
     out, err = Stream(sys.stdout), Stream(sys.stderr)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
         warnings.showwarning = _show_warning(warnings.showwarning)
         error = _error_of(lambda: _run(given))
         out.flush()
@@ -40,6 +42,24 @@ def main(args: list[str] | None = None) -> None:
             out.write(json.dumps({"error": _content(error)}) + "\n")
             out.flush()
     sys.exit(0 if error is None else error.exit_code)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: with a message, and without half-written folders."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
+    old = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in numbers:
+            if old[number] is signal.SIG_DFL:  # under nohup, SIGHUP is ignored
+                signal.signal(number, signal.default_int_handler)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, old[number])
 
 
 def _content(error: VitmedError) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def check(
     """
     ui = ui or Ui()
     root = data_folder(data)
-    given = {"root": str(root), "group_regex": group_regex, "groups": None if groups is None else str(groups)}
+    known = None if groups is None else str(groups)
+    given = {"root": str(root), "group_regex": group_regex, "groups": known, "on_bad_file": "skip"}
     config = build_config({"data": given}).data
     compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)

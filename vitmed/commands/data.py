@@ -18,7 +18,7 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
 from vitmed.data.dataset_cards import Card, advice, cards, find_set
-from vitmed.data.folders import has_classes, image_files
+from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import read_public_files, write_folder
 
@@ -65,6 +65,7 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
     ui, folder, card = ui or Ui(), Path(folder), find_set(name)
     assert card.download is not None
     check_new(folder)
+    refuse_among_classes(folder)
     store = cache_folder().absolute() / "datasets" / name
     if "NC" in card.licence_of(name):
         ui.warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
@@ -108,6 +109,7 @@ def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None)
         raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
     if source.is_dir():
         refuse_inside(source, folder)
+    refuse_among_classes(folder)
     with new_folder(folder) as part:
         _convert(source, part, ui)
         count = len(image_files(part))

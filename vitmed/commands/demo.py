@@ -7,6 +7,7 @@ from pathlib import Path
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
+from vitmed.data.folders import refuse_among_classes
 from vitmed.data.synthetic import draw_cells
 
 
@@ -28,6 +29,7 @@ def demo(
     """
     ui = ui or Ui()
     refuse_file(output)
+    refuse_among_classes(output)
     data = Path(output) / f"cells-{seed}"
     with ui.bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)

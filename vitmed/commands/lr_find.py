@@ -15,7 +15,7 @@ from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
-from vitmed.core.outputs import check_output, new_file
+from vitmed.core.outputs import numbered_output
 from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_splits
 from vitmed.report.plots.drawing import png
@@ -59,8 +59,8 @@ def lr_find(
             f"{low:g} to {high:g} in {steps} steps is no range", "--low above 0, a larger --high, --steps 20 or more"
         )
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "lr_find")}
-    settings, file = load_config(config, overrides, sets), new_file(output, force)
-    check_output(file, force=force, data=[data_folder(settings.data.root)], png=True)
+    settings = load_config(config, overrides, sets)
+    file = numbered_output(output, force, data_folder(settings.data.root), png=True)
     prepared = prepare_run(settings, config is None, offline, ui)
     run = TrainingRun(prepared.config, prepared.splits, prepared.device, ui, prepared.weights)
     train = replace(run.splits, samples={"train": run.splits.samples["train"]})

@@ -16,7 +16,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import describe as describe_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
-from vitmed.core.outputs import check_output, new_file
+from vitmed.core.outputs import numbered_output
 from vitmed.core.stored_paths import as_written
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -61,8 +61,8 @@ def plan(
     """
     ui = ui or Ui()
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
-    settings, file = load_config(config, overrides, sets), new_file(output, force)
-    check_output(file, force=force, data=[data_folder(settings.data.root)], inputs=[] if config is None else [config])
+    settings = load_config(config, overrides, sets)
+    file = numbered_output(output, force, data_folder(settings.data.root), [] if config is None else [config])
     prepared = prepare_run(settings, True, offline, ui)
     ui.say(f"plan for {prepared.inputs}:")
     for line in describe(prepared.settings):

@@ -174,9 +174,9 @@ def find_checkpoint_and_check(
         UsageError: a file may not or cannot be written. DataError: as in `predict`.
     """
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
-    for file in files:
+    for file in files:  # --force is advised below, where nothing else forbids it
         folders = [path for path in named if path.is_dir()]
-        check_output(file, force=force, data=folders, inputs=named, png=file is plot)
+        check_output(file, force=True, data=folders, inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
     saved = find_checkpoint(checkpoint, runs, ui)

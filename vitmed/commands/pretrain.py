@@ -44,7 +44,7 @@ from vitmed.training.loop import LossOf, Record, finished
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
-from vitmed.training.training_run import Run
+from vitmed.training.training_run import Run, all_its_images
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 RESUMABLE = {"train.device", "train.workers", "data.cache", "data.cache_gb"}  # beside --resume: they change no result
@@ -175,7 +175,8 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
     root = data_folder(data if data is not None else saved.splits.root)
     settings = resumed_settings(saved.config, folder, root, overrides)
     run = PretrainingRun(build_config(settings, PretrainConfig), replace(saved.splits, root=root), ui)
-    run.hashes = read_all(run.images, run.config.data, ui)
+    with all_its_images():
+        run.hashes = read_all(run.images, run.config.data, ui)
     run.check_unchanged(saved.hashes)
     run.resume(folder, saved.training)
     if finished(run.state, run.config):

@@ -43,7 +43,7 @@ from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.loop import finished
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
-from vitmed.training.training_run import Run, TrainingRun
+from vitmed.training.training_run import Run, TrainingRun, all_its_images
 
 # Settings allowed beside --resume: the length of the training, and those that change no result.
 RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers", "data.cache", "data.cache_gb"}
@@ -159,10 +159,16 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
 
 
 def resumable(error: VitmedError, run: Run[Any]) -> VitmedError:
-    """The same error with the command that continues the run, where there is a last.pt."""
+    """The same error with the command that continues the run, where there is a last.pt.
+
+    A run goes on with the images that it began with, or not at all.
+    """
     if not run.folder.last.is_file():
         return error
     go_on = f"vitmed {run.command} --resume {run.folder.path}"
+    if isinstance(error, DataError):
+        again = "start a new run (--on-bad-file skip leaves unreadable files out)"
+        return DataError(error.problem, f"{again}; or restore the files as they were, then continue: {go_on}")
     return type(error)(error.problem, f"{error.fix}; then continue from {run.folder.last.name}: {go_on}")
 
 
@@ -201,6 +207,7 @@ def check_place(config: Config | PretrainConfig, output: str | Path, name: str |
         check_name(name)
     refuse_inside(data_folder(config.data.root), output)
     refuse_file(output)
+    RunFolder.refuse_run(output)
 
 
 def _check_images(run: TrainingRun) -> None:
@@ -242,7 +249,8 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
         ui.warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
     run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt")
-    _check_images(run)
+    with all_its_images():
+        _check_images(run)
     run.check_unchanged(checkpoint.hashes)
     run.resume_from(folder, checkpoint)
     if finished(run.state, run.config) and _is_evaluated(folder):

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
+from vitmed.data.folders import refuse_among_classes
 from vitmed.models.weights_catalogue import CATALOGUE, entry_of, fetch, weight_path
 
 
@@ -43,4 +44,5 @@ def fetch_weights(
         entry_of(name)
     if folder is not None:
         refuse_file(folder)
+        refuse_among_classes(folder)
     return [fetch(name, ui, offline, folder) for name in names]

@@ -378,7 +378,9 @@ class EvaluateConfig(Section):
 
     panel = "Evaluation"
 
-    resamples: int = setting(2000, "Bootstrap resamples behind the intervals; 0: none.", Flag(), ge=0)
+    resamples: int = setting(
+        2000, "Bootstrap resamples behind the intervals of curves and differences; 0: none.", Flag(), ge=0
+    )
     subgroups: list[str] = setting(
         [],
         "Column of the table of labels, such as site; the images of each value are also evaluated separately.",

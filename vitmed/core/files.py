@@ -198,7 +198,7 @@ def _sync(folder: Path) -> None:
 
 
 def _not_written(path: Path, error: OSError) -> UsageError:
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or is_stream(path):
         return UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place")
     free = "unknown"
     with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
@@ -19,12 +19,6 @@ from vitmed.core.run_folder import RunFolder
 
 CHECKPOINTS = {".pt", ".pth", ".ckpt", ".safetensors"}
 LONGEST = 200  # bytes of a name; the system allows 255, and numbers and suffixes are added
-
-
-def new_file(path: str | Path, force: bool) -> Path:
-    """The file, or with -2, -3, ... where it is there already and `force` does not replace it."""
-    path = Path(path)
-    return path if force or is_stream(path) or not path.is_file() else free_name(path, path.suffix)
 
 
 def check_output(
@@ -72,6 +66,23 @@ def check_output(
         raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
 
 
+def numbered_output(
+    path: str | Path, force: bool, data: Path, inputs: Sequence[str | Path] = (), png: bool = False
+) -> Path:
+    """The file that a command may write: `path`, or without `force` and where it is there, the same with -2, -3, ...
+
+    Args:
+        path, force, inputs, png: as in `check_output`; a file of a run gets no number either.
+        data: the data folder of the command.
+
+    Raises:
+        UsageError: as in `check_output`.
+    """
+    path = Path(path)
+    check_output(path, force=True, data=[data], inputs=inputs if force else (), png=png)
+    return path if force or is_stream(path) else free_name(path, path.suffix)
+
+
 def _precious(target: Path, inputs: Iterable[str | Path]) -> str | None:
     """Why a file may not even be replaced with --force; None if it may."""
     if RunFolder.owns(target):
@@ -97,6 +108,8 @@ def refuse_inside(data: str | Path, path: str | Path) -> None:
 
 def refuse_file(folder: str | Path) -> None:
     """Raise UsageError if something other than a folder is where a folder is to be made."""
+    if Path(os.path.realpath(folder)).is_symlink():
+        raise UsageError(f"{folder}: is a link to itself", "name a new folder")
     if Path(folder).exists() and not Path(folder).is_dir():
         raise UsageError(f"{folder}: cannot be written (it is a file, expected a folder)", "name a new folder")
 

@@ -54,11 +54,7 @@ class RunFolder:
     def create(cls, output: str | Path, name: str) -> RunFolder:
         """Make `output/name`, or `name-2`, `-3`, ...: no run overwrites another, not even a parallel one."""
         parent = Path(output)
-        if cls(parent).config.exists() or cls(parent).last.exists():
-            raise UsageError(
-                f"{parent}: holds a run, expected a folder for runs",
-                f"--output {parent.parent}, or vitmed train --resume {parent}",
-            )
+        cls.refuse_run(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             while True:
@@ -70,6 +66,16 @@ class RunFolder:
                 return cls(path)
         except OSError as error:
             raise UsageError(f"{parent / name}: cannot be made ({error.strerror})", "choose another --output") from None
+
+    @classmethod
+    def refuse_run(cls, output: str | Path) -> None:
+        """Raise UsageError if a folder for runs is itself that of a run."""
+        parent = Path(output)
+        if cls(parent).config.exists() or cls(parent).last.exists():
+            raise UsageError(
+                f"{parent}: holds a run, expected a folder for runs",
+                f"--output {parent.parent}, or vitmed train --resume {parent}",
+            )
 
     @staticmethod
     def probe(output: str | Path) -> None:

@@ -27,7 +27,7 @@ def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
         UsageError: another process writes to the folder; names it.
     """
     lock, holder = run.path / ".lock", run.path / ".lock.holder"
-    known = holder.read_text(encoding="utf-8").split(maxsplit=1) if holder.is_file() else []
+    known = holder.read_text(encoding="utf-8").strip().split(maxsplit=1) if holder.is_file() else []
     number, since = known if len(known) == 2 else ("", "")
     with contextlib.ExitStack() as stack:
         try:

@@ -5,6 +5,7 @@ One pass of `os.scandir`, in strings, is fast enough for a million files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted
 from vitmed.data.dataset_cards import medmnist_classes
 from vitmed.data.split_names import SPLITS, split_of
@@ -125,6 +126,27 @@ def npz_classes(file: Path) -> dict[int, str]:
     numbers = np.unique(np.concatenate([part.labels for part in npz.open_npz(file).values()])).tolist()
     known = medmnist_classes(file.name)
     return dict(enumerate(known)) if known and numbers[-1] < len(known) else {k: str(k) for k in numbers}
+
+
+def refuse_among_classes(path: str | Path) -> None:
+    """Raise UsageError if a folder to be written is, or lies in, what looks like somebody's data folder.
+
+    There are two or more folders, each with images and nothing else; or there are such folders in one of its splits.
+    """
+    place = Path(os.path.realpath(path))
+    for root in (place, *list(place.parents)[:3]):
+        with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look
+            if root.is_dir() and any(map(_are_classes, (root, *split_folders(root).values()))):
+                raise UsageError(
+                    f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing",
+                    "choose a place outside it",
+                )
+
+
+def _are_classes(folder: Path) -> bool:
+    inside = subfolders(folder)
+    parts = (list_folder(str(name)) for name in inside)
+    return len(inside) > 1 and all(part.images and not part.folders and not part.others for part in parts)
 
 
 def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]) -> None:

@@ -78,17 +78,24 @@ class UnusableFiles(DataError):
     """Files that cannot be used; names the first ten of them.
 
     Args:
-        bad: index of each file among all images -> its problem.
+        bad: index of each file among all images -> why it cannot be used.
         total: how many images there are.
     """
 
-    def __init__(self, bad: Mapping[int, str], total: int):
+    def __init__(self, bad: Mapping[int, DataError], total: int):
         self.bad, self.total = bad, total
-        count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
         super().__init__(
-            count + lines_of(sorted(bad.values()), 10),
+            self._named([error.line for error in bad.values()]),
             "repair or remove these files, or leave them out with --on-bad-file skip; vitmed never changes your files",
         )
+
+    def causes(self) -> str:
+        """The problem without advice for each file, which is of no use where an image may not be left out."""
+        return self._named([error.problem for error in self.bad.values()])
+
+    def _named(self, lines: Sequence[str]) -> str:
+        count = f"{len(lines):,} of {self.total:,} images cannot be used:\n" if len(lines) > 1 else ""
+        return count + lines_of(sorted(lines), 10)
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
@@ -109,7 +116,7 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
             try:
                 items.append(self[key])
             except DataError as error:
-                problems.append(error.line)
+                problems.append(error.problem)  # its fix may be to remove the file
         return [DataError("\n".join(problems), "restore these files")] if problems else items
 
 

@@ -24,6 +24,7 @@ from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress
 from vitmed.imaging import npz
+from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
 
 NAMES, DICOM = GROUP_WORDS
@@ -73,7 +74,7 @@ def find_patients(
     if config.groups is None:
         return None
     if config.groups == DICOM:
-        return KnownPatients(_by_dicom(root, paths, progress), "by PatientID (--groups dicom)", [])
+        return KnownPatients(_by_dicom(root, paths, progress, config), "by PatientID (--groups dicom)", [])
     groups, notes = groups_from_table(config.groups, root, paths)
     return KnownPatients(groups, "by table (--groups)", notes)
 
@@ -144,8 +145,11 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
 
 
 @QUIET
-def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> list[str]:
-    """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel."""
+def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, config: DataConfig) -> list[str]:
+    """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel.
+
+    With `on_bad_file: skip`, a file that cannot be read is a patient of its own until the file is left out.
+    """
     try:
         from pydicom import dcmread
         from pydicom.errors import InvalidDicomError
@@ -164,6 +168,8 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
             group, problem = "", "not a DICOM file"
         except Exception as error:  # pydicom raises many errors for damaged headers
             group, problem = "", f"the header cannot be read ({type(error).__name__})"
+        if not group and config.on_bad_file == "skip" and _is_unreadable(root / path, config.frame):
+            group = path
         if not group:
             missing.append(f"{path}: {problem}")
         found.append(sys.intern(group))
@@ -175,6 +181,14 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None) -> li
             "name the patients with --groups TABLE, or move these files away",
         )
     return found
+
+
+def _is_unreadable(file: Path, frame: int | None) -> bool:
+    try:
+        decode(file, frame)
+    except DataError:
+        return True
+    return False
 
 
 def patient_notes(splits: Splits, split: str) -> list[str]:

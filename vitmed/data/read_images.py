@@ -102,7 +102,7 @@ def _without(splits: Splits, error: UnusableFiles, ui: Ui) -> Splits:
     parts = ", ".join(f"{name} {count:,}" for name, count in Counter(name for name, _ in lost).items())
     ui.warn(
         f"{len(lost):,} of {counted(error.total, 'image')} cannot be used and are left out ({parts}; --on-bad-file "
-        f"skip), the first is {next(iter(error.bad.values()))}"
+        f"skip), the first is {next(iter(error.bad.values())).line}"
     )
     kept = {name: tuple(s for s in part if s.path not in skipped) for name, part in splits.samples.items()}
     return replace(splits, samples=kept)
@@ -151,11 +151,11 @@ class _Reader:
         """Row and (S, S, C) uint8 of these files, in order. At the end, raises DataError for all unusable files."""
         if not rows:
             return
-        problems, started = dict[int, str](), time.monotonic()
+        problems, started = dict[int, DataError](), time.monotonic()
         with self.ui.bar("reading images") as advance:
             for done, (i, examined) in enumerate(self.scan.decode(rows), 1):
                 if isinstance(examined.error, DataError):
-                    problems[i] = examined.error.line
+                    problems[i] = examined.error
                 elif examined.error is not None:
                     raise examined.error
                 elif examined.square is not None:

@@ -10,7 +10,8 @@ from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, log_interval
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 
@@ -170,24 +171,52 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     Images of equal certainty share their errors evenly, because they have no order.
     """
     if not len(sure):
-        return boot.estimate(float("nan"), np.empty(0)), RiskCoverage(coverage=[], risk=[], low=[], high=[])
+        return estimate(float("nan"), *NONE, "influence"), RiskCoverage(coverage=[], risk=[], low=[], high=[])
     order = np.argsort(-sure, kind="stable")
     _, tie, count = np.unique(-sure, return_inverse=True, return_counts=True)
     errors = (np.bincount(tie, weights=wrong) / count)[tie[order]]  # (S,) in that order
     shares = np.linspace(0, 1, GRID)[1:]
     place = np.clip(np.ceil(shares * len(sure)).astype(int) - 1, 0, len(sure) - 1)
     risks = np.cumsum(errors) / np.arange(1, len(sure) + 1)
-    resampled, areas = [np.empty((0, len(shares)))], [np.empty(0)]
+    resampled = [np.empty((0, len(shares)))]
     if boot.units.count >= 2 and boot.resamples:
         for weights in bootstrap_weights(boot.units.index, boot.resamples, seed=0):
             w = weights.take(order, axis=1)  # (r, S)
             answered = np.cumsum(w, axis=1)
             risk = ratio(np.cumsum(w * errors, axis=1), answered)  # NaN before the first image that was drawn
-            areas.append(ratio(np.nansum(w * risk, axis=1), answered[:, -1]))
             ends = [np.searchsorted(row, shares * row[-1] - 1e-9) for row in answered]  # where so many are answered
             resampled.append(np.take_along_axis(risk, np.minimum(ends, len(sure) - 1), axis=1))
     drawn = np.concatenate(resampled)
     points = [boot.estimate(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
     ends_of = {name: [point[name] for point in points] for name in ("low", "high")}
     curve = RiskCoverage(coverage=shares.tolist(), risk=risks[place].tolist(), **ends_of)
-    return boot.estimate(float(risks.mean()), np.concatenate(areas)), curve
+    return _area(errors, risks, order, wrong, boot.units), curve
+
+
+def _area(errors: np.ndarray, risks: np.ndarray, order: np.ndarray, wrong: np.ndarray, units: Units) -> Estimate:
+    """The area under the curve; the influence of each image on it gives the interval, on the scale of its logarithm.
+
+    It has at most as many degrees of freedom as images, or patients, with an error: the others hardly change the area.
+
+    Args:
+        errors, risks: (S,) the error of each image, and the risk with all up to it answered, in the order of certainty.
+        order: (S,) int64, the image at each place of that order.
+        wrong: (S,) bool.
+        units: of the images.
+    """
+    influence = np.empty(len(errors))
+    influence[order] = area_influence(errors, risks)
+    value, found = float(risks.mean()), influence_spread(influence, units)
+    with_error = len(np.unique(units.index[wrong]))
+    if with_error < 2:
+        return estimate(value, *NONE, "influence")
+    known = Spread(found.variance, min(found.degrees, with_error - 1))
+    return estimate(value, *log_interval(value, known), "influence")
+
+
+def area_influence(errors: np.ndarray, risks: np.ndarray) -> np.ndarray:
+    """The derivative (S,) of the area by the weight of each image; see `_area`."""
+    n = len(errors)
+    per_place = 1 / np.arange(1, n + 1)
+    later = [values[::-1].cumsum()[::-1] for values in (per_place, risks * per_place)]
+    return (risks - risks.mean() + errors * later[0] - later[1]) / n

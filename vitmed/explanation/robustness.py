@@ -52,7 +52,7 @@ def measure_robustness(
     drawn = {key: [_draw(p, weights) for p in part] for key, part in corrupted.items()}
     costs = {}
     for key, part in corrupted.items():
-        numbers = [_numbers(p, own, resamples, seed) for p, own in zip(part, drawn[key], strict=True)]
+        numbers = [_numbers(p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]
         costs[key] = _cost(key, whole, drawn[key], numbers)
     errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
@@ -61,7 +61,7 @@ def measure_robustness(
         resampling="by image" if clean.groups is None else "by patient",
         resamples=resamples if len(weights) > 1 else 0, level=0.95,
         classes=list(clean.classes), positive_class=None if positive is None else clean.classes[positive],
-        clean=_numbers(clean, whole, resamples, seed), corruptions=costs,
+        clean=_numbers(clean, whole, resamples), corruptions=costs,
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - (1 - whole["balanced_accuracy"]) if errors else error),
     )  # fmt: skip
@@ -82,10 +82,10 @@ def _estimate(drawn: np.ndarray) -> Estimate:
     return Estimate(value=value, low=low, high=high, method="percentile", resamples=len(drawn) - 1)
 
 
-def _numbers(predictions: Predictions, drawn: Drawn, resamples: int, seed: int) -> dict[str, Estimate]:
+def _numbers(predictions: Predictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
     """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
     if len(predictions.classes) <= MANY:
-        overall = evaluate_predictions(predictions, resamples=resamples, seed=seed).overall
+        overall = evaluate_predictions(predictions, resamples=resamples).overall
         return {name: overall[name] for name in NAMES}
     auroc = np.array([metric_values(predictions)["auroc"]])
     return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in NAMES}

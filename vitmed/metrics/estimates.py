@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.intervals import NONE, Area, Share, Units, area_interval, area_spread, quantile, spread
+from vitmed.metrics.intervals import NONE, Area, Share, Units, area_interval, quantile, spread
 
 
 class Estimate(Frozen):
@@ -147,9 +147,7 @@ def of_f1(jaccard: Share) -> Estimate:
 
 def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
     """The estimate of an AUROC; `positive` is (S,) bool."""
-    interval = area_interval(area.value, area_spread(area.influence, positive, units), positive, units)
-    method = "newcombe" if area.value in (0, 1) else "obuchowski" if units.clustered else "delong"
-    return estimate(area.value, *interval, method)
+    return estimate(area.value, *area_interval(area, positive, units))
 
 
 def sample_size(found: Share) -> SampleSize:

@@ -1,7 +1,6 @@
 """Every number of a set of predictions with its interval.
 
-Each number has the interval whose measured coverage is nearest to its level (benchmarks/coverage.py): a formula for
-proportions, their means and the areas under curves; for the rest the percentile bootstrap of whole patients.
+Each number has the formula whose measured coverage is nearest to its level (benchmarks/coverage.py).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.bootstrap import ALIKE, bootstrap_weights, percentile_interval, widened_level
+from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.estimates import (
     ClassNumbers,
     ClassSampleSizes,
@@ -27,40 +26,44 @@ from vitmed.metrics.estimates import (
 )
 from vitmed.metrics.intervals import (
     LEVEL,
+    LIKENESS,
     NONE,
     Area,
+    Part,
     Units,
-    area_interval,
+    assumed_effect,
     class_areas,
-    class_shares,
+    class_masks,
+    influence_spread,
+    log_interval,
     logit_interval,
+    mean_interval,
     quantile,
     share,
-    share_mean,
     spread,
     wilson,
     within,
 )
 from vitmed.metrics.metric_table import METRICS
-from vitmed.metrics.notes import notes, undefined, without_interval
+from vitmed.metrics.notes import FEWEST, notes, undefined, without_interval
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.scoring import Scorer
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
-LOSSES = ("log_loss", "brier")
-SAME = "all resamples give the same value"
-SIGNED = ("mcc", "cohen_kappa")  # from -1 to 1, the other bootstrapped ones from 0
+LOSSES = ("log_loss", "brier")  # in the order of `Scorer.losses`
 
 
-def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: int = 0) -> Numbers:
+def evaluate_predictions(predictions: Predictions, resamples: int = 2000) -> Numbers:
     """Every number with its interval; the units are patients where they are known.
+
+    `resamples` is only recorded: those of the rest of a report. The intervals of these numbers need none.
 
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.
     """
     labels, classes = known_labels(predictions), predictions.classes
     evaluation = PreparedPredictions(predictions)
-    overall, per_class = evaluation.estimates(bootstrap([evaluation], resamples, seed)[0])
+    overall, per_class = evaluation.estimates()
     support, size = np.bincount(labels, minlength=len(classes)), len(classes)
     confusion = np.bincount(labels * size + predictions.predicted, minlength=size**2)
     grouped, positive = predictions.groups is not None, evaluation.scorer.positive
@@ -77,8 +80,9 @@ def evaluate_predictions(predictions: Predictions, resamples: int = 2000, seed: 
         confusion_matrix=confusion.reshape(size, size).tolist(),
         sample=evaluation.sample(grouped),
     )
-    reasons = {"undefined": undefined(found), "no_interval": without_interval(found, evaluation.why)}
-    found_notes = notes(found, labels, evaluation.units.index, predictions.groups)
+    holders = dict(zip(classes, evaluation.holders, strict=True))
+    reasons = {"undefined": undefined(found), "no_interval": without_interval(found, holders)}
+    found_notes = notes(found, holders, evaluation.units.count, predictions.groups)
     return found.model_copy(update={**reasons, "notes": found_notes})
 
 
@@ -96,16 +100,20 @@ class PreparedPredictions:
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
-        self.shares = [class_shares(labels == c, scorer.predicted == c, self.units) for c in self.classes]
+        self.holders = [self._held(labels == c) for c in self.classes]
+        self.masks = [class_masks(labels == c, scorer.predicted == c) for c in self.classes]
+        self.shares = [{name: share(*two, self.units) for name, two in masks.items()} for masks in self.masks]
         self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
         self.overall_areas = {name: Area(0.0, np.zeros(len(labels))) for name in AREAS}
-        self.areas = [self._areas(c) for c in self.classes]
+        self.areas = [class_areas(scorer.probabilities[:, c], labels == c) for c in self.classes]
+        for c in self.classes:
+            self._add_areas(c)
+        self.per_class = [self._of_class(c) for c in self.classes]
 
-    def _areas(self, c: int) -> dict[str, Estimate]:
-        """The areas of a class, which are also added to the overall areas."""
+    def _add_areas(self, c: int) -> None:
+        """Add the areas of a class to the overall areas."""
         truth, positive = self.labels == c, self.scorer.positive
-        area, precision = class_areas(self.scorer.probabilities[:, c], truth)
-        for kind, own in (("auroc", area), ("average_precision", precision)):
+        for kind, own in zip(("auroc", "average_precision"), self.areas[c], strict=True):
             if positive == c:
                 self.overall_areas[kind] = own
             elif positive is None and self.scorer.present[c]:
@@ -114,95 +122,122 @@ class PreparedPredictions:
                 weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
                 drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
                 self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
-        average = self._of_area(precision, "average_precision", truth)
-        return {"auroc": of_auroc(area, truth, self.units), "average_precision": average}
 
-    def estimates(self, draws: dict[str, np.ndarray]) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
-        """All numbers, overall and of each class, from the draws (R,) of the overall numbers."""
+    def _of_class(self, c: int) -> dict[str, Estimate]:
+        """The numbers of a class."""
+        area, precision = self.areas[c]
+        found = {name: (of_f1 if name == "f1" else of_share)(one) for name, one in self.shares[c].items()}
+        return found | {
+            "auroc": of_auroc(area, self.labels == c, self.units),
+            "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
+        }
+
+    def _precision_interval(self, c: int) -> tuple[float, float]:
+        """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
+        precision, truth = self.areas[c][1], self.labels == c
+        if min(self.holders[c], self._held(~truth)) < FEWEST:
+            return NONE
+        found = influence_spread(precision.influence, self.units)
+        if 0 < precision.value < 1 and found.variance > 0:
+            return logit_interval(precision.value, found.variance**0.5, quantile(found.degrees))
+        return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
+
+    def _flawless(self, images: np.ndarray) -> tuple[float, float]:
+        """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
+        sizes = self.units.sums(images.astype(np.float64))
+        sizes = sizes[sizes > 0]
+        low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
+        return low, 1.0
+
+    def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
+        """All numbers, overall and of each class."""
         positive = self.scorer.positive
-        per_class = [
-            {name: (of_f1 if name == "f1" else of_share)(found) for name, found in shares.items()} | areas
-            for shares, areas in zip(self.shares, self.areas, strict=True)
-        ]
-        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._balanced()}
+        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
         overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
-        for name in AREAS:
-            kind = name.removesuffix("_weighted")
-            if positive is not None and (kind == "auroc" or name == kind):  # both of two have the same AUROC
-                overall[name] = per_class[positive][kind]
-            else:
-                overall[name] = self._of_area(self.overall_areas[name], kind, self.rarest)
-        for name in METRICS.keys() - overall:  # those without a formula
-            overall[name] = self._drawn(name, draws[name])
-        if positive is not None and self.scorer.present.all():
-            overall["specificity_macro"] = overall["balanced_accuracy"]  # the same number
-        return {name: overall[name] for name in METRICS}, per_class
+        for kind in ("specificity", "ppv", "npv", "f1"):
+            overall |= {f"{kind}_macro": self._mean(kind, weighted=False)}
+            overall |= {f"{kind}_weighted": self._mean(kind, weighted=True)}
+        for kind in ("auroc", "average_precision"):
+            alone = None if positive is None else self.per_class[positive][kind]
+            overall[kind] = alone or self._mean(kind, weighted=False)
+            same = alone if kind == "auroc" else None  # both of two have the same AUROC
+            overall[f"{kind}_weighted"] = same or self._mean(kind, weighted=True)
+        for column, name in enumerate(LOSSES):
+            overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
+        for name in ("mcc", "cohen_kappa"):
+            value = min(self.point[name], 1.0)  # a rounding error may lie above
+            overall[name] = estimate(value, *self._correlation_interval(name), "influence")
+        return {name: overall[name] for name in METRICS}, self.per_class
 
-    def _of_area(self, area: Area, kind: str, images: np.ndarray) -> Estimate:
-        """Of any area by its influence; where that is 0, of a perfect area, by the number of `images`, of one class."""
-        found, interval, method = spread(area.influence, self.units), NONE, "influence"
-        if 0 < area.value < 1 and found.variance > 0:
-            interval = logit_interval(area.value, found.variance**0.5, quantile(found.degrees))
-        elif area.value == 1 and np.isfinite(found.variance) and not images.all():
-            if kind == "auroc":
-                interval, method = area_interval(1.0, found, images, self.units), "newcombe"
-            else:  # a mean of values within 0..1 varies no more than a proportion
-                interval, method = wilson(1.0, self._units_with(images), quantile()), "wilson-units"
-        return estimate(area.value, *interval, method)
+    def _mean(self, kind: str, weighted: bool) -> Estimate:
+        """The mean of a number over the classes that have images: plain, or weighted by class size."""
+        present, size = np.flatnonzero(self.scorer.present), max(1, len(self.labels))
+        means = np.bincount(self.labels, minlength=len(self.classes)) / size
+        weights, value = (means if weighted else self.scorer.even), float("nan")
+        own = {int(c): self.per_class[c][kind] for c in present}
+        values = np.array([own[c].value if c in own and own[c].value is not None else np.nan for c in self.classes])
+        if len(present):
+            value = float((weights * values)[present].sum())
+        if any(entry.low is None for entry in own.values()) or not len(present):
+            return estimate(value, *NONE, "mover")
+        drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
+        parts = (self._part(c, kind, float(weights[c])) for c in own)
+        return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
 
-    def _drawn(self, name: str, drawn: np.ndarray) -> Estimate:
-        """A number with the interval that its draws (R,) give.
+    def _part(self, c: int, kind: str, weight: float) -> Part:
+        entry = self.per_class[c][kind]
+        assert entry.value is not None and entry.low is not None and entry.high is not None
+        if kind in self.masks[c]:
+            hits, counted = self.masks[c][kind]
+            influence = np.where(counted, hits - self.shares[c][kind].value, 0.0)
+        else:
+            influence = self.areas[c][kind == "average_precision"].influence
+        return Part(entry.value, entry.low, entry.high, influence, weight)
 
-        The losses have the percentile interval. That of a number near 1 is far too narrow when errors are few, so a
-        number within 0..1 has Wilson's interval, for as many images as give a proportion the variance of the draws;
-        without an error, for as many patients as the smallest class has. MCC and kappa likewise, on -1..1.
+    def _loss_interval(self, column: int) -> tuple[float, float]:
+        """The interval of a mean loss; none without an error, as no image shows what one costs."""
+        loss = self.scorer.losses[:, column]
+        if self.accuracy.value == 1 or not len(loss) or self.too_few:
+            return NONE
+        influence = (loss - loss.mean()) / len(loss)
+        return log_interval(float(loss.mean()), influence_spread(influence, self.units))
+
+    def _correlation_interval(self, name: str) -> tuple[float, float]:
+        """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
+
+        Without an error it is that of the rarest class, and no interval reaches further up.
         """
-        value, units, asked, drawn = self.point[name], self.units.count, len(drawn), drawn[np.isfinite(drawn)]
-        value = 1.0 if abs(value - 1) < 1e-12 else value  # a correlation of 1 may be a rounding error above it
-        method = "bootstrap" if name in LOSSES else "wilson-bootstrap"
+        value = self.point[name]
+        if not np.isfinite(value) or self.units.count < 2 or self.too_few:
+            return NONE
+        flawless = 2 * self._flawless(self.rarest)[0] - 1
+        if abs(value - 1) < 1e-12:
+            return flawless, 1.0
+        found = spread(self.scorer.correlation_influence()[name], self.units)
+        if not (found.variance > 0 and value > -1):
+            return NONE
+        low, high = within(value, -1.0, found.variance, quantile(self.degrees))
+        return min(low, flawless), high
 
-        def nothing(why: str) -> Estimate:
-            self.why[name] = why
-            return estimate(value, *NONE, method, asked)
+    @property
+    def too_few(self) -> bool:
+        """Whether fewer than `FEWEST` images, or patients, have the most common class, or any other."""
+        common = self.labels == np.bincount(self.labels, minlength=len(self.classes)).argmax()
+        return min(self._held(common), self._held(~common)) < FEWEST
 
-        if units < 2 or not asked:
-            return nothing("resampling is off")
-        if 2 * len(drawn) < asked:  # a biased choice
-            return nothing("fewer than half of the resamples give it a value")
-        variance = float(drawn.var()) * units / (units - 1)
-        if name in LOSSES and self.accuracy.value == 1:
-            return nothing("no image is wrong, so no resample shows what an error costs")
-        if name in LOSSES:
-            low, high = percentile_interval(drawn, widened_level(self.degrees))
-            return estimate(value, low, high, method, asked) if high - low > ALIKE else nothing(SAME)
-        lowest = -1.0 if name in SIGNED else 0.0
-        value = lowest if abs(value - lowest) < 1e-12 else value
-        if lowest < value < 1 and variance > 0:
-            return estimate(value, *within(value, lowest, variance, quantile(self.degrees)), method, asked)
-        if value != 1:
-            return nothing(SAME if value > lowest else "it has the lowest value that is possible")
-        counted = units if name.endswith("_weighted") else self._units_with(self.rarest)
-        low, _ = wilson(1.0, counted, quantile())
-        return estimate(1.0, lowest + (1 - lowest) * low, 1.0, "wilson-units")
+    def _held(self, images: np.ndarray) -> int:
+        """How many units have one of the images, (S,) bool."""
+        return len(np.unique(self.units.index[images]))
 
     @cached_property
     def rarest(self) -> np.ndarray:
         """(S,) bool, the images of the class with the fewest patients; none without images."""
-        found = (self.labels == c for c in self.classes if self.scorer.present[c])
-        return min(found, key=self._units_with, default=np.zeros(len(self.labels), bool))
+        found = [c for c in self.classes if self.scorer.present[c]]
+        return self.labels == min(found, key=lambda c: self.holders[c], default=-1)
 
-    def _units_with(self, images: np.ndarray) -> int:
-        return len(np.unique(self.units.index[images]))
-
-    def _balanced(self) -> Estimate:
-        present = np.flatnonzero(self.scorer.present)
-        found, truths = [self.shares[c]["sensitivity"] for c in present], [self.labels == c for c in present]
-        interval = share_mean(found, truths, self.labels == self.scorer.predicted, self.units)
-        return estimate(self.point["balanced_accuracy"], *interval, "mover" if len(found) > 1 else self.accuracy.method)
-
-    @property
+    @cached_property
     def degrees(self) -> float:
-        """Degrees of freedom of the variance between units, for the bootstrap."""
+        """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
 
     def sample(self, grouped: bool) -> Sample:

@@ -6,7 +6,7 @@ benchmarks/coverage.py measured how often the intervals hold the truth, and so d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -19,6 +19,8 @@ from vitmed.metrics.predictions import Predictions
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
 INFINITE = float("inf")
 NONE = (float("nan"), float("nan"))  # no interval
+LIKENESS = 0.05  # intraclass correlation of being right that is assumed until errors show another
+FEW = 50  # below so many positive or negative images, counted as independent ones, DeLong's interval is too narrow
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Share:
     n: int  # images counted
     units: int  # units counted
     icc: float = float("nan")  # intraclass correlation of being right within a unit, -1..1
-    design_effect: float = float("nan")  # variance over that of as many independent images
+    design_effect: float = float("nan")  # variance over that of as many independent images; NaN without a rarer outcome
     effective_n: float = float("nan")  # n / design effect, at most n; the interval rests on it
 
 
@@ -70,48 +72,87 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     """The proportion of the counted images that are hits.
 
     Independent images: Wilson, J. Am. Stat. Assoc. 22 (1927) 209. Patients with several images: the same with the
-    effective number of images (Rao & Scott, Biometrics 48 (1992) 577), from the variance of a ratio between patients
-    with the correction for large ones by Bell & McCaffrey, Survey Methodology 28 (2002) 169, and Student's t with
-    Satterthwaite's degrees of freedom in place of the normal quantile. Where every image is a hit, or none, the
-    images do not show how alike those of a patient are, and each patient counts once.
+    effective number of images (Rao & Scott, Biometrics 48 (1992) 577) and Student's t with Satterthwaite's degrees of
+    freedom in place of the normal quantile. `_design_effect` gives the effective number.
+
+    With few errors the images do not show how alike those of a patient are. Two rules keep one more error from making
+    the result look better. The assumed likeness does not depend on the errors that are counted: it is `LIKENESS`, or
+    that of the other images where it is higher. And no interval reaches further up than that of as many images without
+    an error, or further down than that of as many without a hit.
 
     Args:
-        hits: (S,) bool, of which only the counted matter.
+        hits: (S,) bool. Those of images that are not counted only show how alike images of a patient are.
         counted: (S,) bool.
     """
     n = int(counted.sum())
-    hit = (hits & counted).astype(np.float64)
-    value = float(hit.sum() / n) if n else float("nan")
+    value = float((hits & counted).sum() / n) if n else float("nan")
     if not units.clustered:
         low, high = wilson(value, n, quantile()) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
-    sizes, found = units.sums(counted.astype(np.float64)), units.sums(hit)
-    sizes, found = sizes[sizes > 0], found[sizes > 0]
-    g, method = len(sizes), "wilson-cluster"
-    if g < 2:
-        return Share(value, *NONE, method, n, g)
-    variance = float(((found - value * sizes) ** 2 / (1 - sizes / n)).sum()) / n**2
-    alone = value * (1 - value) / n
+    sizes, found = _unit_counts(hits, counted, units)
+    if len(sizes) < 2:
+        return Share(value, *NONE, "wilson-cluster", n, len(sizes))
+    likeness, others = LIKENESS, _unit_counts(hits, ~counted, units)
+    if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
+        likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
+    effect, z = _design_effect(sizes, found, likeness), quantile(satterthwaite(sizes, likeness))
+    low, high = wilson(value, n / max(1.0, effect), z)
+    flawless, _ = wilson(1.0, n / assumed_effect(sizes, likeness), z)
+    shown = effect if 0 < value < 1 else float("nan")
     icc = correlation(sizes, found, found)
-    effect = variance / alone if alone > 0 else float("nan")
-    effective = n / max(1.0, effect) if alone > 0 else float(g)
-    low, high = wilson(value, effective, quantile(satterthwaite(sizes, icc)))
-    return Share(value, low, high, method, n, g, icc, effect, effective)
+    limits = min(low, flawless), max(high, 1 - flawless)
+    return Share(value, *limits, "wilson-cluster", n, len(sizes), icc, shown, n / max(1.0, effect))
 
 
-def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
-    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, from truth and prediction, (S,) bool.
+def _unit_counts(hits: np.ndarray, counted: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
+    """(G,) each: how many images of each unit are counted, and how many of them are hits; of units with any."""
+    sizes, found = units.sums(counted.astype(np.float64)), units.sums((hits & counted).astype(np.float64))
+    return sizes[sizes > 0], found[sizes > 0]
 
-    If all images are of the class, or none, PPV, NPV and the index do not depend on the model: they are undefined.
+
+def assumed_effect(sizes: np.ndarray, likeness: float) -> float:
+    """The design effect of units of these sizes, (G,), at an intraclass correlation: Kish (1965), section 8.2."""
+    return float(1 + ((sizes**2).sum() / sizes.sum() - 1) * likeness)
+
+
+def _design_effect(sizes: np.ndarray, found: np.ndarray, likeness: float) -> float:
+    """The variance of a proportion over that of independent images.
+
+    From the variance of a ratio between units, with the correction for large ones by Bell & McCaffrey, Survey
+    Methodology 28 (2002) 169, averaged with the effect at the assumed likeness. The former has the weight of as many
+    images as have the rarer outcome, the latter of as many as it exceeds 1 by: so many errors are as good as one.
+
+    Args:
+        sizes, found: (G,) images and hits of each unit.
+        likeness: 0..1.
+    """
+    n, hits = sizes.sum(), found.sum()
+    assumed, rarer, value = assumed_effect(sizes, likeness), min(hits, n - hits), hits / n
+    if not rarer:
+        return assumed
+    variance = ((found - value * sizes) ** 2 / (1 - sizes / n)).sum() / n**2
+    own = variance / (value * (1 - value) / n)
+    return float((rarer * own + (assumed - 1) * assumed) / (rarer + assumed - 1))
+
+
+def class_masks(truth: np.ndarray, called: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The hits and the counted images, (S,) bool each, of every proportion of a class, from truth and prediction.
+
+    If all images are of the class, or none, PPV, NPV and the Jaccard index do not depend on the model: they count none.
     """
     both = bool(truth.any()) and not truth.all()
     return {
-        "sensitivity": share(called, truth, units),
-        "specificity": share(~called, ~truth, units),
-        "ppv": share(truth, called & both, units),
-        "npv": share(~truth, ~called & both, units),
-        "f1": share(truth & called, (truth | called) & both, units),  # F1 is a function of it: `of_f1`
+        "sensitivity": (called, truth),
+        "specificity": (~called, ~truth),
+        "ppv": (truth, called & both),
+        "npv": (~truth, ~called & both),
+        "f1": (truth & called, (truth | called) & both),  # F1 is a function of it: `of_f1`
     }
+
+
+def class_shares(truth: np.ndarray, called: np.ndarray, units: Units) -> dict[str, Share]:
+    """Sensitivity, specificity, PPV, NPV and the Jaccard index of a class, from truth and prediction, (S,) bool."""
+    return {name: share(*masks, units) for name, masks in class_masks(truth, called).items()}
 
 
 def wilson(value: float, n: float, z: float) -> tuple[float, float]:
@@ -172,53 +213,66 @@ def logit_interval(value: float, error: float, z: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def perfect_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
-    """The interval of an AUROC of 0 or 1, where DeLong's variance is 0: method 5 of Newcombe, Stat. Med. 25 (2006) 559.
+def newcombe_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
+    """The interval of an AUROC by the numbers of images alone: method 5 of Newcombe, Stat. Med. 25 (2006) 559.
 
     Solves |value - a| = z sqrt(V(a)) for a; V is the variance of Hanley & McNeil (1982) with equal sizes in its
-    middle terms.
+    middle terms. It holds where DeLong's variance is unknown or 0: of few images, and of an AUROC of 0 or 1.
     """
     from scipy.optimize import brentq  # imported here: predict starts without it
 
     common = (positives + negatives) / 2 - 1
 
-    def excess(a: float) -> float:
-        spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
-        return abs(value - a) - z * float(np.sqrt(spread))
+    def end(value: float) -> float:
+        """The lower end; the upper one is that of the reversed scores."""
 
-    far = 1 - value if excess(0.5) < 0 else 0.5  # excess is 0 at the value itself, negative beside it, and grows
-    end = brentq(excess, value + (far - value) * 1e-9, far, xtol=1e-14) if excess(far) > 0 else far
-    return (end, 1.0) if value == 1 else (0.0, end)
+        def excess(a: float) -> float:
+            spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
+            return value - a - z * float(np.sqrt(spread))
+
+        return float(brentq(excess, 0, value * (1 - 1e-9), xtol=1e-14)) if value > 0 else 0.0
+
+    return end(value), 1 - end(1 - value)
 
 
-def share_mean(
-    found: Sequence[Share], counted: Sequence[np.ndarray], right: np.ndarray, units: Units, lowest: float = 0.0
+class Part(NamedTuple):
+    """One of the numbers of which a mean is taken: its estimate, the influence (S,) of each image, and its weight."""
+
+    value: float
+    low: float
+    high: float
+    influence: np.ndarray
+    weight: float
+
+
+def mean_interval(
+    parts: Iterable[Part], drift: np.ndarray, z: float, units: Units, lowest: float = 0.0
 ) -> tuple[float, float]:
-    """The interval of the plain mean of proportions, such as balanced accuracy, from their own intervals.
+    """The interval of a weighted mean of numbers up to 1, such as balanced accuracy, from their own intervals.
 
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
-    here with the correlation due to patients who have images in several of them.
+    here with the correlation due to images, and patients, that several of the numbers count.
 
     Args:
-        found: from `share`, without an image in common.
-        counted: (S,) bool each, the images of each.
-        right: (S,) bool, the hits; of differences of proportions (S,) in -1..1.
-        lowest: of the proportions; -1 for their differences.
+        parts: the numbers.
+        drift: (S,) the influence of each image on the mean through the weights; zeros where these are fixed.
+        z: how many standard errors the interval of the drift reaches.
+        units: of the images.
+        lowest: of the numbers; -1 for differences.
     """
-    value = float(np.mean([f.value for f in found])) if found else float("nan")
-    bounds = []
+    parts, moved, bounds = list(parts), units.sums(drift) * z, []
+    sums = [units.sums(part.influence) for part in parts]
     for side in (-1, 1):
-        total, joint = 0.0, np.zeros(len(right))
-        for f, images in zip(found, counted, strict=True):
-            arm = f.value - f.low if side < 0 else f.high - f.value
-            influence = np.where(images, right - f.value, 0.0) / max(1, f.n)
-            error = float(np.linalg.norm(units.sums(influence))) if units.clustered else 0.0
+        alone, joint = 0.0, moved.copy()
+        for part, own in zip(parts, sums, strict=True):
+            arm = part.weight * (part.value - part.low if side < 0 else part.high - part.value)
+            error = float(np.linalg.norm(own))
             if error > 0:
-                joint += influence * arm / error
-            else:
-                total += arm**2
-        total += float((units.sums(joint) ** 2).sum())
-        bounds.append(value + side * np.sqrt(total) / max(1, len(found)))
+                joint += own * (arm / error)
+            else:  # no error was seen, so nothing shows what it goes with
+                alone += arm**2
+        value = sum(part.weight * part.value for part in parts)
+        bounds.append(value + side * np.sqrt(alone + float((joint**2).sum())))
     low, high = np.clip(bounds, lowest, 1)
     return float(low), float(high)
 
@@ -365,11 +419,59 @@ def _degrees(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
     return satterthwaite(sizes, correlation(sizes, sums, squares))
 
 
-def area_interval(value: float, found: Spread, positive: np.ndarray, units: Units) -> tuple[float, float]:
-    """The interval of an AUROC on the logit scale; for an AUROC of 0 or 1, each patient counts as one image."""
+def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float, float, str]:
+    """The interval of an AUROC and its method.
+
+    Of at least `FEW` positive and negative images: DeLong's (patients: Obuchowski's) on the logit scale. Below, and
+    of an AUROC of 0 or 1: Newcombe's, which knows the numbers of images alone. Of patients with several images it
+    takes effective numbers and Student's t. As in `share`, no interval reaches further than that of a perfect ranking.
+    """
+    name, found, value = (
+        "obuchowski" if units.clustered else "delong",
+        area_spread(area.influence, positive, units),
+        area.value,
+    )
     if not np.isfinite([value, found.variance]).all() or (0 < value < 1 and found.variance == 0):
-        return NONE  # scores that are all alike have no variance
-    if 0 < value < 1:
-        return logit_interval(value, found.variance**0.5, quantile(found.degrees))
-    m, n = (int((units.sums(kind.astype(np.float64)) > 0).sum()) for kind in (positive, ~positive))
-    return perfect_area(value, m, n, quantile())
+        return *NONE, name  # scores that are all alike have no variance
+    m, n = (_effective(area.influence, kind, units) for kind in (positive, ~positive))
+    z = quantile()
+    if units.clustered:
+        sizes = (units.sums(kind.astype(np.float64)) for kind in (positive, ~positive))
+        z = quantile(min(satterthwaite(size[size > 0], LIKENESS) for size in sizes))
+    if min(m, n) < FEW or value in (0, 1):
+        return *newcombe_area(value, m, n, z), "newcombe"
+    low, high = logit_interval(value, found.variance**0.5, quantile(found.degrees))
+    flawless, _ = newcombe_area(1.0, m, n, z)
+    return min(low, flawless), max(high, 1 - flawless), name
+
+
+def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
+    """As how many independent images those of a kind, (S,) bool, from at least 2 units, rank."""
+    m = float(kind.sum())
+    if not units.clustered:
+        return m
+    sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, influence, 0)
+    g, alone = int((sizes > 0).sum()), m / (m - 1) * float((own**2).sum())
+    seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
+    return max(1.0, m / max(seen, assumed_effect(sizes[sizes > 0], LIKENESS)))
+
+
+def influence_spread(influence: np.ndarray, units: Units) -> Spread:
+    """Variance of any number by the influence (S,) of each image, as in `spread`, with degrees of freedom.
+
+    They are Satterthwaite's, 2 / (relative variance of the variance), by the kurtosis of the influence of the units:
+    a number that a few images decide is known as well as their mean. With patients at most those of `spread`.
+    """
+    found, squares = spread(influence, units), units.sums(influence) ** 2
+    if not found.variance > 0:
+        return found
+    excess = float((squares**2).sum() / squares.sum() ** 2) - 1 / units.count
+    return Spread(found.variance, min(found.degrees, max(1.0, 2 / excess)) if excess > 0 else found.degrees)
+
+
+def log_interval(value: float, found: Spread) -> tuple[float, float]:
+    """The interval of a number above 0, such as a mean loss, on the scale of its logarithm: most errors cost little."""
+    if not (value > 0 and found.variance > 0):
+        return NONE
+    reach = quantile(found.degrees) * found.variance**0.5 / value
+    return value * float(np.exp(-reach)), value * float(np.exp(reach))

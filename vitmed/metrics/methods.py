@@ -97,19 +97,17 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         "Wilson's score interval with the variance of bootstrap resamples",
         ("wilson", "efron-tibshirani", "field-welsh"),
     ),
-    "wilson-units": Method(
-        "Wilson, one count per patient",
-        "Wilson's score interval in which each patient (each image, where patients are unknown) counts once, because "
-        "no error was seen",
-        ("wilson",),
-    ),
     "delong": Method("DeLong", "DeLong's variance", ("delong",)),
     "obuchowski": Method(
         "Obuchowski",
         "Obuchowski's variance for several images per patient, with Student's t",
         ("obuchowski", "satterthwaite"),
     ),
-    "newcombe": Method("Newcombe, method 5", "Newcombe's method 5", ("newcombe", "hanley-mcneil")),
+    "newcombe": Method(
+        "Newcombe, method 5",
+        "Newcombe's method 5, with effective numbers of images where patients have several",
+        ("newcombe", "hanley-mcneil"),
+    ),
     "influence": Method(
         "influence of each image",
         "the infinitesimal jackknife, that is, the influence of each image summed by patient",

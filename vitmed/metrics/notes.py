@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from vitmed.core.text import counted, listed
-from vitmed.metrics.estimates import ClassSampleSizes, Numbers
+from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.metric_table import PER_CLASS
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images
+FEWEST = 5  # with fewer patients (or independent images) of a class, only intervals of proportions and AUROC hold
 
 
 def undefined(found: Numbers) -> dict[str, str]:
@@ -36,33 +37,36 @@ def undefined(found: Numbers) -> dict[str, str]:
     return reasons
 
 
-def without_interval(found: Numbers, resampled: Mapping[str, str]) -> dict[str, str]:
+def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, str]:
     """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports.
 
     Args:
-        resampled: number that needs resamples -> why it has none.
+        found: the numbers.
+        holders: class -> how many patients (or images, where they are unknown) have it.
     """
-    units, unit = (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
+    units, unit = _units(found)
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
-    few = [c for c, sizes in zip(found.classes, found.sample.classes, strict=True) if _few(sizes)]
-
-    def why(name: str, method: str | None) -> str:
-        base, _, of_class = name.partition(" of ")
-        if base.startswith(("auroc", "average_precision")) and (of_class or found.positive_class) not in few:
-            return f"no {unit} changes it, so its variance is unknown"
-        the = "a class" if method == "mover" else "one kind" if base.startswith("auroc") else "it"
-        whose = "that it counts" if the == "it" else f"of {the}"
-        return f"the images {whose} come from fewer than 2 {unit}s"
-
-    lacking = {name: e for name, e in {**found.overall, **entries}.items() if e.value is not None and e.low is None}
-    return {name: resampled.get(name) or why(name, entry.method) for name, entry in lacking.items()}
-
-
-def _few(sizes: ClassSampleSizes) -> bool:
-    """Whether the images of a class, or those of all others, come from fewer than 2 units."""
-    return min(sizes.sensitivity.units, sizes.specificity.units) < 2
+    few = {c: f"too few to say: {counted(n, unit)} of class '{c}'" for c, n in holders.items() if 0 < n < FEWEST}
+    of_two = next(iter(few.values()), None) if len(found.classes) == 2 else None
+    reasons: dict[str, str] = {}
+    for name, entry in (entries | found.overall).items():
+        if entry.value is None or entry.low is not None:
+            continue
+        base = "sensitivity" if name == "balanced_accuracy" else re.sub("_(macro|weighted)$", "", name)
+        parts = [reasons[key] for c in found.classes if (key := f"{base} of {c}") in reasons]
+        if entry.method == "influence":
+            why = few.get(name.partition(" of ")[2]) or of_two or "no image shows how much it varies"
+            if name in ("log_loss", "brier") and found.overall["accuracy"].value == 1 and not of_two:
+                why = "no image is wrong, so none shows what an error costs"
+        else:
+            area = base.startswith("auroc")
+            why = f"the images {'of one kind' if area else 'that it counts'} come from fewer than 2 {unit}s"
+            if area and min(n for n in holders.values() if n) > 1 and units > 2:
+                why = f"no {unit} changes it, so its variance is unknown"
+        reasons[name] = parts[0] if parts else why
+    return reasons
 
 
 def only_class(found: Numbers) -> str | None:
@@ -71,9 +75,20 @@ def only_class(found: Numbers) -> str | None:
     return there[0] if len(there) == 1 else None
 
 
-def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequence[str] | None) -> list[str]:
-    """What a reader must know about the numbers."""
-    n_units, unit = len(np.unique(units)), "image" if groups is None else "patient"
+def _units(found: Numbers) -> tuple[int, str]:
+    return (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
+
+
+def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequence[str] | None) -> list[str]:
+    """What a reader must know about the numbers.
+
+    Args:
+        found: the numbers.
+        holders: class -> how many patients (or images, where they are unknown) have it.
+        units: how many patients (or images) there are.
+        groups: the patient of each image; None where they are unknown.
+    """
+    unit = "image" if groups is None else "patient"
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
         rest = f"averages over classes leave {'it' if len(absent) == 1 else 'them'} out"
@@ -81,14 +96,15 @@ def notes(found: Numbers, labels: np.ndarray, units: np.ndarray, groups: Sequenc
             rest = f"balanced accuracy is the sensitivity of '{one}' alone"
         missing = f"There is no image of class {listed(absent)}: "
         found_notes.append(f"{missing}numbers that need one are undefined, and {rest}.")
-    if n_units < 2:
-        return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {n_units or 'none'}."]
-    if n_units < (FEW_IMAGES if groups is None else FEW_GROUPS):
-        found_notes.append(f"There are only {n_units} {unit}s: the intervals are rough.")
+    if units < 2:
+        return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
+    found_notes += _of_rare_classes(found, holders, unit)
+    if units < (FEW_IMAGES if groups is None else FEW_GROUPS):
+        found_notes.append(f"There are only {units} {unit}s: the intervals are rough.")
     if unknown := sum(not name for name in groups or ()):
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
         found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
-    single = [f"'{c}'" for k, c in enumerate(found.classes) if len(np.unique(units[labels == k])) == 1]
+    single = [f"'{c}'" for c, count in holders.items() if count == 1]
     if single and groups is not None:
         one = f"All images of class {listed(single)} come from one patient: "
         found_notes.append(one + "its intervals do not hold for other patients.")
@@ -105,6 +121,24 @@ def _below_chance(found: Numbers) -> list[str]:
         f"The AUROC is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: the labels, or the "
         f"columns of {what}, may be swapped."
     ]
+
+
+def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str) -> list[str]:
+    """A note on the number of images and patients of the classes that have few; empty where all have enough."""
+    enough = FEW_IMAGES if unit == "image" else FEW_GROUPS
+    few = {c: n for c, n in holders.items() if 0 < n < enough}
+    if not few:
+        return []
+    rarest = min(few, key=lambda c: (few[c], found.per_class[c].n))
+    n, more = found.per_class[rarest].n, len(few) - 1
+    count = counted(n, "image") if unit == "image" else f"{counted(n, 'image')} of {counted(few[rarest], 'patient')}"
+    also = f" {counted(more, 'more class')} {'has' if more == 1 else 'have'} few {unit}s." if more else ""
+    rest = "the numbers that depend on this class are rough; read their intervals."
+    if few[rarest] < FEWEST:
+        rest = (
+            f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s or more have no interval."
+        )
+    return [f"Class '{rarest}' has only {count}: {rest}{also}"]
 
 
 def single_class_note(found: Numbers) -> list[str]:

@@ -18,15 +18,16 @@ from vitmed.metrics.intervals import (
     INFINITE,
     NONE,
     Area,
+    Part,
     Share,
     Units,
     area_spread,
     class_areas,
     correlation,
+    mean_interval,
     quantile,
     satterthwaite,
     share,
-    share_mean,
     spread,
 )
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -142,7 +143,7 @@ def compare_predictions(
     first, second = PreparedPredictions(predictions), PreparedPredictions(other)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
-    own, theirs = (evaluation.estimates(drawn)[0] for evaluation, drawn in zip((first, second), draws, strict=True))
+    own, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
     positive = None if first.scorer.positive is None else labels == first.scorer.positive
     areas = {
         name: area_gap(
@@ -162,8 +163,7 @@ def compare_predictions(
             difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
         elif name in AREAS:
             reach, test = areas[name]
-            low, high = max(-1.0, one - two - reach), min(1.0, one - two + reach)  # few images may reach beyond
-            difference[name] = estimate(one - two, low, high, test.method)
+            difference[name] = estimate(one - two, *_around(one - two, reach), test.method)
         elif name in shares:
             found = shares[name]
             low, high = (0.0, 0.0) if same else (found.low, found.high)
@@ -188,7 +188,11 @@ def _share_differences(
     truths = [labels == c for c in present]
     of_classes = [share_difference(right, other, truth, units).found for truth in truths]
     gap = right.astype(np.float64) - other
-    low, high = share_mean(of_classes, truths, gap, units, lowest=-1.0)
+    parts = (
+        Part(one.value, one.low, one.high, np.where(truth, gap - one.value, 0.0), 1 / len(present))
+        for one, truth in zip(of_classes, truths, strict=True)
+    )
+    low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), units, lowest=-1.0)
     balanced = replace(accuracy, low=low, high=high)
     shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
     shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
@@ -308,8 +312,14 @@ def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, C
         first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
         reach, test = area_gap(first, second, labels == c, units)
         gap = first.value - second.value
-        found[name] = ClassDifference(**dict(estimate(gap, gap - reach, gap + reach, test.method)), p=test.p)
+        found[name] = ClassDifference(**dict(estimate(gap, *_around(gap, reach), test.method)), p=test.p)
     return found
+
+
+def _around(gap: float, reach: float) -> tuple[float, float]:
+    """The interval of a difference of areas, within -1..1, which few images may exceed; NaN where it is unknown."""
+    low, high = np.clip([gap - reach, gap + reach], -1, 1)
+    return float(low), float(high)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

@@ -81,6 +81,20 @@ class Scorer:
         losses = np.stack([np.bincount(units, column, minlength=count) for column in self.losses.T], axis=1)
         return lambda weights: self._numbers(weights @ held, weights @ losses)
 
+    def correlation_influence(self) -> dict[str, np.ndarray]:
+        """The influence (S,) of each image on MCC and kappa: their derivatives by its weight, which sum to 0."""
+        k, n, t, c = self.size, float(len(self.labels)), self.labels, self.predicted
+        support, called = (np.bincount(of, minlength=k).astype(np.float64) for of in (t, c))
+        hits = float((t == c).sum())
+        varied_truth, varied_calls, left = n**2 - support @ support, n**2 - called @ called, n**2 - support @ called
+        above = hits * n - support @ called  # chance
+        moved_chance = called[t] + support[c]
+        moved = (t == c) * n + hits - moved_chance
+        mcc = ratio(above, np.sqrt(varied_truth * varied_calls))
+        both = ratio(n - support[t], varied_truth) + ratio(n - called[c], varied_calls)
+        kappa = ratio(moved - ratio(above, left) * (2 * n - moved_chance), left)
+        return {"mcc": ratio(moved, np.sqrt(varied_truth * varied_calls)) - mcc * both, "cohen_kappa": kappa}
+
     def _numbers(self, cells: np.ndarray, lost: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Of the images in each cell of the confusion matrix that is in use, (R, C), and the summed losses, (R, 2)."""
         r, k = len(cells), self.size

@@ -122,9 +122,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         return found
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
-    main = sentences(main=True)
-    if {"delong", "obuchowski", "influence"} & {key for (key, _), _ in groups}:
-        main.append("Intervals of AUROC and of average precision were computed on the logit scale.")
+    main = [*sentences(main=True), *_scales({(field, found.method) for _, _, field, found in _estimates(metrics)})]
     if fields.get("f1") in ("wilson", "wilson-cluster"):
         main.append("F1 of a class has the interval of TP / (TP + FP + FN), of which it is a function.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
@@ -139,6 +137,19 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         for (key, resamples), names in groups
     ]  # fmt: skip
     return MethodsText(paragraphs, rows, [REFERENCES[key] for key in cited])
+
+
+def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
+    """On which scale an interval was computed from its variance, for each (field, method) of the report."""
+    by_variance = ("delong", "obuchowski", "influence")
+    for text, names in (
+        ("Intervals of {} were computed on the logit scale.", ("auroc", "average_precision")),
+        ("Intervals of {} were computed on the logarithmic scale.", ("log_loss", "brier", "area")),
+        ("The intervals of {} are Wilson's, with this variance.", ("mcc", "cohen_kappa")),
+    ):
+        found = [name_of(name) for name in names if used & {(name, method) for method in by_variance}]
+        if found:
+            yield text.format(_joined(found))
 
 
 def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:

@@ -22,6 +22,7 @@ from markupsafe import Markup
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
 from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.notes import FEW_GROUPS, only_class
@@ -257,18 +258,22 @@ def worth(metrics: Numbers) -> str:
         return text
     if right.design_effect is None:
         seen = "No image is wrong" if metrics.overall["accuracy"].value else "No image is right"
-        return f"{text} {seen}, so the images cannot show how alike those of one patient are: each patient counts once."
+        return (
+            f"{text} {seen}, so the images cannot show how alike those of one patient are: the intervals assume an "
+            f"intraclass correlation of {LIKENESS}."
+        )
     alike = "" if right.icc is None else f"intraclass correlation of being right {right.icc:.2f}, "
     how = f"{alike}design effect {right.design_effect:.1f}"
     if right.design_effect <= 1:
         how = "images of one patient are no more alike in being right than those of different patients"
+    assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
     parts = [f"{right.effective_n:,.0f} for the accuracy ({how})"]
     if positive is not None:
         for name, one in sample.classes[metrics.classes.index(positive)]:
             if one.effective_n is not None:
                 all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
-                once = f" (all are {all_are}, so each patient counts once)" if one.design_effect is None else ""
-                parts.append(f"{one.effective_n:,.0f} for the {name}{once}")
+                known = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
+                parts.append(f"{one.effective_n:,.0f} for the {name}{known}")
     return f"{text} Effective number of independent images: {', '.join(parts)}."
 
 

@@ -165,7 +165,6 @@ def _write_tables(
     if metrics.label_errors is not None and metrics.label_errors.reason is None:
         write_text(folder / ISSUES, issues_csv(predictions))
     write_json(folder / NUMBERS, metrics.to_dict())
-    write_text(folder / METHODS_TEXT, methods_markdown(metrics))
 
 
 def _write_pages(
@@ -176,6 +175,7 @@ def _write_pages(
         write_bytes(folder / f"{name}.png", figure.png)
         write_bytes(folder / f"{name}.svg", figure.svg)
     write_text(folder / REPORT, page())
+    write_text(folder / METHODS_TEXT, methods_markdown(metrics))
     if markdown:
         write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
 

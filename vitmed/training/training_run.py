@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
-from vitmed.data.loading import EpochBatches, TrainImages, images_of, pick_workers, train_loader
+from vitmed.data.loading import EpochBatches, TrainImages, UnusableFiles, images_of, pick_workers, train_loader
 from vitmed.data.patients import report_patients
 from vitmed.data.read_images import ReadSplits, read_splits
 from vitmed.data.samples import Splits
@@ -48,6 +49,11 @@ from vitmed.training.loop import (
     fit,
     new_state,
     validate,
+)
+
+AS_BEFORE = (
+    "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
+    "leaves unreadable files out)"
 )
 
 
@@ -101,8 +107,7 @@ class Run(Generic[AnyConfig]):
         """Raises DataError if the images are not those of these hashes, by split."""
         if changed := [name for name in hashes if hashes[name] != self.hashes[name]]:
             raise DataError(
-                f"{self.splits.root}: images of {', '.join(changed)} have changed since the run began",
-                "start a new run",
+                f"{self.splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE
             )
 
     def run_epochs(self) -> None:
@@ -365,6 +370,15 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
             "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
         )
     return error
+
+
+@contextlib.contextmanager
+def all_its_images() -> Iterator[None]:
+    """A run that is resumed goes on with all its images: nothing advises to remove one or to leave it out."""
+    try:
+        yield
+    except UnusableFiles as error:
+        raise DataError(error.causes(), AS_BEFORE) from None
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
