@@ -128,7 +128,7 @@ def test_parts_of_another_checkpoint_list_or_number_of_shards(trained: Trained, 
     other = trained.folder / "epoch_0002.pt"
     for given, why in (
         ({"checkpoint": other}, "different checkpoints"),
-        ({"shard": "1/4"}, "are of 4 and of 3 shards"),
+        ({"shard": "1/4"}, "are of 3 and of 4 shards"),
         ({"features": True}, "different settings"),
         ({"images": images / "amber"}, "different lists of images"),
     ):

@@ -163,8 +163,8 @@ def _check_same_run(about: PartAbout, file: Path, ui: Ui) -> PartAbout | None:
     except DataError as error:
         ui.warn(f"{error.problem}; it is predicted again")
         return None
-    if why := about.difference(found):
-        raise UsageError(f"{file}: its predictions and these {why}", "name a new folder: --output FOLDER")
+    if why := found.difference(about):
+        raise UsageError(f"{file}: this part and the new ones {why}", "name a new folder: --output FOLDER")
     return found
 
 
