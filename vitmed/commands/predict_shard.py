@@ -20,6 +20,7 @@ from vitmed.commands.predict import (
     preprocessing_of,
     warn_of_flat,
 )
+from vitmed.core.csv_files import to_unicode
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.hardware import pick_device
@@ -114,7 +115,7 @@ def predict_shard(
         first=0,
         rows=0,
         unread=0,
-        classes=saved.classes,
+        names=tuple(map(to_unicode, saved.classes)),
     )
     rows = own.rows(len(names))
     names = names[rows.start : rows.stop]

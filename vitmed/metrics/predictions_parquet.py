@@ -46,7 +46,12 @@ class PartAbout(Stored):
     first: int  # the first row of the list in this part, from 0
     rows: int
     unread: int  # images of the part that could not be read
-    classes: Names
+    names: Names  # of the classes, as `to_unicode` writes them
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the logits."""
+        return tuple(map(from_unicode, self.names))
 
     @property
     def end(self) -> int:
@@ -115,7 +120,7 @@ def write_part(
 
     def texts(values: Iterable[str]) -> pyarrow.Array:
         rest = iter(values)
-        return pa.array([next(rest) if good else None for good in read.tolist()], pa.string())
+        return pa.array([to_unicode(next(rest)) if good else None for good in read.tolist()], pa.string())
 
     columns: dict[str, pyarrow.Array] = {
         "path": pa.array([to_unicode(name) for name in names], pa.string()),
@@ -123,9 +128,9 @@ def write_part(
         "confidence": numbers(predictions.confidence),
     }
     for k, name in enumerate(predictions.classes):
-        columns[PROB + name] = numbers(predictions.probabilities[:, k])
+        columns[to_unicode(PROB + name)] = numbers(predictions.probabilities[:, k])
     for k, name in enumerate(predictions.classes):
-        columns[LOGIT + name] = numbers(predictions.logits[:, k])
+        columns[to_unicode(LOGIT + name)] = numbers(predictions.logits[:, k])
     for name, cells in predictions.columns.items():
         columns[name] = numbers(np.array(cells, np.float64)) if name == OOD_SCORE else texts(cells)
     if features.shape[1]:
@@ -144,7 +149,8 @@ def read_about(file: Path) -> PartAbout:
     import pyarrow.parquet as pq
 
     try:
-        head = pq.read_metadata(file)
+        with file.open("rb") as stream:
+            head = pq.read_metadata(stream)
         about = PartAbout.model_validate_json((head.metadata or {})[KEY])
         if head.num_rows != about.rows:
             raise ValueError(f"{head.num_rows:,} rows, expected {about.rows:,}")
@@ -160,7 +166,8 @@ def read_part(file: Path) -> pyarrow.Table:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(file, page_checksum_verification=True, partitioning=None)
+        with file.open("rb") as stream:
+            return pq.read_table(stream, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise _torn(file, str(error)) from None
 
@@ -181,16 +188,16 @@ def to_predictions(table: pyarrow.Table, classes: tuple[str, ...]) -> Prediction
     read = table[ERROR].is_null().to_numpy()  # (N,) bool
 
     def array(kind: str, dtype: type) -> np.ndarray:
-        found = [table[kind + name].to_numpy(zero_copy_only=False)[read].astype(dtype) for name in classes]
+        found = [table[to_unicode(kind + name)].to_numpy(zero_copy_only=False)[read].astype(dtype) for name in classes]
         return np.stack(found, axis=1)  # (S, K)
 
-    first = table.column_names.index(LOGIT + classes[-1]) + 1
+    first = table.column_names.index(to_unicode(LOGIT + classes[-1])) + 1
     columns = {}
     for name in table.column_names[first:]:
         if name not in (FEATURES, ERROR):
             cells = [cell for cell, good in zip(table[name].to_pylist(), read.tolist(), strict=True) if good]
-            columns[name] = tuple(f"{cell:.6g}" if name == OOD_SCORE else cell for cell in cells)
-    index = {name: k for k, name in enumerate(classes)}
+            columns[name] = tuple(f"{cell:.6g}" if name == OOD_SCORE else from_unicode(cell) for cell in cells)
+    index = {to_unicode(name): k for k, name in enumerate(classes)}
     return Predictions(
         classes=classes,
         paths=tuple(name for name, good in zip(names_of(table), read.tolist(), strict=True) if good),
