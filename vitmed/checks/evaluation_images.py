@@ -12,8 +12,8 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.ui import Ui
-from vitmed.data.folders import class_names, split_folders
-from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
+from vitmed.data.folders import class_names, holds_tars, split_folders
+from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, list_by_tars, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
 from vitmed.data.scan import scan
@@ -124,6 +124,9 @@ def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui)
     if request.labels is not None:
         own_groups = request.groups is None and request.group_regex is None
         listing = list_by_table(root, Path(request.labels), own_groups, saved.classes)
+        parts = list(listing.parts)
+    elif holds_tars(split_folders(root).get(request.split, root)):
+        listing = list_by_tars(root, saved.classes)
         parts = list(listing.parts)
     else:
         folders = split_folders(root)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitmed.data.folders import class_names, list_folder, npz_images, split_folders
+from vitmed.core.errors import DataError
+from vitmed.data.folders import class_names, list_folder, npz_images, split_folders, tar_images, tar_labels
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.tables import Labels
 from vitmed.imaging import npz
@@ -58,6 +59,7 @@ def read_contents(root: Path) -> FolderContents:
     if npz.is_npz(root):
         return _npz_contents(root)
     files, rubbish, others, unreadable = list[str](), list[str](), Counter[str](), dict[str, str]()
+    of_tars: dict[str, str | None] = {}  # image in a WebDataset tar -> its class
     below: dict[str, list[str]] = {}  # folder with a final slash -> names of the folders in it
     stack: list[tuple[str, frozenset[str]]] = [("", frozenset())]
     while stack:
@@ -70,9 +72,16 @@ def read_contents(root: Path) -> FolderContents:
             continue
         below[prefix] = sorted(inside.folders)
         files += [prefix + name for name in inside.images]
+        for name in inside.tars:
+            try:
+                names = tar_images(root / prefix / name, f"{prefix}{name}/")
+                of_tars.update(zip(names, tar_labels(root, names), strict=True))
+            except DataError as error:
+                unreadable[prefix + name] = error.problem.partition(": ")[2]
         rubbish += [prefix + name for name in inside.rubbish]
         others.update(os.path.splitext(name.lower())[1] or "no suffix" for name in inside.others)  # noqa: PTH122
         stack += [(f"{prefix}{name}/", links) for name, links in inside.folders.items()]
+    files += of_tars
     files.sort()
     base = _base(below, {path.rpartition("/")[0] for path in files})
     top = below.get(base, [])
@@ -90,11 +99,12 @@ def read_contents(root: Path) -> FolderContents:
         else:
             label, slash, _ = path[len(start) :].partition("/")
             kept.append(path)
-            places.append(Place(starts[start], label if slash else None))
+            places.append(Place(starts[start], of_tars.get(path, label if slash else None)))
     folders: dict[str | None, tuple[str, ...]] = {}
     for start, of_split in starts.items():
-        names = tuple(name for name in below.get(start, []) if start + name not in copies)
-        folders[of_split] = (*folders.get(of_split, ()), *names)
+        own = [name for name in below.get(start, []) if start + name not in copies]
+        own += sorted({label for path, label in of_tars.items() if path.startswith(start) and label})
+        folders[of_split] = (*folders.get(of_split, ()), *own)
     return FolderContents(
         base, tuple(kept), tuple(places), folders, splits, tuple(sorted(rubbish)), dict(others.most_common()),
         tuple(outside), copies, unreadable,

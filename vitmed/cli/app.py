@@ -69,6 +69,7 @@ COMMANDS = {
     },
     "Use and evaluate": {
         "predict": "Classify images.",
+        "merge": "Join the parts of predict --output to one table.",
         "evaluate": "Evaluate a checkpoint on labelled images and write the report.",
         "compare": "Compare models on the same images.",
         "sample-size": "Report how many images and patients an evaluation needs.",

@@ -47,6 +47,7 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
+from vitmed.core.errors import UsageError
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 
 PATIENTS = ("data.group_regex", "data.groups", "data.labels")
@@ -151,7 +152,16 @@ def demo(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.demo, options, as_json, train_json)
 
 
-@command(PREDICTED, "train.device", "data.frame")
+@command(
+    {
+        **PREDICTED,
+        "shard": flag(str, metavar="I/N|auto", help="Only this share of the images, from 1/N to N/N; with --output."),
+        "features": flag(bool, "--features", help="Also write the features of each image; with --output."),
+        **output("Folder of numbered Parquet parts, for many images; vitmed merge joins them."),
+    },
+    "train.device",
+    "data.frame",
+)
 def predict(
     top_k: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
     csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
@@ -161,6 +171,11 @@ def predict(
     **options: Any,
 ) -> None:
     """Classify images: the class, its probability and the runners-up."""
+    if options.keys() & {"shard", "features", "output"}:
+        if csv is not None or plot is not None:
+            raise UsageError("--csv and --plot do not go with --output, --shard and --features", "vitmed merge FOLDER")
+        _predict_shard(as_json, options)
+        return
     from vitmed.commands.predict import (
         find_checkpoint_and_check,
         prediction_picture,
@@ -182,7 +197,34 @@ def predict(
     if plot is not None and len(found):
         write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
         ui.say(f"picture: {plot}")
-    refuse_unread(found)
+    refuse_unread(len(found), len(found.errors), found.errors)
+
+
+def _predict_shard(as_json: bool, options: dict[str, Any]) -> None:
+    ui = Terminal(options.pop("quiet", False))
+    found = vitmed.predict_shard(**options, ui=ui)
+    if as_json:
+        counts = {"parts": found.parts, "images": found.read, "unreadable": found.unread}
+        print_json({"folder": str(found.folder), "shard": str(found.shard), **counts})
+    refuse_unread(found.read, found.unread, found.errors)
+
+
+@command(
+    {
+        "folder": argument(Path, "The --output of vitmed predict."),
+        **output("File to write: .csv, or .parquet; default predictions.csv in the folder."),
+        **FORCE,
+    },
+    fields={},
+)
+def merge(as_json: AsJson = False, **options: Any) -> None:
+    """Join the parts of vitmed predict --output to one table, and check that every image is there once."""
+
+    ui = Terminal(options.pop("quiet", False))
+    found = vitmed.merge(**options, ui=ui)
+    if as_json:
+        print_json({"file": str(found.file), "images": found.read, "unreadable": found.unread})
+    refuse_unread(found.read, found.unread, found.errors)
 
 
 @command(
@@ -264,7 +306,7 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
         print_json(in_folder(found, explanation_json(found, checkpoint)))
-    refuse_unread(found.predictions)
+    refuse_unread(len(found.predictions), len(found.predictions.errors), found.predictions.errors)
 
 
 @command(
@@ -391,7 +433,7 @@ def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed we
 
 APPS = {
     "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
-    "demo": demo, "predict": predict, "evaluate": evaluate, "compare": compare, "explain": explain, "stress": stress,
-    "sample-size": sample_size,
+    "demo": demo, "predict": predict, "merge": merge, "evaluate": evaluate, "compare": compare, "explain": explain,
+    "stress": stress, "sample-size": sample_size,
     "data": data, "weights": weights, "summary": summary,
 }  # fmt: skip

@@ -163,7 +163,7 @@ EVALUATED: Options = {  # which images to evaluate
     ),
 }  # fmt: skip
 PREDICTED: Options = {  # images to classify, and the checkpoint
-    "images": argument(list[str], "Image files, folders, patterns, or a MedMNIST .npz file."),
+    "images": argument(list[str], "Image files, folders, patterns, WebDataset tars, or a MedMNIST .npz file."),
     "checkpoint": flag(Path, help="Default: best.pt of the newest run in --runs."),
     "runs": flag(Path, help="Folder of the runs; default runs."),
 }

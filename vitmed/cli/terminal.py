@@ -108,12 +108,12 @@ def in_folder(found: Any, content: dict[str, Any]) -> dict[str, Any]:
     return {"folder": str(found.folder), **content}
 
 
-def refuse_unread(found: Any) -> None:
+def refuse_unread(read: int, unread: int, errors: Sequence[tuple[str, str]]) -> None:
     """Raises DataError if images could not be read, with the first twenty."""
-    if found.errors:
-        problems = lines_of([problem for _, problem in found.errors], 20)
-        total = counted(len(found) + len(found.errors), "image")
-        raise DataError(f"{len(found.errors):,} of {total} could not be read:\n{problems}")
+    if unread:
+        problems = lines_of([problem for _, problem in errors], 20)
+        problem = f"{unread:,} of {counted(read + unread, 'image')} could not be read"
+        raise DataError(f"{problem}:\n{problems}" if errors else problem)
 
 
 def print_json(value: dict[str, Any]) -> None:

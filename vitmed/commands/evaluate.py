@@ -107,7 +107,7 @@ def evaluate(
         ui.warn(note)
     notes += data_notes(run) if data is None else []
     with ui.bar(f"evaluating {name}") as advance:
-        _, logits, scores, problems = predict_images(saved, model, policy, read, len(samples), advance)
+        _, logits, scores, problems, _ = predict_images(saved, model, policy, read, len(samples), advance)
     check_readable(problems)
     if unlike is not None:
         policy = score_other_images(Path(unlike), saved, model, policy, ui)

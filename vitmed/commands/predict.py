@@ -15,13 +15,14 @@ from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
 from vitmed.core.text import NOTICE, counted_doing
-from vitmed.core.ui import Ui
-from vitmed.data.folders import image_files, npz_images
-from vitmed.imaging import npz
+from vitmed.core.ui import Advance, Ui
+from vitmed.data.folders import image_names, npz_images, tar_images
+from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 from vitmed.training.fit_policy import predict_images
 
@@ -43,8 +44,9 @@ def predict(
     """Classify images with a checkpoint and its preprocessing.
 
     Args:
-        images: files, folders (searched with their subfolders), glob patterns, and MedMNIST .npz files: their test
-            part, or the part in `blood.npz/val`. An image is `blood.npz/test/3/000017`: part, class number, index.
+        images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz
+            files: their test part, or the part in `blood.npz/val`. An image is `cells.tar/000123.png`, or
+            `blood.npz/test/3/000017`: part, class number, index.
         checkpoint: a file, a run folder, or what `load_checkpoint` read; default the best of the newest run in `runs`.
         frame: the frame of files with several, from 0; default: the frame of the run.
 
@@ -59,20 +61,39 @@ def predict(
     if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
     preprocessing = preprocessing_of(saved, frame)
-    paths = list_images([images] if isinstance(images, str | Path) else images)
+    names = list_images([images] if isinstance(images, str | Path) else images)
     model = saved.model().to(pick_device(device))
-    if preprocessing.window is not None and (flat := sum(_is_flat(path) for path in paths)):
+    warn_of_flat(names, preprocessing, ui)
+    with ui.bar("predicting") as advance:
+        return predict_named(saved, model, preprocessing, names, advance)[0]
+
+
+def predict_named(
+    saved: Checkpoint, model: ViT, how: Preprocessing, names: Sequence[str], advance: Advance,
+    also_features: bool = False,
+) -> tuple[Predictions, np.ndarray]:  # fmt: skip
+    """The predictions of images, and the features (S, D) float32 of the S readable ones; D is 0 unless asked for.
+
+    Args:
+        saved: the checkpoint; model: its network, on its device.
+        how: reads an image.
+        names: of files, and of images in .npz files and tars.
+        advance: called with the number of images done and their total.
+    """
+    found = predict_images(saved, model, saved.policy, lambda i: how.read(names[i]), len(names), advance, also_features)
+    predictions = Predictions(
+        classes=saved.classes, paths=tuple(names[i] for i in found.indices), groups=None, labels=None,
+        logits=found.logits, errors=tuple((names[i], problem) for i, problem in sorted(found.problems.items())),
+        columns=found.columns,
+    )  # fmt: skip
+    return saved.policy.apply(predictions) if saved.policy else predictions, found.features
+
+
+def warn_of_flat(names: Sequence[str], how: Preprocessing, ui: Ui) -> None:
+    """Warn of 8-bit images where the model was trained on deeper ones."""
+    if how.window is not None and (flat := sum(_is_flat(name) for name in names)):
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         ui.warn(f"{found} not windowed; the model was trained on deeper ones")
-    with ui.bar("predicting") as advance:
-        read = lambda i: preprocessing.read(paths[i])  # noqa: E731
-        indices, logits, scores, problems = predict_images(saved, model, saved.policy, read, len(paths), advance)
-    names = [path.as_posix() for path in paths]
-    predictions = Predictions(
-        classes=saved.classes, paths=tuple(names[i] for i in indices), groups=None, labels=None, logits=logits,
-        errors=tuple((names[i], problem) for i, problem in sorted(problems.items())), columns=scores,
-    )  # fmt: skip
-    return saved.policy.apply(predictions) if saved.policy else predictions
 
 
 def of_frame(how: Preprocessing, frame: int | None) -> Preprocessing:
@@ -80,7 +101,7 @@ def of_frame(how: Preprocessing, frame: int | None) -> Preprocessing:
     return how if frame is None else replace(how, frame=frame)
 
 
-def _is_flat(path: Path) -> bool:
+def _is_flat(path: str) -> bool:
     """Whether an image has 8 bits; an unreadable image is reported later."""
     try:
         return not read_header(path).needs_window
@@ -100,14 +121,16 @@ def find_checkpoint(checkpoint: str | Path | Checkpoint | None, runs: str | Path
     return saved
 
 
-def list_images(names: Sequence[str | Path]) -> list[Path]:
+def list_images(names: Sequence[str | Path]) -> list[str]:
     """Files, images in folders and in .npz files, and matches of patterns. Raises DataError without any."""
-    found: list[Path] = []
+    found: list[str] = []
     for path in find_named(names):
         if npz.is_npz(path) or npz.is_npz(path.parent):
             inside = _npz_part(path)
-        else:
-            inside = image_files(path) if path.is_dir() else [path]  # a missing file becomes a row with its error
+        elif tars.is_tar(path):
+            inside = tar_images(path, f"{path.as_posix()}/")
+        else:  # a missing file becomes a row with its error
+            inside = image_names(path, (path / "_").as_posix()[:-1]) if path.is_dir() else [path.as_posix()]
         if not inside and path in map(Path, names):
             raise DataError(f"{path}: no images in this folder", "name a folder of images")
         found += inside
@@ -162,13 +185,13 @@ def find_checkpoint_and_check(
     return saved
 
 
-def _npz_part(path: Path) -> list[Path]:
+def _npz_part(path: Path) -> list[str]:
     """The images of `file.npz/val`, or of the test part for `file.npz`. Raises DataError if the file lacks the part."""
     file, part = (path, "test") if npz.is_npz(path) else (path.parent, path.name)
     have = npz.open_npz(file)
     if part not in have:
         raise DataError(f"{file}: holds {', '.join(have)} but no {part}", f"name a part: {file / next(iter(have))}")
-    return [file / name for name, _ in npz_images(file / part)]
+    return [f"{file.as_posix()}/{name}" for name, _ in npz_images(file / part)]
 
 
 def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, float]]:

@@ -132,7 +132,7 @@ def _predict_all(
         def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
             read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
             progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
-            _, logits, _, _ = predict_images(saved, model, None, read, len(rows), progress)
+            logits = predict_images(saved, model, None, read, len(rows), progress).logits
             predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
             return predictions if saved.policy is None else saved.policy.apply(predictions)
 

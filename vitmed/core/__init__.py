@@ -12,6 +12,7 @@ base_models      the base of every typed result, and of typed parts in files
 files            files and folders that are written whole or not at all
 run_folder       the names of the files in a run folder
 outputs          where a command may write
+shards           one share of a long list of images
 run_lock         one process at a time writes to a run folder
 cache_folder     where downloads and decoded images are kept
 downloads        fetching a public file: resumed, checked, whole or not at all

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +19,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted
 from vitmed.data.dataset_cards import medmnist_classes
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.imaging import npz
+from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import READERS, is_image
 
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
@@ -88,6 +90,29 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
     return found
 
 
+def tar_images(file: Path, prefix: str = "") -> list[str]:
+    """The images of a tar, sorted, each with `prefix` before its name. Raises DataError if the tar is damaged."""
+    return [prefix + name for name in tars.image_names(file, frozenset(READERS))]
+
+
+def holds_tars(folder: Path) -> bool:
+    """Whether a folder holds WebDataset tars, and neither images nor folders."""
+    return folder.is_dir() and bool(list_folder(str(folder)).tars)
+
+
+def tar_labels(root: Path, paths: Sequence[str]) -> list[str | None]:
+    """The class of each image in the tars of a folder, from its .cls or .json; None where it has none."""
+    found: list[str | None] = []
+    for file, of_tar in groupby(paths, lambda path: tars.file_of(root / path)):
+        inside = list(of_tar)
+        if file is None:
+            found += [None] * len(inside)
+        else:
+            above = f"{file.relative_to(root).as_posix()}/"
+            found += tars.labels(file, [path.removeprefix(above) for path in inside])
+    return found
+
+
 def npz_images(folder: Path) -> list[tuple[str, str]]:
     """Path relative to the .npz file and class name of every image in `file.npz/split`, in the order of the file."""
     file, split = folder.parent, folder.name
@@ -129,6 +154,8 @@ def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]
         inside = list_folder(where, followed)
     except OSError as error:
         raise _unreadable(where, error) from None
+    for name in inside.tars:
+        found += tar_images(Path(where, name), f"{prefix}{name}/")
     if not inside.folders:
         found += [prefix + name for name in inside.images] if prefix else inside.images
         return
@@ -145,12 +172,14 @@ class FolderEntries(NamedTuple):
     Attributes:
         images: sorted; folders: name -> the links followed to it; others: files that are no images.
         rubbish: files left behind by the operating system.
+        tars: sorted, of a folder without images and folders, where they count as folders of images.
     """
 
     images: list[str]
     folders: dict[str, frozenset[str]]
     others: list[str]
     rubbish: list[str]
+    tars: list[str]
 
 
 def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEntries:
@@ -162,7 +191,7 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
     Raises:
         OSError: the folder cannot be read.
     """
-    found = FolderEntries([], {}, [], [])
+    found = FolderEntries([], {}, [], [], [])
     with os.scandir(where) as entries:
         for entry in entries:
             name = entry.name
@@ -179,7 +208,11 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
             elif (target := os.path.realpath(entry.path)) not in followed and not _within(where, target):
                 found.folders[name] = followed | {target}
     found.images.sort()
-    if (found.images or found.others) and not os.access(where, os.X_OK):  # names can be listed, but no file be opened
+    if not found.images and not found.folders:
+        found.tars[:] = sorted(name for name in found.others if name.lower().endswith(tars.SUFFIX))
+        found.others[:] = [name for name in found.others if name not in found.tars]
+    # Names can be listed, but no file be opened.
+    if (found.images or found.others or found.tars) and not os.access(where, os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), where)
     return found
 

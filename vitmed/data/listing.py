@@ -13,14 +13,22 @@ from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import listed
-from vitmed.data.folders import class_names, image_names, npz_images, split_folders, subfolders
+from vitmed.data.folders import (
+    class_names,
+    holds_tars,
+    image_names,
+    npz_images,
+    split_folders,
+    subfolders,
+    tar_labels,
+)
 from vitmed.data.patient_names import Guess, guess_patients
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.data.tables import labels_from_table
+from vitmed.data.tables import Labels, labels_from_table
 from vitmed.data.thread_batches import Progress
-from vitmed.imaging import npz
+from vitmed.imaging import npz, tars
 
 ALL = "all"  # the part that is not split yet
 
@@ -91,8 +99,14 @@ def list_images(config: DataConfig, progress: Progress | None = None) -> Listing
                 f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
                 "add rows of another class",
             )
+        return with_patients(listing, config, progress)
+    folders = split_folders(root)
+    if holds_tars(folders.get("train", root)):
+        listing = list_by_tars(root)
+        if len(listing.classes) < 2:
+            fix = "a classifier needs two"
+            raise DataError(f"{root}: all images of the tars have the class {listing.classes[0]!r}", fix)
     else:
-        folders = split_folders(root)
         if folders and "train" not in folders:
             names = ", ".join(folder.name for folder in folders.values())
             raise DataError(f"{root}: has {names} but no train folder", "add train/, or name a folder of classes")
@@ -166,7 +180,27 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
     every = image_names(root)
     if not every:
         raise DataError(f"{root}: holds no image", "name the folder that the table's paths start from")
-    table = labels_from_table(file, root, every, own_groups)
+    return _by_labels(root, file, every, labels_from_table(file, root, every, own_groups), classes)
+
+
+def list_by_tars(root: Path, classes: Sequence[str] | None = None) -> Listing:
+    """The images of the WebDataset tars below a folder, with the class that each names; split by the folders.
+
+    Raises:
+        DataError: as `list_by_table`; an image without a class.
+    """
+    paths = image_names(root)
+    labels = tar_labels(root, paths)
+    if not paths or None in labels:
+        where = root / paths[labels.index(None)] if paths else root
+        found = f"{labels.count(None):,} of {len(paths):,} images of the tars have no class"
+        raise DataError(f"{where}: {found}", "add a member KEY.cls with the class, or --labels TABLE")
+    table = Labels(list(range(len(paths))), [str(label) for label in labels], None, None, (), [], ())
+    return _by_labels(root, tars.file_of(root / paths[0]) or root, paths, table, classes)
+
+
+def _by_labels(root: Path, file: Path, every: Sequence[str], table: Labels, classes: Sequence[str] | None) -> Listing:
+    """The labelled ones of all images, ordered by class."""
     names = list(classes or sorted(set(table.labels)))
     extra = sorted(set(table.labels) - set(names))
     if extra:

@@ -25,7 +25,7 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.errors import DataError
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import Progress, batched, in_threads
-from vitmed.imaging import npz
+from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
 from vitmed.imaging.raw_image import ImageHeader
@@ -224,15 +224,15 @@ def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
 
 
 def _size(path: str) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat(path).st_size  # noqa: PTH116
+    with contextlib.suppress(OSError, DataError):
+        return len(tars.read(Path(path))) if tars.inside(path) else os.stat(path).st_size  # noqa: PTH116
     return 0
 
 
 def _identity(path: str) -> str:
     """Changes when the file does; "" if there is no such file, or if it changed just now."""
     try:
-        about = os.stat(npz.file_of(path) or path)  # noqa: PTH116  (a million of them)
+        about = os.stat(npz.file_of(path) or tars.file_of(path) or path)  # noqa: PTH116  (a million of them)
     except OSError:
         return ""
     settled = 0 <= about.st_mtime_ns < time.time_ns() - int(FRESH * 1e9)

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError
-from vitmed.imaging import npz
+from vitmed.imaging import npz, tars
 from vitmed.imaging.colours import MODES
 from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
@@ -48,7 +48,10 @@ def _open(path: Path) -> np.ndarray:
     """The array, mapped from its file."""
     if npz.inside(path):
         return npz.read(path)
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if tars.inside(path):
+        array = np.load(tars.open_file(path), allow_pickle=False)
+    else:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
         kind = getattr(array, "dtype", "several arrays")
         raise DataError(f"{path}: holds {kind}, expected integers or real numbers", "save a plain array of the pixels")

@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
-from vitmed.imaging import arrays, dicom, npz, rasters
+from vitmed.imaging import arrays, dicom, npz, rasters, tars
 from vitmed.imaging.colours import to_mode
 from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, too_large
 from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
@@ -126,8 +126,9 @@ def _reader(path: Path) -> ModuleType:
     named = READERS.get(path.suffix.lower())
     if named is None and not is_image(path):
         raise DataError(f"{path}: not an image type that vitmed reads", f"use {', '.join(READERS)}")
-    check_regular(path)
-    with path.open("rb") as stream:
+    if not tars.inside(path):
+        check_regular(path)
+    with tars.open_file(path) as stream:
         head = stream.read(132)
     if not head:
         raise DataError(f"{path}: the file is empty (0 bytes)", "copy it again, or remove it")

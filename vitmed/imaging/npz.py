@@ -28,6 +28,7 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import ROOM, check_room
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
+from vitmed.imaging import tars
 
 SPLITS = ("train", "val", "test")
 BLOCK = 1 << 20  # bytes
@@ -75,13 +76,15 @@ def read(path: Path) -> np.ndarray:
 
 
 def content(path: Path) -> bytes:
-    """The bytes that identify an image: those of its file, or its pixels in an .npz file.
+    """The bytes that identify an image: those of its file, in a tar or not, or its pixels in an .npz file.
 
     Raises:
-        OSError: no such file. DataError: not a regular file, or no such image in the .npz file.
+        OSError: no such file. DataError: not a regular file, or no such image in the .npz file or tar.
     """
     if inside(path):
         return read(path).tobytes()
+    if tars.inside(path):
+        return tars.read(path)
     check_regular(path)
     return path.read_bytes()
 

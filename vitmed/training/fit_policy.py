@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -84,43 +85,61 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
     return choose_policy(validation, config, ood_score, saved.weights_hash)
 
 
-def forward_with_scores(model: ViT, policy: DecisionPolicy | None) -> Forward | None:
-    """The function that returns logits and, as the last column, the OOD score; None without such a score."""
+def forward_with_scores(model: ViT, policy: DecisionPolicy | None, also_features: bool = False) -> Forward | None:
+    """The function that returns logits, then the OOD score if it is known, then the features if asked for.
+
+    None where the model itself does: with neither score nor features.
+    """
     known = None if policy is None else policy.ood_score
-    if known is None:
+    if known is None and not also_features:
         return None
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         features = model.features(x)
-        scores = torch.from_numpy(known.score(features.float().cpu().numpy()))
-        return torch.cat([model.head(features), scores.to(features)[:, None]], dim=1)  # (B, K + 1)
+        columns = [model.head(features)]
+        if known is not None:
+            columns.append(torch.from_numpy(known.score(features.float().cpu().numpy())).to(features)[:, None])
+        return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
 
     return forward
 
 
+class Outputs(NamedTuple):
+    """What the network gives for images, of which S can be read."""
+
+    indices: list[int]  # of the S readable images, ascending
+    logits: np.ndarray  # (S, K) float32
+    columns: dict[str, tuple[str, ...]]  # their OOD scores, if known
+    problems: dict[int, str]  # index -> problem of the others
+    features: np.ndarray  # (S, D) float32; D is 0 unless asked for
+
+
 def predict_images(
     saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, read: Callable[[int], np.ndarray], count: int,
-    progress: Callable[[int, int], None],
-) -> tuple[list[int], np.ndarray, dict[str, tuple[str, ...]], dict[int, str]]:  # fmt: skip
-    """The indices of readable images, their logits (S, K), their OOD scores if known, and index -> problem.
+    progress: Callable[[int, int], None], also_features: bool = False,
+) -> Outputs:  # fmt: skip
+    """Run the network over `count` images.
 
     Args:
         model: of the checkpoint, on its device; policy: None leaves the scores out.
         read: index -> (S, S, C) uint8; may raise DataError.
+        also_features: return the features of each image, too.
 
     Raises:
         CheckpointError: a logit is not finite.
     """
-    device, forward = next(model.parameters()).device, forward_with_scores(model, policy)
+    device, forward = next(model.parameters()).device, forward_with_scores(model, policy, also_features)
     indices, found, problems = predict_logits(
         model, saved.preprocessing, read, count, device, progress=progress, forward=forward
     )
     check_finite(found, saved.path)
+    known = int(policy is not None and policy.ood_score is not None)
     if not indices:
-        return [], np.empty((0, len(saved.classes)), np.float32), {}, problems
-    logits, scores = np.split(found, [len(saved.classes)], axis=1)
-    columns = {OOD_SCORE: tuple(f"{score:.6g}" for score in scores[:, 0])} if scores.size else {}
-    return indices, logits, columns, problems
+        width = model.pos_embed.shape[2] if also_features else 0
+        found = np.empty((0, len(saved.classes) + known + width), np.float32)
+    logits, scores, features = np.split(found, [len(saved.classes), len(saved.classes) + known], axis=1)
+    columns = {OOD_SCORE: tuple(f"{score:.6g}" for score in scores[:, 0])} if known else {}
+    return Outputs(indices, logits, columns, problems, features)
 
 
 def score_other_images(
