@@ -33,9 +33,10 @@ import numpy as np
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.selective_prediction import report_abstention
+from vitmed.metrics.areas import area_spread
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import PreparedPredictions
-from vitmed.metrics.intervals import NONE, Units, area_spread, logit_interval, quantile, share_gap, share_ratio
+from vitmed.metrics.intervals import NONE, Units, logit_interval, quantile, share_gap, share_ratio
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions

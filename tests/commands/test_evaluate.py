@@ -275,3 +275,18 @@ def test_other_images_of_the_same_names_are_not_the_runs_own(trained: Trained, t
     assert found.predictions.paths == own.predictions.paths
     assert found.metrics.external is not None and own.metrics.external is None
     assert not found.metrics.baselines and own.metrics.baselines
+
+
+def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Callable[..., Any]) -> None:
+    """The page shows the first warning and folds the others. And only a file that is there is announced."""
+    labels = (np.arange(60) < 3).astype(np.int64)
+    logits = np.stack([0 * labels, 4 * labels - 2 + np.arange(60) / 100], axis=1).astype(np.float32)
+    table = tmp_path / "table.csv"
+    names = tuple(f"{i}.png" for i in range(60))
+    table.write_text(Predictions(("no", "yes"), names, None, labels, logits).to_csv())
+    answer = vitmed("evaluate", table, "--no-report", "-o", tmp_path / "report")
+    notes = json.loads((tmp_path / "report" / "metrics.json").read_text())["notes"]
+    assert answer.code == 0 and notes[0].startswith("Class 'yes' has only 3 images")
+    assert notes[-1] == "Made from a table alone: the split and the model are unknown."
+    assert not (tmp_path / "report" / "methods.md").exists() and "methods.md" not in answer.err + answer.out
+    assert vitmed("evaluate", table, "-o", tmp_path / "page").err.count("methods.md") == 1

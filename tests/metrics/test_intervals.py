@@ -10,17 +10,15 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
+from vitmed.metrics.areas import area_spread, class_areas, newcombe_area
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.evaluation import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.intervals import (
     Units,
-    area_spread,
-    class_areas,
     correlation,
     influence_spread,
     log_interval,
-    newcombe_area,
     quantile,
     satterthwaite,
     share,

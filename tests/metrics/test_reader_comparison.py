@@ -13,7 +13,8 @@ from scipy.stats import norm, t
 
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.errors import DataError, UsageError
-from vitmed.metrics.intervals import Units, area_spread, class_areas, quantile, spread
+from vitmed.metrics.areas import area_spread, class_areas
+from vitmed.metrics.intervals import Units, quantile, spread
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.reader_comparison import compare_with_readers, reader_variances
 

@@ -93,6 +93,24 @@ def test_an_auroc_of_simulated_images_has_at_most_the_planned_interval(spread: f
     assert 0.04 < np.mean(ends) < 0.05
 
 
+@pytest.mark.parametrize("prevalence", [0.1, 0.9])
+def test_neither_rare_positives_nor_rare_negatives_widen_the_interval_of_an_auroc(prevalence: float) -> None:
+    """Hanley and McNeil's variance as they give it needs 323 images at 0.9; the half width of these was 0.060."""
+    found = sample_size("auroc", 0.9, half_width=0.04, prevalence=prevalence)
+    assert found.counted == sample_size("auroc", 0.9, half_width=0.04, prevalence=1 - prevalence).counted
+    rng, ends = np.random.default_rng(1), []
+    for _ in range(20):
+        labels = (np.arange(found.counted) < round(prevalence * found.counted)).astype(np.int64)
+        score = rng.normal(size=found.counted) + labels * 2**0.5 * NormalDist().inv_cdf(0.9)
+        logits = np.stack([0 * score, score], axis=1).astype(np.float32)
+        p = Predictions(("no", "yes"), tuple(map(str, range(len(labels)))), None, labels, logits)
+        own = evaluate_predictions(p, resamples=0).overall["auroc"]
+        assert own.low is not None and own.high is not None
+        ends.append((own.high - own.low) / 2)
+    assert np.mean(ends) < 0.04
+    assert "at most 0.04 to either side" in in_words(found)[0]
+
+
 def test_the_smallest_number() -> None:
     assert smallest(lambda n: n >= 777) == 777 and smallest(lambda n: True) == 2 and smallest(lambda n: False) is None
 

@@ -83,7 +83,8 @@ def in_words(found: NeededSample) -> list[str]:
     who, level = sample(found.counted, found.counted_patients, kind), f"{100 * LEVEL:.0f} % interval"
     if not kind:
         who += f", {found.counted * (design.prevalence or 0):,.0f} of them positive,"
-    what = f"of {found.low:.3f} to {found.high:.3f}, {goal.half_width} to either side on average"
+    most = "" if kind else "at most "  # the variance of an AUROC is on the safe side
+    what = f"of {found.low:.3f} to {found.high:.3f}, {most}{goal.half_width} to either side on average"
     if goal.half_width is None:
         what = f"that lies above {goal.lower_bound:g} with a chance of {100 * goal.power:g} %"
     lines = [f"If the {number} is {found.expected:g}, {who} give a {level} {what}."]

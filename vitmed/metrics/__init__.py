@@ -9,7 +9,8 @@ metric_table       `METRICS`: name, title and direction of each number
 methods            `METHODS`: how intervals are computed, in words and with references
 scoring            the numbers themselves, for many resamples at once
 ranking            AUROC and average precision
-intervals          intervals by formula: of proportions and their means (Wilson, MOVER), areas (DeLong, Newcombe)
+areas              AUROC and average precision with the influence of each image; intervals of areas (DeLong, Newcombe)
+intervals          intervals by formula: of proportions and their means (Wilson, MOVER), and by influence
 bootstrap          bootstrap weights, percentile intervals, resampled sums
 paired_comparison  two models on the same images
 seed_spread        numbers over trainings that differ by the seed only

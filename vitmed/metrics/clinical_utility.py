@@ -8,8 +8,9 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import Estimate, estimate, of_share
-from vitmed.metrics.intervals import Units, class_areas, share, share_gap, share_ratio, sum_correlation
+from vitmed.metrics.intervals import Units, share, share_gap, share_ratio, sum_correlation
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.intervals import NONE, Area, Share, Units, area_interval, quantile, spread
+from vitmed.metrics.areas import Area, area_interval
+from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
 
 
 class Estimate(Frozen):

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.metrics.areas import Area, class_areas
 from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.estimates import (
     ClassNumbers,
@@ -28,11 +29,9 @@ from vitmed.metrics.intervals import (
     LEVEL,
     LIKENESS,
     NONE,
-    Area,
     Part,
     Units,
     assumed_effect,
-    class_areas,
     class_masks,
     influence_spread,
     log_interval,

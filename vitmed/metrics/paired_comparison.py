@@ -11,18 +11,16 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
 from vitmed.core.text import identity
+from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
 from vitmed.metrics.intervals import (
     INFINITE,
     NONE,
-    Area,
     Part,
     Share,
     Units,
-    area_spread,
-    class_areas,
     correlation,
     mean_interval,
     quantile,

@@ -15,8 +15,9 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
+from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.intervals import NONE, Area, Spread, Units, area_spread, class_areas, quantile, spread
+from vitmed.metrics.intervals import NONE, Spread, Units, quantile, spread
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.reader_agreement import MOST, UNREAD, readings
 

@@ -130,9 +130,14 @@ def smallest(reached: Callable[[int], bool]) -> int | None:
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:
-    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2."""
-    of_positives, of_negatives = value / (2 - value) - value**2, 2 * value**2 / (1 + value) - value**2
-    spread = value * (1 - value) + (positives - 1) * of_positives + (negatives - 1) * of_negatives
+    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2.
+
+    Their scores vary more among positives than among negatives. Where positives are the commoner kind this gives a
+    variance far too small for other scores; then the two kinds change places.
+    """
+    fewer, more = sorted((positives, negatives))
+    of_fewer, of_more = value / (2 - value) - value**2, 2 * value**2 / (1 + value) - value**2
+    spread = value * (1 - value) + (fewer - 1) * of_fewer + (more - 1) * of_more
     return math.sqrt(spread / (positives * negatives))
 
 

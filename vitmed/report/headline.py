@@ -46,7 +46,8 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         ui.say(_own_test(metrics.external))
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
     ui.say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
-    ui.say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
+    if page.is_file():
+        ui.say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 

@@ -126,9 +126,12 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         return found
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
-    main = [*sentences(main=True), *_scales({(field, found.method) for _, _, field, found in _estimates(metrics)})]
+    used = {(field, found.method) for _, _, field, found in _estimates(metrics)}
+    main = [*sentences(main=True), *_scales(used)]
     if fields.get("f1") in ("wilson", "wilson-cluster"):
         main.append("The interval of the F1 of a class was derived from that of TP / (TP + FP + FN).")
+    if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
+        main.append("The lower limit of a proportion or AUROC was capped at that of as many images without an error.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
     defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in fields if field in DEFINITIONS]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"

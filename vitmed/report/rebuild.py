@@ -24,7 +24,7 @@ from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Origin, Results
-from vitmed.report.write import read_baselines, write_report
+from vitmed.report.write import TABLE_ALONE, read_baselines, write_report
 
 
 def rebuild(
@@ -78,8 +78,7 @@ def rebuild(
 
 def _of_table(file: Path) -> Origin:
     """What is known of a table alone."""
-    note = "Made from a table alone: the split and the model are unknown."
-    return Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[note])
+    return Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:

@@ -38,6 +38,8 @@ from vitmed.report.plots.training import drawn_curves
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
 
+TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
+
 ISSUES = "label_issues.csv"
 MARKDOWN, PDF = "report.md", "report.pdf"
 BASELINES = {
@@ -139,6 +141,7 @@ def write_report(
 def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
     """What stands above the numbers: the notes of the caller, and those of the numbers."""
     found = [*single_class_note(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
+    found.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
     if predictions.errors:
         unread = counted(len(predictions.errors), "image")
         found.append(f"{unread} could not be read; only those that could are counted.")

@@ -1,0 +1,143 @@
+"""The area under the ROC curve and average precision, the variance of an area, and its interval (DeLong, Newcombe)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vitmed.metrics.intervals import (
+    INFINITE,
+    LIKENESS,
+    NONE,
+    Spread,
+    Units,
+    assumed_effect,
+    degrees_between,
+    logit_interval,
+    quantile,
+    satterthwaite,
+)
+
+FEW = 50  # below so many positive or negative images, counted as independent ones, DeLong's interval is too narrow
+
+
+class Area(NamedTuple):
+    """An area under a curve and the influence of each image on it, (S,), which sums to 0."""
+
+    value: float
+    influence: np.ndarray
+
+    def plus(self, other: Area, weight: float) -> Area:
+        """This area plus `weight` times another."""
+        return Area(self.value + weight * other.value, self.influence + weight * other.influence)
+
+
+def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
+    """AUROC and average precision of scores (S,) for the images that are positive, (S,) bool; NaN where undefined.
+
+    The influence on AUROC is DeLong's placement value less the AUROC, over the number of the image's kind.
+    """
+    m, n = int(positive.sum()), int((~positive).sum())
+    if not m or not n:
+        return Area(float("nan"), np.zeros(m + n)), Area(float("nan"), np.zeros(m + n))
+    _, tie = np.unique(-scores, return_inverse=True)  # (S,) number of the tie, from the highest score
+    hits = np.bincount(tie, positive.astype(np.float64))  # (T,) positives in each tie
+    misses = np.bincount(tie, ~positive)
+    hits_to, misses_to = np.cumsum(hits), np.cumsum(misses)
+    below = n - misses_to + misses / 2  # for a positive: negatives in the right order, a tie counts half
+    above = hits_to - hits / 2  # for a negative: positives in the right order
+    auroc = float(hits @ below) / (m * n)
+    area = np.where(positive, (below[tie] / n - auroc) / m, (above[tie] / m - auroc) / n)
+    every_to = hits_to + misses_to
+    precision = hits_to / every_to
+    average = float(hits @ precision) / m
+    # An image adds 1 to the images, and to the hits if it is positive, of every threshold that reaches it.
+    own = (hits / every_to)[::-1].cumsum()[::-1] / m
+    diluted = (hits * precision / every_to)[::-1].cumsum()[::-1] / m
+    pull = np.where(positive, (precision[tie] - average) / m + own[tie], 0) - diluted[tie]
+    return Area(auroc, area), Area(average, pull)
+
+
+def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Spread:
+    """Variance of an AUROC, or of the difference of two, by the influence (S,) of each image; NaN if undefined.
+
+    Independent images: DeLong et al., Biometrics 44 (1988) 837, eq. 4 to 6. Patients with several: Obuchowski,
+    Biometrics 53 (1997) 567, eq. 3 to 6, with Student's in place of her normal quantile. Its degrees of freedom are
+    Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer.
+    """
+    up, down = np.where(positive, influence, 0), np.where(positive, 0, influence)
+    sizes = units.sums(positive.astype(np.float64)), units.sums((~positive).astype(np.float64))
+    with_up, with_down = (int((size > 0).sum()) for size in sizes)
+    if min(with_up, with_down) < 2:
+        return Spread(*NONE)
+    sums = units.sums(up), units.sums(down)
+    parts = [float(g / (g - 1) * (s**2).sum()) for s, g in zip(sums, (with_up, with_down), strict=True)]
+    total = sum(parts)
+    if not units.clustered:
+        return Spread(total, INFINITE)
+    both = 2 * units.count / (units.count - 1) * float((sums[0] * sums[1]).sum())
+    squares = units.sums(up**2), units.sums(down**2)
+    known = [degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
+    degrees = total**2 / sum(part**2 / d for part, d in zip(parts, known, strict=True)) if total > 0 else INFINITE
+    of_patients = degrees_between(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
+    return Spread(max(0.0, total + both), min(degrees, of_patients))
+
+
+def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float, float, str]:
+    """The interval of an AUROC and its method.
+
+    Of at least `FEW` positive and negative images: DeLong's (patients: Obuchowski's) on the logit scale. Below, and
+    of an AUROC of 0 or 1: Newcombe's, which knows the numbers of images alone. Of patients with several images it
+    takes effective numbers and Student's t. As in `share`, no interval reaches further than that of a perfect ranking.
+    """
+    name, found, value = (
+        "obuchowski" if units.clustered else "delong",
+        area_spread(area.influence, positive, units),
+        area.value,
+    )
+    if not np.isfinite([value, found.variance]).all() or (0 < value < 1 and found.variance == 0):
+        return *NONE, name  # scores that are all alike have no variance
+    m, n = (_effective(area.influence, kind, units) for kind in (positive, ~positive))
+    z = quantile()
+    if units.clustered:
+        sizes = (units.sums(kind.astype(np.float64)) for kind in (positive, ~positive))
+        z = quantile(min(satterthwaite(size[size > 0], LIKENESS) for size in sizes))
+    if min(m, n) < FEW or value in (0, 1):
+        return *newcombe_area(value, m, n, z), "newcombe"
+    low, high = logit_interval(value, found.variance**0.5, quantile(found.degrees))
+    flawless, _ = newcombe_area(1.0, m, n, z)
+    return min(low, flawless), max(high, 1 - flawless), name
+
+
+def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
+    """As how many independent images those of a kind, (S,) bool, from at least 2 units, rank."""
+    m = float(kind.sum())
+    if not units.clustered:
+        return m
+    sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, influence, 0)
+    g, alone = int((sizes > 0).sum()), m / (m - 1) * float((own**2).sum())
+    seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
+    return max(1.0, m / max(seen, assumed_effect(sizes[sizes > 0], LIKENESS)))
+
+
+def newcombe_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
+    """The interval of an AUROC by the numbers of images alone: method 5 of Newcombe, Stat. Med. 25 (2006) 559.
+
+    Solves |value - a| = z sqrt(V(a)) for a; V is the variance of Hanley & McNeil (1982) with equal sizes in its
+    middle terms. It holds where DeLong's variance is unknown or 0: of few images, and of an AUROC of 0 or 1.
+    """
+    from scipy.optimize import brentq  # imported here: predict starts without it
+
+    common = (positives + negatives) / 2 - 1
+
+    def end(value: float) -> float:
+        """The lower end; the upper one is that of the reversed scores."""
+
+        def excess(a: float) -> float:
+            spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
+            return value - a - z * float(np.sqrt(spread))
+
+        return float(brentq(excess, 0, value * (1 - 1e-9), xtol=1e-14)) if value > 0 else 0.0
+
+    return end(value), 1 - end(1 - value)
