@@ -40,7 +40,7 @@ from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
-from vitmed.training.loop import LossOf, Record, finished
+from vitmed.training.loop import LossOf, Record, finished, rows_of
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
@@ -207,7 +207,8 @@ class PretrainingRun(Run[PretrainConfig]):
         ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
 
     def loss_of(self) -> LossOf:
-        return masked_loss(self.model, self.images["train"], self.device, self.precision)
+        rows = rows_of(self.ranks, self.images["train"], self.config)
+        return masked_loss(self.state.network, self.model.patches, self.images["train"], self.precision, rows)
 
     def validate(self) -> Record:
         batches, val = self.batches.batches, self.images["val"]
