@@ -110,6 +110,14 @@ def _lead(
 ) -> TrainResult:  # fmt: skip
     """What `train` does on the rank that leads; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
+    if resume is None and ranks.may_restart:
+        if name is None:
+            raise UsageError("torchrun --max-restarts: a restart has to find its run", "add --name")
+        if ranks.restarts and (folder := RunFolder.newest_called(output, name)):
+            ui.say(f"restart {ranks.restarts}: going on from {folder.last}")
+            with run_lock(folder, ui):
+                remove_torn(folder, ui)
+                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks), ui)
     if resume is not None and RunFolder(resume).folds.is_file():
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:

@@ -62,6 +62,21 @@ class Ranks:
         """Whether there are other ranks."""
         return self.world > 1
 
+    @property
+    def restarts(self) -> int:
+        """How often torchrun has started these processes anew after a failure."""
+        return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) if self.wide else 0
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether torchrun starts these processes anew after a failure."""
+        return self.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0
+
+    def lost(self, error: RuntimeError) -> bool:
+        """Whether the error says that another rank has ended."""
+        text = str(error)
+        return self.wide and (isinstance(error, dist.DistError) or "by peer" in text or "Broken pipe" in text)
+
     @classmethod
     @contextlib.contextmanager
     def join(cls) -> Iterator[Ranks]:

@@ -16,7 +16,7 @@ from torch import nn
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.csv_files import csv_text
 from vitmed.core.environment import PACKAGES, environment
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
@@ -160,6 +160,11 @@ class Run(Generic[AnyConfig]):
             except DataError:
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
                     self.save_last()
+                raise
+            except RuntimeError as error:
+                if ranks.lost(error):
+                    problem = "another process of this training has ended; its own error says why"
+                    raise VitmedError(problem, f"vitmed {self.command} --resume {self.folder.path}") from None
                 raise
             if ranks.agree(stop=stop()):
                 self.save_last()
