@@ -48,7 +48,15 @@ from vitmed.training.prepare import prepare_run
 from vitmed.training.training_run import Run, TrainingRun
 
 # Settings allowed beside --resume: the length of the training, and those that change no result.
-RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers", "data.cache", "data.cache_gb"}
+RESUMABLE = {
+    "train.epochs",
+    "train.patience",
+    "train.device",
+    "train.workers",
+    "train.shard",
+    "data.cache",
+    "data.cache_gb",
+}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.process import cores
@@ -183,6 +185,12 @@ class Ranks:
         own = [device.index] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(model, device_ids=own)
 
+    def shard(self, model: nn.Module, parts: nn.ModuleList, device: torch.device) -> None:
+        """Divide the parameters of a network among the ranks; each of its parts is gathered when it is computed."""
+        mesh = init_device_mesh(device.type, (self.world,))
+        for module in (*parts, model):
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
+
     @contextlib.contextmanager
     def shared_cores(self) -> Iterator[None]:
         """Divide the cores of this machine among its ranks, unless OMP_NUM_THREADS does."""
@@ -206,6 +214,20 @@ def sync_gradients(network: nn.Module, on: bool) -> None:
         network.require_backward_grad_sync = on  # as its no_sync() does
     elif isinstance(network, FSDPModule):
         network.set_requires_gradient_sync(on)
+
+
+def full(value: Any) -> Any:
+    """A tree of states with the whole of every tensor; all ranks call this together."""
+    if isinstance(value, dict):
+        return {key: full(part) for key, part in value.items()}
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def sharded_like(value: Any, own: Tensor) -> Any:
+    """This rank's part of a whole tensor, where its own tensor of that shape is divided among the ranks."""
+    if not isinstance(own, DTensor) or not isinstance(value, Tensor) or value.shape != own.shape:
+        return value
+    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
 
 
 class _Sum(torch.autograd.Function):

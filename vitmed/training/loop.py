@@ -25,7 +25,7 @@ from vitmed.core.config import Config, TrainConfig
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Ranks, Rows, sync_gradients
+from vitmed.core.ranks import Ranks, Rows, full, sharded_like, sync_gradients
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
 from vitmed.imaging.augmentation import without_opencv_threads
@@ -116,7 +116,7 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """Plain types, for last.pt."""
         parts = {name: getattr(self, name) for name in PARTS}
-        states = {name: part and part.state_dict() for name, part in parts.items()}
+        states = {name: part and full(part.state_dict()) for name, part in parts.items()}
         return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ class TrainState:
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
-                part.load_state_dict(saved[name])
+                part.load_state_dict(self._own(name, saved[name]))
         for parameter, state in self.optimiser.state.items():
             for name in ("exp_avg", "exp_avg_sq"):
                 if state[name].shape != parameter.shape:
@@ -135,6 +135,29 @@ class TrainState:
                 raise ValueError("optimiser: step is not a number")
         for name in POSITION:
             setattr(self, name, saved[name])
+
+    def _own(self, name: str, saved: dict[str, Any]) -> dict[str, Any]:
+        """What this rank keeps of the saved state of a part: all of it, unless the network is sharded."""
+        if name in ("model", "ema"):
+            own = getattr(self, name).state_dict()
+            return {key: sharded_like(value, own[key]) if key in own else value for key, value in saved.items()}
+        if name == "optimiser":
+            owners = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+            states = {
+                i: {key: sharded_like(value, owners[i]) for key, value in state.items()}
+                for i, state in saved["state"].items()
+                if i < len(owners)
+            }
+            return saved | {"state": states}
+        return saved
+
+    def shard(self, config: Config, ranks: Ranks, device: torch.device) -> None:
+        """Divide everything that grows with the network among the ranks: weights, gradients, moments, average."""
+        saved = self.state_dict()
+        for model in {id(model): model for model in (self.model, self.evaluated_model)}.values():
+            ranks.shard(model, cast(ViT, model).blocks, device)
+        self.optimiser = optimiser_of(self.model, config)
+        self.load_state_dict(saved)
 
 
 @dataclass(frozen=True)
@@ -156,13 +179,19 @@ def new_state(
     model: nn.Module, config: Config | PretrainConfig, batches: int, device: torch.device, precision: Precision
 ) -> TrainState:
     """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
-    train, ema, layer_decay, betas = config.train, None, 1.0, (0.9, 0.95)  # of pretraining, as in the MAE paper
+    train, ema = config.train, None
+    if isinstance(train, TrainConfig) and train.ema:
+        ema = averaged(model, train.ema_decay or ema_decay(train.epochs * steps_per_epoch(batches, train.accumulate)))
+    scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
+    return TrainState(model, optimiser_of(model, config), scaler, ema)
+
+
+def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
+    """AdamW as configured; of pretraining with the second moment of the MAE paper."""
+    train, layer_decay, betas = config.train, 1.0, (0.9, 0.95)
     if isinstance(train, TrainConfig):
-        steps = train.epochs * steps_per_epoch(batches, train.accumulate)
-        ema = averaged(model, train.ema_decay or ema_decay(steps)) if train.ema else None
         layer_decay, betas = train.layer_decay, (0.9, 0.999)
-    optimiser = adamw(model, train.lr, train.weight_decay, layer_decay, betas)
-    return TrainState(model, optimiser, torch.amp.GradScaler(device.type, enabled=precision.name == "fp16"), ema)
+    return adamw(model, train.lr, train.weight_decay, layer_decay, betas)
 
 
 def steps_per_epoch(batches: int, accumulate: int) -> int:
@@ -332,7 +361,7 @@ def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Ten
     """One step of the optimiser and of the moving average; returns the gradient norm before clipping, ()."""
     set_learning_rate(state.optimiser, lr)
     state.scaler.unscale_(state.optimiser)
-    norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf"))
+    norm = full(torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf")))
     state.scaler.step(state.optimiser)
     state.scaler.update()
     state.optimiser.zero_grad(set_to_none=True)

@@ -22,7 +22,7 @@ from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.process import stop_signals
-from vitmed.core.ranks import Ranks
+from vitmed.core.ranks import Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
@@ -98,6 +98,7 @@ class Run(Generic[AnyConfig]):
         self.splits, self.device, self.ui, self.ranks = splits, ranks.device(device), ui, ranks
         self.precision = pick_precision(config.train.precision, device)
         self.images = images_of(splits, Preprocessing.of(config))
+        rows_of(ranks, self.images["train"], config)  # raises now, not after the images are read
         self.hashes: dict[str, list[str]] = {}
 
     def prepare(self) -> None:
@@ -151,7 +152,10 @@ class Run(Generic[AnyConfig]):
         if ranks.leads:
             ranks.send("start", self.start())
             meet(ranks)
-        self.state.network = ranks.wrap(self.model, self.device)
+        if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
+            self.state.shard(self.config, ranks, self.device)
+        else:
+            self.state.network = ranks.wrap(self.model, self.device)
         with ranks.shared_cores(), stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
             events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks)
             try:
@@ -347,8 +351,10 @@ class TrainingRun(Run[Config]):
 
     def _save(self, path: Path, training: bool) -> None:
         record = self.state.history[-1] if self.state.history else {}
+        weights = full(merged(self.state.evaluated_model))  # by all ranks: each may hold a part
+        state = self.state.state_dict() if training else None
         if self.ranks.leads:
-            self.save(path, merged(self.state.evaluated_model), record, self.state.state_dict() if training else None)
+            self.save(path, weights, record, state)
 
     def save(
         self, path: Path, weights: dict[str, torch.Tensor], record: Record, training: dict[str, Any] | None = None
