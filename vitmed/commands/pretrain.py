@@ -23,6 +23,7 @@ from vitmed.core.hardware import describe, pick_device, seeded
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
+from vitmed.core.ranks import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
@@ -84,6 +85,8 @@ def pretrain(
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
+    if is_rank():
+        raise UsageError("vitmed pretrain runs as one process", "start it without torchrun")
     ui = ui or Ui()
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:

@@ -217,9 +217,14 @@ def sync_gradients(network: nn.Module, on: bool) -> None:
 
 
 def full(value: Any) -> Any:
-    """A tree of states with the whole of every tensor; all ranks call this together."""
+    """A tree of states with the whole of every tensor that is divided, on the CPU; all ranks call this together."""
     if isinstance(value, dict):
         return {key: full(part) for key, part in value.items()}
+    return whole(value).cpu() if isinstance(value, DTensor) else value
+
+
+def whole(value: Tensor) -> Tensor:
+    """The whole of a tensor that may be divided among the ranks; all ranks call this together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 

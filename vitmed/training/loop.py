@@ -25,7 +25,7 @@ from vitmed.core.config import Config, TrainConfig
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Ranks, Rows, full, sharded_like, sync_gradients
+from vitmed.core.ranks import Ranks, Rows, full, sharded_like, sync_gradients, whole
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
 from vitmed.imaging.augmentation import without_opencv_threads
@@ -361,7 +361,7 @@ def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Ten
     """One step of the optimiser and of the moving average; returns the gradient norm before clipping, ()."""
     set_learning_rate(state.optimiser, lr)
     state.scaler.unscale_(state.optimiser)
-    norm = full(torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf")))
+    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf")))
     state.scaler.step(state.optimiser)
     state.scaler.update()
     state.optimiser.zero_grad(set_to_none=True)
