@@ -21,7 +21,11 @@ from vitmed.core.process import cores
 TOLERANCE = 1e-5  # of weights, losses and logits; measured 3e-6 after 12 steps
 # All that depends on the whole batch: batch norm, dropout, drop path, mixing, class weights, accumulation, an average;
 # batches of 9 that 2 and 4 processes cannot divide evenly.
-ARGS = [
+TEXT = """--image-size 16 --patch-size 8 --epochs 3 --batch-size 9 --accumulate 2 --lr 3e-3 --warmup-epochs 0.5
+ --augment medical --workers 0 --device cpu --precision fp32 --set model.width=16 --set model.depth=2
+ --set model.heads=2 --set model.dropout=0.1 --set model.attention_dropout=0.1 --drop-path 0.2 --mixup 0.3 --cutmix 0.5
+ --balance loss --stem conv --set train.choose=best --no-report --no-baseline --resamples 0 --no-cache"""
+ARGS = TEXT.split()
     "--image-size",
     "16",
     "--patch-size",

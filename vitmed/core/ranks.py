@@ -86,7 +86,9 @@ class Ranks:
         if not is_rank():
             yield cls()
             return
-        store, rank, world = next(dist.rendezvous("env://"))
+        known, rank, world = next(dist.rendezvous("env://"))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # messages of an earlier one name dead processes
+        store = dist.PrefixStore(f"vitmed {attempt}", known)
         cuda = torch.cuda.is_available() and dist.is_nccl_available()
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
