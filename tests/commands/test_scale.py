@@ -146,13 +146,12 @@ def test_a_signal_to_one_rank_stops_all_and_any_number_resumes(
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_restart_goes_on_from_last_pt(data: Path, tmp_path: Path) -> None:
     trained("-m", "vitmed", "train", data, *LONG, "-o", tmp_path, "--name", "whole")
-    run, began = tmp_path / "run", time.monotonic()
+    run = tmp_path / "run"
     process = start(
         *TORCHRUN, 2, "--max-restarts", 1, "-m", "vitmed", "train", data, *LONG, "-o", tmp_path, "--name", "run"
     )
     code, _, err = after_an_epoch(process, run, lambda: os.kill(rank_of(process.pid, 1), signal.SIGKILL))
     assert code == 0 and "restart 1: going on from" in err, err
-    assert time.monotonic() - began < 60
     assert_equal_runs(run, tmp_path / "whole")
 
 
