@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -200,7 +201,11 @@ class Ranks:
         if self.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, cores() // self.local_world))
         try:
-            yield
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", "Grad strides do not match"
+                )  # of DDP, on speed, for a 1x1 convolution
+                yield
         finally:
             torch.set_num_threads(before)
 
