@@ -132,7 +132,7 @@ def values() -> dict[str, object]:
         "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
         "prevalence": 0.02, "coverage": 0.8, "conformal": "aps", "max_risk": 0.03,
         "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True, "report": False,
-        "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
+        "shard_model": True, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
 
 
@@ -175,6 +175,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
             "cache": ["--no-cache"],
             "show_names": ["--show-names"],
             "report": ["--no-report"],
+            "shard_model": ["--shard-model"],
         }.get(
             flag,
             [

@@ -6,6 +6,8 @@ A command's options stand above it where it passes them on, in its signature whe
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +26,7 @@ from vitmed.cli.options import (
     RUN,
     SETTINGS,
     AsJson,
+    Devices,
     Force,
     NewFolder,
     Offline,
@@ -54,9 +57,13 @@ PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 
 
 @command({**SETTINGS, **RUN, **RESUME, **GATES, **OFFLINE})
-def train(as_json: AsJson = False, **options: Any) -> None:
+def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
-    answer(vitmed.train, options, as_json, train_json)
+    if devices is not None and devices > 1 and "RANK" not in os.environ:
+        from vitmed.commands.launch import launch
+
+        raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
+    answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json)
 
 
 @command(

@@ -106,7 +106,8 @@ def _error_of(run: Callable[[], None]) -> VitmedError | None:
             return _wrong_usage(error)
         _stderr(traceback.format_exc())
         found = VitmedError("this is a bug in vitmed; please report it with the lines above")
-    _stderr(f"{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
+    rank = "" if os.environ.get("RANK", "0") == "0" else f"rank {os.environ['RANK']}: "  # of a training on several
+    _stderr(f"{rank}{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
     return found
 
 

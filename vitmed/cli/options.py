@@ -131,6 +131,13 @@ def output(text: str, panel: str = LAST) -> Options:
 
 
 ONLY = "Print only warnings and errors on stderr."
+Devices = Annotated[
+    int | None,
+    typer.Option(
+        "--devices", min=1, metavar="N", rich_help_panel="Training",
+        help="Train on this many GPUs of this machine, or with as many processes on its CPU; docs/scale.md.",
+    ),
+]  # fmt: skip
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=ONLY)]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]

@@ -23,6 +23,7 @@ from vitmed.core.hardware import describe, pick_device, seeded
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
+from vitmed.core.ranks import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
@@ -40,7 +41,7 @@ from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
-from vitmed.training.loop import LossOf, Record, finished
+from vitmed.training.loop import LossOf, Record, finished, rows_of
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
@@ -84,6 +85,8 @@ def pretrain(
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
+    if is_rank():
+        raise UsageError("vitmed pretrain runs as one process", "start it without torchrun")
     ui = ui or Ui()
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
@@ -208,7 +211,8 @@ class PretrainingRun(Run[PretrainConfig]):
         ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
 
     def loss_of(self) -> LossOf:
-        return masked_loss(self.model, self.images["train"], self.device, self.precision)
+        rows = rows_of(self.ranks, self.images["train"], self.config)
+        return masked_loss(self.state.network, self.model.patches, self.images["train"], self.precision, rows)
 
     def validate(self) -> Record:
         batches, val = self.batches.batches, self.images["val"]

@@ -25,6 +25,7 @@ from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Ranks
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
@@ -40,13 +41,22 @@ from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.fit_policy import fit_decision_policy
+from vitmed.training.follow import follow
 from vitmed.training.loop import finished
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
 from vitmed.training.training_run import Run, TrainingRun, all_its_images
 
 # Settings allowed beside --resume: the length of the training, and those that change no result.
-RESUMABLE = {"train.epochs", "train.patience", "train.device", "train.workers", "data.cache", "data.cache_gb"}
+RESUMABLE = {
+    "train.epochs",
+    "train.patience",
+    "train.device",
+    "train.workers",
+    "train.shard",
+    "data.cache",
+    "data.cache_gb",
+}
 
 
 @dataclass(frozen=True)
@@ -91,33 +101,61 @@ def train(
     Raises:
         VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes.
     """
-    ui = ui or Ui()
-    gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
+    with Ranks.join() as ranks:
+        if not ranks.leads:
+            result: TrainResult = follow(ranks, data)
+            return result
+        gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
+        result = _lead(ranks, data, config, sets, output, name, resume, offline, ui or Ui(), flags)
+        ranks.send("end", result)
+    check_gates(gates, result.test.metrics, result)
+    return result
+
+
+def _lead(
+    ranks: Ranks, data: str | Path | None, config: str | Path | None, sets: Sequence[str], output: str | Path,
+    name: str | None, resume: str | Path | None, offline: bool, ui: Ui, flags: dict[str, Any],
+) -> TrainResult:  # fmt: skip
+    """What `train` does on the rank that leads; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
+    if resume is None and ranks.may_restart:
+        if name is None:
+            raise UsageError("torchrun --max-restarts: a restart has to find its run", "add --name")
+        if ranks.restarts and (folder := RunFolder.newest_called(output, name)):
+            ui.say(f"restart {ranks.restarts}: going on from {folder.last}")
+            with run_lock(folder, ui):
+                remove_torn(folder, ui)
+                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks), ui)
     if resume is not None and RunFolder(resume).folds.is_file():
+        _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
             raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
-        result = _train_folds(RunFolder(resume), None, ui)
-    elif resume is not None:
+        return _train_folds(RunFolder(resume), None, ui)
+    if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
         with run_lock(folder, ui):
             remove_torn(folder, ui)
-            result = _train_and_evaluate(_resume_run(folder, data, overrides, ui), ui)
-    else:
-        settings = load_config(config, {"data.root": data, **overrides}, sets)
-        if settings.data.folds is not None and settings.data.fold is None:
-            check_place(settings, output, name)
-            root = data_folder(settings.data.root)
-            called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
-            first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
-            result = _train_folds(new_folds(settings.data, output, called), first, ui)
-        else:
-            run = _new_run(settings, output, name, ui, config is None, offline)
-            with run_lock(run.folder, ui):
-                result = _train_and_evaluate(run, ui)
-    check_gates(gates, result.test.metrics, result)
-    return result
+            return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks), ui)
+    settings = load_config(config, {"data.root": data, **overrides}, sets)
+    if settings.train.freeze:
+        _refuse_ranks(ranks, "--freeze, which trains no network", "start one process")
+    if settings.data.folds is not None and settings.data.fold is None:
+        _refuse_ranks(ranks, "--folds", "one fold at a time: --folds N --fold I")
+        check_place(settings, output, name)
+        root = data_folder(settings.data.root)
+        called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
+        first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
+        return _train_folds(new_folds(settings.data, output, called), first, ui)
+    run = _new_run(settings, output, name, ui, config is None, offline, ranks)
+    with run_lock(run.folder, ui):
+        return _train_and_evaluate(run, ui)
+
+
+def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
+    """Raises UsageError if there are several processes."""
+    if ranks.wide:
+        raise UsageError(f"{what}: not with {ranks.world} processes", fix)
 
 
 def _train_folds(folder: RunFolder, first: dict[str, Any] | None, ui: Ui) -> TrainResult:
@@ -179,14 +217,16 @@ def remove_torn(folder: RunFolder, ui: Ui) -> None:
         ui.warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
 
 
-def _new_run(config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool) -> TrainingRun:
+def _new_run(
+    config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool, ranks: Ranks
+) -> TrainingRun:
     check_place(config, output, name)
     check_formats(config.evaluate)
     prepared = prepare_run(config, plans, offline, ui)
     config, splits = prepared.config, prepared.splits
     check_folder(config.data, ui)
     asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
-    run = TrainingRun(config, splits, prepared.device, ui, prepared.weights)  # raises for sizes that do not fit
+    run = TrainingRun(config, splits, prepared.device, ui, prepared.weights, ranks=ranks)  # raises for wrong sizes
     if prepared.settings:
         ui.say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
         for line in describe(prepared.settings):
@@ -235,7 +275,9 @@ def _draw_curves(run: TrainingRun) -> None:
         write_bytes(run.folder.training_curves, drawn_curves(run.state.history).png)
 
 
-def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui) -> TrainingRun:
+def _resume_run(
+    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui, ranks: Ranks
+) -> TrainingRun:
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
@@ -248,7 +290,7 @@ def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str,
         new = counted(config.train.epochs, "epoch")
         ui.warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
-    run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt")
+    run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt", ranks=ranks)
     with all_its_images():
         _check_images(run)
     run.check_unchanged(checkpoint.hashes)

@@ -320,6 +320,12 @@ class TrainConfig(LoopConfig):
     patience: int | None = setting(
         10, "Stop after this many epochs without a better monitor. null never stops early.", Flag(), ge=1
     )
+    shard: bool = setting(
+        False,
+        "Divide the weights, gradients and moments among the processes (FSDP2), for a network that does not fit one "
+        "GPU. No effect on the result, nor with one process.",
+        Flag("shard_model"),
+    )
     save_every: int | None = setting(
         None, "Also keep a checkpoint every N epochs.", Flag(metavar="N", panel="Output"), ge=1
     )

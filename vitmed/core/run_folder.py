@@ -93,6 +93,16 @@ class RunFolder:
         best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
         return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent) if best else None
 
+    @classmethod
+    def newest_called(cls, output: str | Path, name: str) -> RunFolder | None:
+        """The run of this name, or `name-2`, `-3`, ..., with the most recent last.pt, or None."""
+        called = [
+            path
+            for path in Path(output).glob("*/last.pt")
+            if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.parent.name)
+        ]
+        return cls(max(called, key=lambda path: path.stat().st_mtime_ns).parent) if called else None
+
     @property
     def is_run(self) -> bool:
         """Whether the folder is that of a run."""

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
+from vitmed.core.ranks import Rows
 from vitmed.core.text import lines_of
 from vitmed.data.pixel_cache import Squares
 from vitmed.data.samples import Sample, Splits
@@ -97,6 +98,9 @@ class UnusableFiles(DataError):
         count = f"{len(lines):,} of {self.total:,} images cannot be used:\n" if len(lines) > 1 else ""
         return count + lines_of(sorted(lines), 10)
 
+    def __reduce__(self) -> tuple[Any, ...]:  # to another process
+        return DataError, (self.problem, self.fix)
+
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
     """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, label, index."""
@@ -129,11 +133,17 @@ class EpochBatches(Sampler[list[Key]]):
     Args:
         labels: (S,) class indices.
         balanced: draw with replacement, every class equally often.
+        rows: of every batch that this rank computes; default all.
+        mixed: also give, as the first, the image before these rows, with which the first of them is mixed.
     """
 
-    def __init__(self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool):
+    def __init__(
+        self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool, rows: Rows | None = None,
+        mixed: bool = False,
+    ):  # fmt: skip
         self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
         self.epoch = self.start = 0
+        self.chosen = None if rows is None else np.arange(rows.start - mixed, rows.stop)  # -1 is the last image
 
     @property
     def batches(self) -> int:
@@ -155,7 +165,7 @@ class EpochBatches(Sampler[list[Key]]):
         order = self.order(self.epoch)
         for batch in range(self.start, self.batches):
             part = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield [(self.epoch, int(index)) for index in part]
+            yield [(self.epoch, int(index)) for index in (part if self.chosen is None else part[self.chosen])]
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
@@ -176,13 +186,19 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
     )
 
 
-def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device) -> int:
-    """Loader processes: as asked, else none if there is nothing to do, fewer if the CPU also trains."""
+def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
+    """Loader processes: as asked, else none if there is nothing to do, fewer if the CPU also trains.
+
+    Args:
+        asked: by the user; augments: whether images change at random; in_memory: whether reading needs no disk.
+        device: of the training.
+        ranks: how many processes of the training share this machine.
+    """
     if asked is not None:
         return asked
     if in_memory and not augments:
         return 0
-    return max(1, cores() // 2) if device.type == "cpu" else min(8, cores())
+    return max(1, cores() // ranks // 2) if device.type == "cpu" else max(1, min(8, cores() // ranks))
 
 
 def _collate(items: list[Any]) -> Any:

@@ -1,6 +1,7 @@
 """The networks: ViT, MAE, LoRA; weight files and public weights; inference.
 
 vit                the Vision Transformer, and `SIZES`
+batch_layers       random masks and batch statistics, also of a batch that several processes share
 mae                the masked autoencoder
 lora               low-rank adaptation
 summary            a network in words, and torchinfo's table

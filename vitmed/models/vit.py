@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.ranks import Rows
+from vitmed.models.batch_layers import BatchNorm, Drop, DropPath, OfBatch, drop
 
 ALL = slice(None)
 
@@ -50,10 +52,10 @@ class ConvStem(nn.Module):
         last = channels
         for i in range(halvings):
             out = max(8, width >> (halvings - 1 - i))
-            layers += [nn.Conv2d(last, out, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU()]
+            layers += [nn.Conv2d(last, out, 3, stride=2, padding=1, bias=False), BatchNorm(out), nn.ReLU()]
             last = out
         if rest > 1:
-            layers += [nn.Conv2d(last, width, rest, stride=rest, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+            layers += [nn.Conv2d(last, width, rest, stride=rest, bias=False), BatchNorm(width), nn.ReLU()]
             last = width
         self.stem = nn.Sequential(*layers)
         self.proj = nn.Conv2d(last, width, 1)
@@ -63,7 +65,7 @@ class ConvStem(nn.Module):
         return x.flatten(2).transpose(1, 2)  # (B, L, D)
 
 
-class Attention(nn.Module):
+class Attention(OfBatch):
     """Multi-head self-attention."""
 
     def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float):
@@ -72,28 +74,34 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.attn_drop = attention_dropout
         self.proj = nn.Linear(width, width)
-        self.proj_drop = nn.Dropout(dropout)
+        self.proj_drop = Drop(dropout)
 
     def forward(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
         B, N, D = x.shape
         qkv = self.qkv(x).reshape(B, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
         q = q[:, :, queries]  # (B, A, R, D/A)
-        drop = self.attn_drop if self.training else 0.0
-        if collected is not None or explicit_is_faster(q):
-            x, attention = attend(q, k, v, drop)  # (B, A, R, D/A), (B, A, R, N)
+        rate = self.attn_drop if self.training else 0.0
+        if collected is not None or rate or explicit_is_faster(q):  # the fused kernel draws masks of its own
+            x, attention = attend(q, k, v, rate, self.rows)  # (B, A, R, D/A), (B, A, R, N)
             if collected is not None:
                 collected.append(attention)
         else:
-            x = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)  # (B, A, R, D/A)
+            x = F.scaled_dot_product_attention(q, k, v)  # (B, A, R, D/A)
         x = x.transpose(1, 2).reshape(B, -1, D)
         return self.proj_drop(self.proj(x))  # (B, R, D)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """softmax(q k' / sqrt(D/A)) v, (B, A, N, D/A), and the attention probabilities (B, A, N, N) before dropout."""
+def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, rows: Rows | None = None) -> tuple[Tensor, Tensor]:
+    """softmax(q k' / sqrt(D/A)) v, (B, A, N, D/A), and the attention probabilities (B, A, N, N) before dropout.
+
+    Args:
+        q, k, v: (B, A, N, D/A).
+        dropout: its rate; rows: of the batch that q holds, None: all.
+    """
     attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, N, N)
-    return F.dropout(attention, dropout, dropout > 0).to(v.dtype) @ v, attention
+    dropped = drop(attention, dropout, rows) if dropout else attention
+    return dropped.to(v.dtype) @ v, attention
 
 
 def explicit_is_faster(q: Tensor) -> bool:
@@ -110,24 +118,10 @@ class Mlp(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Drop(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
-
-
-class DropPath(nn.Module):
-    """Skips a whole branch for some images (stochastic depth, Huang et al. 2016, arXiv 1603.09382)."""
-
-    def __init__(self, rate: float):
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.rate == 0 or not self.training:
-            return x
-        mask = torch.empty(x.shape[0], 1, 1, dtype=x.dtype, device=x.device).bernoulli_(1 - self.rate)
-        return x * mask / (1 - self.rate)
 
 
 class LayerScale(nn.Module):
@@ -219,7 +213,7 @@ class ViT(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.reg_token = nn.Parameter(torch.zeros(1, registers, width)) if registers else None
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width), requires_grad=positions == "learned")
-        self.pos_drop = nn.Dropout(dropout)
+        self.pos_drop = Drop(dropout)
         rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
         hidden = int(width * mlp_ratio)
         self.blocks = nn.ModuleList(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from vitmed.core.config import Config
 from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Ranks
 from vitmed.data.samples import Sample
 
 WINDOW = 3  # last epochs, which must agree
@@ -92,6 +93,8 @@ class LossWatch:
         epoch: from 1.
         scaled: whether a gradient scaler skips the steps of infinite gradients.
         pending: loss, gradient norm and sample indices of the last batch, until they are checked.
+        ranks: share every batch; the loss and the norm are those of the whole batch.
+        batch: images of a whole batch; None: as many as there are indices.
     """
 
     running: dict[str, float]
@@ -100,11 +103,13 @@ class LossWatch:
     config: Config | PretrainConfig
     scaled: bool
     pending: tuple[Tensor, Tensor, Tensor] | None = None
+    ranks: Ranks = field(default_factory=Ranks)
+    batch: int | None = None
 
     @property
     def mean(self) -> float:
         """Mean loss over the images of the epoch that are in the sum."""
-        waiting = len(self.pending[2]) if self.pending else 0
+        waiting = self._count(self.pending[2]) if self.pending else 0
         return self.running["loss"] / max(1, self.running["images"] - waiting)
 
     def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
@@ -113,7 +118,10 @@ class LossWatch:
         self.pending = (loss, norm, indices)
         if not self.running["images"]:
             self.flush()  # so that the first batch has a loss to show
-        self.running["images"] += len(indices)
+        self.running["images"] += self._count(indices)
+
+    def _count(self, indices: Tensor) -> int:
+        return len(indices) if self.batch is None else self.batch
 
     def flush(self) -> None:
         """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
@@ -123,6 +131,6 @@ class LossWatch:
         value = float(loss)
         if not math.isfinite(value) or not (self.scaled or math.isfinite(float(norm))):
             what = "gradient" if math.isfinite(value) else "loss"
-            files = [self.samples[i].path for i in indices.tolist()]
+            files = self.ranks.gather([self.samples[i].path for i in indices.tolist()])
             raise VitmedError(*not_finite(what, files, self.epoch, self.config))
-        self.running["loss"] += value * len(indices)
+        self.running["loss"] += value * self._count(indices)

@@ -25,6 +25,7 @@ from vitmed.core.config import Config, TrainConfig
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Ranks, Rows, full, sharded_like, sync_gradients, whole
 from vitmed.data.loading import EpochBatches, Images, seed_of
 from vitmed.data.samples import labelled
 from vitmed.imaging.augmentation import without_opencv_threads
@@ -37,6 +38,7 @@ from vitmed.training.failure_detection import LossWatch
 from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, set_learning_rate
 
 PARTS = ("model", "optimiser", "scaler", "ema")
+ALONE = Ranks()
 LossOf = Callable[[Tensor, Tensor], Tensor]
 Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl
 
@@ -81,6 +83,7 @@ class TrainState:
     """Everything that changes while training; the only mutable object.
 
     Attributes:
+        network: the model as training calls it; with several ranks it adds up their gradients.
         epoch: finished epochs; batch: finished batches of the current epoch; step: finished optimiser steps.
         best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
         best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
@@ -92,6 +95,7 @@ class TrainState:
     optimiser: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: AveragedModel | None
+    network: nn.Module = field(init=False)
     epoch: int = 0
     batch: int = 0
     step: int = 0
@@ -101,6 +105,9 @@ class TrainState:
     history: list[Record] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
 
+    def __post_init__(self) -> None:
+        self.network = self.model
+
     @property
     def evaluated_model(self) -> ViT:
         """The network to validate and to store in best.pt: the moving average where there is one."""
@@ -109,7 +116,7 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """Plain types, for last.pt."""
         parts = {name: getattr(self, name) for name in PARTS}
-        states = {name: part and part.state_dict() for name, part in parts.items()}
+        states = {name: part and full(part.state_dict()) for name, part in parts.items()}
         return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -119,7 +126,7 @@ class TrainState:
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
-                part.load_state_dict(saved[name])
+                part.load_state_dict(self._own(name, saved[name]))
         for parameter, state in self.optimiser.state.items():
             for name in ("exp_avg", "exp_avg_sq"):
                 if state[name].shape != parameter.shape:
@@ -128,6 +135,29 @@ class TrainState:
                 raise ValueError("optimiser: step is not a number")
         for name in POSITION:
             setattr(self, name, saved[name])
+
+    def _own(self, name: str, saved: dict[str, Any]) -> dict[str, Any]:
+        """What this rank keeps of the saved state of a part: all of it, unless the network is sharded."""
+        if name in ("model", "ema"):
+            own = getattr(self, name).state_dict()
+            return {key: sharded_like(value, own[key]) if key in own else value for key, value in saved.items()}
+        if name == "optimiser":
+            owners = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+            states = {
+                i: {key: sharded_like(value, owners[i]) for key, value in state.items()}
+                for i, state in saved["state"].items()
+                if i < len(owners)
+            }
+            return saved | {"state": states}
+        return saved
+
+    def shard(self, config: Config, ranks: Ranks, device: torch.device) -> None:
+        """Divide everything that grows with the network among the ranks: weights, gradients, moments, average."""
+        saved = self.state_dict()
+        for model in {id(model): model for model in (self.model, self.evaluated_model)}.values():
+            ranks.shard(model, cast(ViT, model).blocks, device)
+        self.optimiser = optimiser_of(self.model, config)
+        self.load_state_dict(saved)
 
 
 @dataclass(frozen=True)
@@ -149,13 +179,19 @@ def new_state(
     model: nn.Module, config: Config | PretrainConfig, batches: int, device: torch.device, precision: Precision
 ) -> TrainState:
     """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
-    train, ema, layer_decay, betas = config.train, None, 1.0, (0.9, 0.95)  # of pretraining, as in the MAE paper
+    train, ema = config.train, None
+    if isinstance(train, TrainConfig) and train.ema:
+        ema = averaged(model, train.ema_decay or ema_decay(train.epochs * steps_per_epoch(batches, train.accumulate)))
+    scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
+    return TrainState(model, optimiser_of(model, config), scaler, ema)
+
+
+def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
+    """AdamW as configured; of pretraining with the second moment of the MAE paper."""
+    train, layer_decay, betas = config.train, 1.0, (0.9, 0.95)
     if isinstance(train, TrainConfig):
-        steps = train.epochs * steps_per_epoch(batches, train.accumulate)
-        ema = averaged(model, train.ema_decay or ema_decay(steps)) if train.ema else None
         layer_decay, betas = train.layer_decay, (0.9, 0.999)
-    optimiser = adamw(model, train.lr, train.weight_decay, layer_decay, betas)
-    return TrainState(model, optimiser, torch.amp.GradScaler(device.type, enabled=precision.name == "fp16"), ema)
+    return adamw(model, train.lr, train.weight_decay, layer_decay, betas)
 
 
 def steps_per_epoch(batches: int, accumulate: int) -> int:
@@ -171,6 +207,7 @@ def fit(
     validate: Callable[[], Record],
     config: Config | PretrainConfig,
     stop: Callable[[], bool] = lambda: False,
+    ranks: Ranks = ALONE,
 ) -> Iterator[Step | Record]:
     """Train until all epochs are done, patience runs out or `stop()` is true; yield every step, and every record.
 
@@ -179,47 +216,75 @@ def fit(
     Args:
         loss_of: as in `train_epoch`.
         validate: returns the record of the epoch that has just ended.
+        ranks: share every batch, and end together.
 
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
     """
-    while not finished(state, config) and not stop():
-        if not (yield from train_epoch(state, loader, batches, loss_of, config, stop)):
+    while not finished(state, config) and not ranks.agree(stop=stop()):
+        if not (yield from train_epoch(state, loader, batches, loss_of, config, stop, ranks=ranks)):
             return
         record = validate()
         end_epoch(state, record)
         yield record
 
 
-def classification_loss(model: nn.Module, images: Images, classes: int, config: Config, precision: Precision) -> LossOf:
+def classification_loss(
+    model: nn.Module, images: Images, classes: int, config: Config, precision: Precision, ranks: Ranks = ALONE
+) -> LossOf:
     """The mean cross-entropy with mixup, cutmix, label smoothing and class weights as configured.
 
     Args:
         images: of training; the class weights follow from their labels.
         classes: K.
+        ranks: each computes its part of the mean; the parts add up to it.
     """
     train = config.train
     device = next(model.parameters()).device
     weights = class_weights(images.labels, classes, device) if train.balance == "loss" else None
     mix = mixer(config, classes)
+    rows = rows_of(ranks, images, config)
 
     def loss_of(batch: Tensor, labels: Tensor) -> Tensor:
         x, y = mix(images.preprocessing.normalise(batch), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
+        if rows is not None:  # without the image that was there to be mixed
+            x, y = x[rows.start - rows.stop :], y[rows.start - rows.stop :]
         with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-            return F.cross_entropy(model(x), y, weights, label_smoothing=train.smoothing)
+            if rows is None:
+                return F.cross_entropy(model(x), y, weights, label_smoothing=train.smoothing)
+            total = F.cross_entropy(model(x), y, weights, reduction="sum", label_smoothing=train.smoothing)
+            if weights is None or y.ndim == 2:
+                return total / rows.total
+            return total / ranks.total(weights[y].sum())
 
     return loss_of
 
 
+def rows_of(ranks: Ranks, images: Images, config: Config | PretrainConfig) -> Rows | None:
+    """The rows of every batch that this rank computes; None for one process, which computes all."""
+    return ranks.rows(min(config.train.batch_size, len(images))) if ranks.wide else None
+
+
 def validate(
-    state: TrainState, val: Images, classes: tuple[str, ...], batches: int, config: Config, precision: Precision
-) -> Record:
-    """The record of the epoch that has just ended, from the predictions for `val`; `batches` of the epoch.
+    state: TrainState, val: Images, classes: tuple[str, ...], batches: int, config: Config, precision: Precision,
+    ranks: Ranks = ALONE,
+) -> Record:  # fmt: skip
+    """The record of the epoch that has just ended, from the predictions for `val`.
+
+    Args:
+        batches: of the epoch.
+        ranks: each predicts some of the images.
 
     Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
     """
     device = next(state.model.parameters()).device
-    logits = predict_all(state.evaluated_model, val, device, precision)
+    part, error = np.empty(0), None
+    try:
+        part = predict_all(state.evaluated_model, val, device, precision, rows=ranks.deal(len(val)))
+    except DataError as unreadable:
+        error = unreadable
+    ranks.agree(error)
+    logits = ranks.collect(part, len(val))
     return epoch_record(state, batches, labelled(classes, val.samples, logits, config.data.positive), config)
 
 
@@ -231,44 +296,55 @@ def train_epoch(
     config: Config | PretrainConfig,
     stop: Callable[[], bool],
     rate: Callable[[int], float] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Generator[Step, None, bool]:
     """Train on the remaining batches of the current epoch; False if `stop()` ended it before the last.
 
     Args:
-        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (). torch's generators are
-            seeded for the batch during each call.
+        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (), or this rank's part of
+            it. torch's generators are seeded for the batch during each call.
+        stop: whether to end after the current step; one rank that says so ends all.
         rate: optimiser step -> learning rate; default the configured schedule.
+        ranks: share every batch; all randomness is drawn for the whole batch, so their number changes no result.
     """
     train, count = config.train, batches.batches
     device = next(state.model.parameters()).device
-    samples = loader.dataset.images.samples  # type: ignore[attr-defined]
-    watch = LossWatch(state.running, samples, state.epoch + 1, config, state.scaler.is_enabled())
+    images_of_run = loader.dataset.images  # type: ignore[attr-defined]
+    rows = rows_of(ranks, images_of_run, config)
+    watch = LossWatch(
+        state.running, images_of_run.samples, state.epoch + 1, config, state.scaler.is_enabled(), ranks=ranks,
+        batch=rows and rows.total,
+    )  # fmt: skip
     rate = rate or (lambda step: scheduled_lr(step, count, config))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
     clock = time.perf_counter()
     with without_opencv_threads():
         for batch in loader:
-            if isinstance(batch, DataError):  # an image that can no longer be read
+            try:
+                ranks.agree(batch if isinstance(batch, DataError) else None)  # an image that can no longer be read
+            except VitmedError:
                 watch.flush()
-                raise batch
+                raise
             images, labels, indices = batch
             state.running["waited"] += time.perf_counter() - clock
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            stepped = (state.batch + 1) % train.accumulate == 0 or state.batch + 1 == count
+            sync_gradients(state.network, on=stepped)
             with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
                 loss = loss_of(images, labels)
             first = state.batch - state.batch % train.accumulate  # a step averages over the batches from here
-            state.scaler.scale(loss / min(train.accumulate, count - first)).backward()
-            loss = norm = loss.detach()
+            scale = ranks.world / min(train.accumulate, count - first)  # the mean over the ranks is then their sum
+            state.scaler.scale(loss * scale).backward()
+            loss = norm = ranks.total(loss.detach())
             state.batch += 1
-            stepped = state.batch % train.accumulate == 0 or state.batch == count
             if stepped:
                 norm = optimiser_step(state, rate(state.step), train.clip_norm)
             watch.add(loss, norm, indices)
             state.running["seconds"] += time.perf_counter() - clock
             clock = time.perf_counter()
             yield Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state))
-            if stepped and stop():
+            if stepped and ranks.agree(stop=stop()):
                 watch.flush()
                 return False
     watch.flush()
@@ -285,7 +361,7 @@ def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Ten
     """One step of the optimiser and of the moving average; returns the gradient norm before clipping, ()."""
     set_learning_rate(state.optimiser, lr)
     state.scaler.unscale_(state.optimiser)
-    norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf"))
+    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf")))
     state.scaler.step(state.optimiser)
     state.scaler.update()
     state.optimiser.zero_grad(set_to_none=True)

@@ -9,11 +9,12 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Rows
 from vitmed.data.loading import Images, seed_of
 from vitmed.data.thread_batches import read_batches
 from vitmed.models.inference import check_readable
@@ -32,13 +33,22 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
     return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
 
 
-def masked_loss(model: MAE, images: Images, device: torch.device, precision: Precision) -> LossOf:
-    """The mean squared error of the hidden patches of normalised `images`."""
+def masked_loss(
+    model: nn.Module, patches: int, images: Images, precision: Precision, rows: Rows | None = None
+) -> LossOf:
+    """The mean squared error of the hidden patches of normalised `images`.
+
+    Args:
+        model: a MAE as training calls it; patches: how many an image has.
+        rows: of every batch that this rank computes; the losses of the ranks add up to that of the batch.
+    """
 
     def loss_of(batch: Tensor, _: Tensor) -> Tensor:
         x = images.preprocessing.normalise(batch)  # (B, C, S, S)
-        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-            return model(x)
+        start, stop, total = rows or Rows(0, len(x), len(x))
+        noise = torch.rand(total, patches, device=x.device)[start:stop]
+        with torch.autocast(x.device.type, precision.dtype, enabled=precision.mixed):
+            return model(x, noise) * (len(x) / total)
 
     return loss_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic
 
@@ -15,13 +16,14 @@ from torch import nn
 
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.csv_files import csv_text
-from vitmed.core.environment import environment
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError
+from vitmed.core.environment import PACKAGES, environment
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import describe, pick_precision, seeded
-from vitmed.core.load_config import AnyConfig, store_paths
+from vitmed.core.load_config import AnyConfig, store_paths, with_values
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.process import stop_signals
+from vitmed.core.ranks import Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
@@ -33,6 +35,7 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import positive_class
+from vitmed.models.batch_layers import take_rows
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
@@ -41,6 +44,7 @@ from vitmed.models.weight_files import AGAIN
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.failure_detection import stuck
 from vitmed.training.loop import (
+    ALONE,
     LossOf,
     Record,
     Step,
@@ -48,6 +52,7 @@ from vitmed.training.loop import (
     finished,
     fit,
     new_state,
+    rows_of,
     validate,
 )
 
@@ -57,6 +62,36 @@ AS_BEFORE = (
 )
 
 
+@dataclass(frozen=True)
+class Start:
+    """What the leader sends to every other rank: the run as it is before the next batch.
+
+    Attributes:
+        hashes: split -> sha256 of its files, in the order of the samples.
+        folder: the run folder, which the leader alone writes.
+        state: of `TrainState.state_dict`.
+        versions: of the packages that decide the numbers.
+    """
+
+    config: Any
+    splits: Splits
+    hashes: dict[str, list[str]]
+    folder: RunFolder
+    state: dict[str, Any]
+    versions: dict[str, str]
+
+
+def versions() -> dict[str, str]:
+    """The versions that have to be the same on every machine."""
+    return {package: version(package) for package in PACKAGES}
+
+
+def meet(ranks: Ranks) -> None:
+    """Wait until every rank has read its images: one of each machine first, which fills the machine's cache."""
+    for _ in range(2):
+        ranks.agree()
+
+
 class Run(Generic[AnyConfig]):
     """What training and pretraining share: begin, go through the epochs, stop at a signal, resume."""
 
@@ -64,11 +99,12 @@ class Run(Generic[AnyConfig]):
     model: nn.Module
     folder: RunFolder
 
-    def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui):
+    def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui, ranks: Ranks = ALONE):
         self.config: AnyConfig = config
-        self.splits, self.device, self.ui = splits, device, ui
+        self.splits, self.device, self.ui, self.ranks = splits, ranks.device(device), ui, ranks
         self.precision = pick_precision(config.train.precision, device)
         self.images = images_of(splits, Preprocessing.of(config))
+        rows_of(ranks, self.images["train"], config)  # raises now, not after the images are read
         self.hashes: dict[str, list[str]] = {}
 
     def prepare(self) -> None:
@@ -77,8 +113,13 @@ class Run(Generic[AnyConfig]):
         augmenter = Augmenter(augment.policy, model.image_size, model.channels, augment.flips)
         self.dataset = TrainImages(images, augmenter, train.seed)
         balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
-        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced)
-        workers = pick_workers(train.workers, augment.policy != "none", images.in_memory, self.device)
+        mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)
+        rows = rows_of(self.ranks, images, self.config)
+        take_rows(self.model, rows)
+        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, rows, mixed)
+        workers = pick_workers(
+            train.workers, augment.policy != "none", images.in_memory, self.device, self.ranks.local_world
+        )
         self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
         self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
 
@@ -111,9 +152,17 @@ class Run(Generic[AnyConfig]):
             )
 
     def run_epochs(self) -> None:
-        """Train until the end. Raises Interrupted after saving last.pt."""
-        with stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
-            events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop)
+        """Train until the end, with all ranks. Raises Interrupted after saving last.pt."""
+        ranks = self.ranks
+        if ranks.leads:
+            ranks.send("start", self.start())
+            meet(ranks)
+        if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
+            self.state.shard(self.config, ranks, self.device)
+        else:
+            self.state.network = ranks.wrap(self.model, self.device)
+        with ranks.shared_cores(), stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
+            events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks)
             try:
                 for record in with_progress(events, self.config, advance):
                     self.end_epoch(record)
@@ -121,12 +170,22 @@ class Run(Generic[AnyConfig]):
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
                     self.save_last()
                 raise
-            if stop():
+            except RuntimeError as error:
+                if ranks.lost(error):
+                    problem = "another process of this training has ended; its own error says why"
+                    raise VitmedError(problem, f"vitmed {self.command} --resume {self.folder.path}") from None
+                raise
+            if ranks.agree(stop=stop()):
                 self.save_last()
                 raise Interrupted(
                     f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved",
                     f"vitmed {self.command} --resume {self.folder.path}",
                 )
+
+    def start(self) -> Start:
+        """What the other ranks need to take part."""
+        config = with_values(self.config, {"train.precision": self.precision.name, "train.device": self.device.type})
+        return Start(config, self.splits, self.hashes, self.folder, self.state.state_dict(), versions())
 
     def loss_of(self) -> LossOf:
         """The loss of a batch."""
@@ -146,6 +205,8 @@ class Run(Generic[AnyConfig]):
 
     def write_records(self) -> None:
         """Write metrics.jsonl."""
+        if not self.ranks.leads:
+            return
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
     def report_epoch(self, record: Record, monitor: str = "") -> None:
@@ -166,9 +227,9 @@ class TrainingRun(Run[Config]):
 
     def __init__(
         self, config: Config, splits: Splits, device: torch.device, ui: Ui, weights: Weights | None = None,
-        start: str = "from random weights",
+        start: str = "from random weights", ranks: Ranks = ALONE,
     ):  # fmt: skip
-        super().__init__(config, splits, device, ui)
+        super().__init__(config, splits, device, ui, ranks)
         with seeded(config.train.seed):
             model = build_vit(config.model, len(splits.classes))
             how = self.images["train"].preprocessing
@@ -200,7 +261,8 @@ class TrainingRun(Run[Config]):
         report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
         ui.say(f"model: {describe_model(config.model)}; {start}")
         ui.say(f"to be trained: {self._trainable()}")
-        ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
+        shared = f"{self.ranks.world} processes, each on " if self.ranks.wide else ""
+        ui.say(f"device: {shared}{describe(self.device)}, {self.precision.name} ({self.precision.reason})")
         if config.train.balance != "none":
             ui.warn(f"--balance {config.train.balance} spoils calibration: probabilities no longer follow prevalence")
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
@@ -248,17 +310,20 @@ class TrainingRun(Run[Config]):
 
     def loss_of(self) -> LossOf:
         classes = len(self.splits.classes)
-        return classification_loss(self.model, self.images["train"], classes, self.config, self.precision)
+        network, train = self.state.network, self.images["train"]
+        return classification_loss(network, train, classes, self.config, self.precision, self.ranks)
 
     def validate(self) -> Record:
         batches, classes = self.batches.batches, self.splits.classes
-        return validate(self.state, self.images["val"], classes, batches, self.config, self.precision)
+        return validate(self.state, self.images["val"], classes, batches, self.config, self.precision, self.ranks)
 
     def run_epochs(self) -> None:
         self.ui.say(
             "in the lines of the epochs, * marks the best so far; waiting is the share of time spent waiting for images"
         )
         super().run_epochs()
+        if not self.ranks.leads:
+            return
         if not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is missing", "start a new run")
         train, best = self.config.train, self.state.best_epoch
@@ -291,7 +356,10 @@ class TrainingRun(Run[Config]):
 
     def _save(self, path: Path, training: bool) -> None:
         record = self.state.history[-1] if self.state.history else {}
-        self.save(path, merged(self.state.evaluated_model), record, self.state.state_dict() if training else None)
+        weights = full(merged(self.state.evaluated_model))  # by all ranks: each may hold a part
+        state = self.state.state_dict() if training else None
+        if self.ranks.leads:
+            self.save(path, weights, record, state)
 
     def save(
         self, path: Path, weights: dict[str, torch.Tensor], record: Record, training: dict[str, Any] | None = None
