@@ -40,6 +40,7 @@ RAISED_BY = {
     "models/vit.py": f"{CONFIGURED} summary",
     "report/rebuild.py": "evaluate",
     "training/fit_policy.py": "evaluate",
+    "training/launch.py": "train",
     "training/loop.py": "train pretrain",
     "training/prepare.py": "train plan lr-find probe",
     "training/pretraining.py": "pretrain",

@@ -60,7 +60,7 @@ PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     if devices is not None and devices > 1 and "RANK" not in os.environ:
-        from vitmed.commands.launch import launch
+        from vitmed.training.launch import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
     answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json)

@@ -4,6 +4,7 @@ loop               the training loop
 optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
 training_run       one training run under way
+launch             `train --devices`: this command line in several processes
 follow             a process that takes part in the training of another
 prepare            weights, splits and plan before the first batch
 plan_rules         the rules of the plan, and their sources
