@@ -38,6 +38,8 @@ RAISED_BY = {
     "models/mae.py": "pretrain",
     "models/pretrained.py": "train plan lr-find probe",
     "models/vit.py": f"{CONFIGURED} summary",
+    "commands/predict_shard.py": "predict",
+    "core/ranks.py": "train",
     "report/rebuild.py": "evaluate",
     "training/fit_policy.py": "evaluate",
     "training/launch.py": "train",
