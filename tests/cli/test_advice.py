@@ -42,6 +42,7 @@ RAISED_BY = {
     "core/ranks.py": "train",
     "report/rebuild.py": "evaluate",
     "training/fit_policy.py": "evaluate",
+    "training/follow.py": "train",
     "training/launch.py": "train",
     "training/loop.py": "train pretrain",
     "training/prepare.py": "train plan lr-find probe",
