@@ -97,8 +97,8 @@ def _allowed(others: np.ndarray, level: float | np.ndarray) -> np.ndarray:
 
 
 def _with_interval(value: float, drawn: np.ndarray, called: np.ndarray, truth: np.ndarray, units: Units) -> Estimate:
-    if value in (0, 1):  # hardly a resample differs
-        return of_share(share(called, truth, units))
+    if value in (0, 1):  # hardly a resample differs; how alike the others are depends on the threshold, and is left out
+        return of_share(share(called & truth, truth, units))
     variance = float(np.nanvar(drawn, ddof=1))
     limits = within(value, 0, variance, quantile(max(1, units.count - 1))) if variance > 0 else NONE
     return estimate(value, *limits, "wilson-bootstrap", len(drawn))

@@ -58,7 +58,8 @@ def _join(ranks: Ranks, start: Start, data: str | Path | None) -> TrainingRun:
         raise UsageError(f"has {listed(other)}, rank 0 has {there}", "install the same versions everywhere")
     root = start.splits.root if data is None else data_folder(data)
     if not root.exists():
-        raise DataError(f"{root}: no such data folder on its machine", "copy it there, or name its place: vitmed train DIR")
+        problem = f"{root}: no such data folder on its machine"
+        raise DataError(problem, "copy it there, or name its place: vitmed train DIR")
     splits = replace(start.splits, root=root)
     run = TrainingRun(start.config, splits, pick_device(start.config.train.device), Mute(), ranks=ranks)
     run.hashes = read_all(run.images, run.config.data, run.ui)
