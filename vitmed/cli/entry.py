@@ -20,7 +20,7 @@ from vitmed.cli.app import app
 from vitmed.cli.streams import Stream, fill_closed
 from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import Interrupted, OutOfMemoryError, UsageError, VitmedError
-from vitmed.core.process import tune_process
+from vitmed.core.process import is_rank, tune_process
 from vitmed.core.text import visible
 
 
@@ -41,7 +41,13 @@ def main(args: list[str] | None = None) -> None:
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
             out.write(json.dumps({"error": _content(error)}) + "\n")
             out.flush()
-    sys.exit(0 if error is None else error.exit_code)
+    code = 0 if error is None else error.exit_code
+    if is_rank():  # at a usual end, threads of torch.distributed may abort the process or wait for one that has ended
+        with contextlib.suppress(OSError, ValueError):  # closed, or its reader has left
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 @contextlib.contextmanager

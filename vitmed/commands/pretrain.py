@@ -23,7 +23,7 @@ from vitmed.core.hardware import describe, pick_device, seeded
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
-from vitmed.core.ranks import is_rank
+from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted

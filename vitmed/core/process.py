@@ -35,6 +35,11 @@ def tune_process() -> None:
     mallopt(M_TOP_PAD, 2**28)
 
 
+def is_rank() -> bool:
+    """Whether torchrun, or another launcher with its variables, has started this process as one of several."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
 def cores() -> int:
     """CPU cores that this process may use; in a container perhaps fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitmed.core.errors import UsageError, VitmedError
-from vitmed.core.process import cores
+from vitmed.core.process import cores, is_rank
 from vitmed.core.text import counted
 
 TIMEOUT = timedelta(minutes=30)  # for a rank that is alive and does not answer; one that dies is noticed at once
@@ -94,10 +94,8 @@ class Ranks:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         local, there = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        try:
-            yield cls(rank, world, local, there, store)
-        finally:
-            dist.destroy_process_group()
+        yield cls(rank, world, local, there, store)
+        dist.destroy_process_group()  # not after an error, where it may wait for a rank that has ended
 
     def device(self, device: torch.device) -> torch.device:
         """The device of this rank. Raises UsageError if this machine has fewer than ranks."""
@@ -208,11 +206,6 @@ class Ranks:
                 yield
         finally:
             torch.set_num_threads(before)
-
-
-def is_rank() -> bool:
-    """Whether torchrun, or another launcher with its variables, has started this process as one of several."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:

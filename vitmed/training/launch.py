@@ -43,6 +43,9 @@ def launch(devices: int, device: str, args: list[str]) -> int:
         return Interrupted.exit_code
     except ChildFailedError as error:
         ends = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        # Of the first that failed; the engine ends the others by signals.
+        if reported := [code for code in ends.values() if 1 < code != Interrupted.exit_code]:
+            return max(reported)
         for rank, code in ends.items():
             if code < 0 and -code != signal.SIGTERM:  # the engine ends the others by SIGTERM
                 problem = f"{signal.Signals(-code).name} ended process {rank} of {devices}"
