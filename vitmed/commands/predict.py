@@ -96,11 +96,6 @@ def warn_of_flat(names: Sequence[str], how: Preprocessing, ui: Ui) -> None:
         ui.warn(f"{found} not windowed; the model was trained on deeper ones")
 
 
-def of_frame(how: Preprocessing, frame: int | None) -> Preprocessing:
-    """The preprocessing of a checkpoint with the frame asked for."""
-    return how if frame is None else replace(how, frame=frame)
-
-
 def _is_flat(path: str) -> bool:
     """Whether an image has 8 bits; an unreadable image is reported later."""
     try:

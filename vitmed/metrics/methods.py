@@ -48,8 +48,6 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "nguyen-oconnor": "Nguyen K, O'Connor B. Posterior calibration and exploratory analysis for natural language "
     "processing models. Proceedings of EMNLP; 2015:1587-1598.",
     "obuchowski": "Obuchowski NA. Nonparametric analysis of clustered ROC curve data. Biometrics. 1997;53:567-578.",
-    "obuchowski-1998": "Obuchowski NA. On the comparison of correlated proportions for clustered data. Stat Med. "
-    "1998;17:1495-1507.",
     "obuchowski-rockette": "Obuchowski NA, Rockette HE. Hypothesis testing of diagnostic accuracy for multiple readers "
     "and multiple tests: an ANOVA approach with dependent observations. Commun Stat Simul Comput. 1995;24:285-308.",
     "rao-scott": "Rao JNK, Scott AJ. A simple method for the analysis of clustered binary data. Biometrics. "
@@ -65,8 +63,6 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "Med Decis Making. 2006;26:565-574.",
     "wilson": "Wilson EB. Probable inference, the law of succession, and statistical inference. J Am Stat Assoc. "
     "1927;22:209-212.",
-    "yang": "Yang Z, Sun X, Hardin JW. A note on the tests for clustered matched-pair binary data. Biom J. "
-    "2010;52:638-652.",
     "zou-donner": "Zou GY, Donner A. Construction of confidence limits about effect measures: a general approach. Stat "
     "Med. 2008;27:1693-1702.",
 }
@@ -160,12 +156,6 @@ TESTS: dict[str, Method] = {  # `method` of a `ComparisonTest`
         "McNemar, effective number of images",
         "McNemar's test for the effective number of images, with Student's t",
         ("mcnemar", "eliasziw-donner", "satterthwaite"),
-    ),
-    "mcnemar-exact": Method("McNemar, exact", "McNemar's exact test", ("mcnemar",)),
-    "obuchowski-1998": Method(
-        "Obuchowski 1998",
-        "Obuchowski's test of paired proportions for several images per patient",
-        ("obuchowski-1998", "yang"),
     ),
 }
 DEFINITIONS: dict[str, tuple[str, ...]] = {  # a number, by its field -> keys of `REFERENCES` that define it
