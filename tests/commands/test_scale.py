@@ -172,9 +172,10 @@ def test_a_rank_that_dies_ends_all_within_a_minute(data: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.skipif(cores() < 2, reason="--devices takes no more processes than cores")
-def test_an_image_that_vanishes_is_one_error_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--shard-model",)], ids=["ddp", "sharded"])
+def test_an_image_that_vanishes_is_one_error_and_loses_nothing(tmp_path: Path, flags: tuple[str, ...]) -> None:
     data = draw_splits(tmp_path / "data", 21, 7, 9, ("amber", "blue", "green"))
-    process = start("-m", "vitmed", "train", data, *LONG, "-o", tmp_path, "--name", "run", "--devices", 2)
+    process = start("-m", "vitmed", "train", data, *LONG, *flags, "-o", tmp_path, "--name", "run", "--devices", 2)
     gone = data / "train" / "blue" / "blue_3.png"
     code, _, err = after_an_epoch(process, tmp_path / "run", gone.unlink)
     assert code == 3 and err.count("error:") == 1 and "blue_3.png" in err and "Traceback" not in err, err

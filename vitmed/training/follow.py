@@ -30,6 +30,9 @@ class Mute(Ui):
 def follow(ranks: Ranks, data: str | Path | None) -> Any:
     """Take part in the training that the leader begins; return what the leader sends at its end.
 
+    None where the leader ends with an error: it sends nothing then. This rank ends well, because torchrun stops the
+    leader, which may still be saving, as soon as another rank fails.
+
     Args:
         data: the data folder on this machine; None: where the leader has it.
     """
@@ -44,11 +47,12 @@ def follow(ranks: Ranks, data: str | Path | None) -> Any:
         try:
             ranks.agree(error)
         except LeaderReports:
-            return ranks.send("end")
+            return None
     assert run is not None
     with contextlib.suppress(LeaderReports, Interrupted):
         run.run_epochs()
-    return ranks.send("end")
+        return ranks.send("end")
+    return None
 
 
 def _join(ranks: Ranks, start: Start, data: str | Path | None) -> TrainingRun:

@@ -23,7 +23,7 @@ from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.process import stop_signals
-from vitmed.core.ranks import Ranks, full
+from vitmed.core.ranks import LeaderReports, Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
@@ -166,7 +166,7 @@ class Run(Generic[AnyConfig]):
             try:
                 for record in with_progress(events, self.config, advance):
                     self.end_epoch(record)
-            except DataError:
+            except (DataError, LeaderReports):  # on all ranks, which save a divided network together
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
                     self.save_last()
                 raise
