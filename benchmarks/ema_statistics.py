@@ -29,7 +29,9 @@ from vitmed.metrics.scoring import metric_values
 from vitmed.models.inference import predict_all
 from vitmed.models.vit import ViT
 from vitmed.training import loop
+from vitmed.training.optimiser import ema_decay, steps_per_epoch
 from vitmed.training.prepare import prepare_run
+from vitmed.training.train_state import TrainState
 from vitmed.training.training_run import TrainingRun
 
 WAYS = ("raw", "averaged", "recomputed")
@@ -83,11 +85,11 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
     pixels = torch.stack([torch.from_numpy(train.read(i)) for i in range(len(train))])
     pixels = train.preprocessing.normalise(pixels)
     shadow = of(run.model)
-    decay = run.config.train.ema_decay or loop.ema_decay(epochs * loop.steps_per_epoch(run.batches.batches, 1))
+    decay = run.config.train.ema_decay or ema_decay(epochs * steps_per_epoch(run.batches.batches, 1))
     step = loop.optimiser_step
     found: dict[str, list[dict]] = {way: [] for way in WAYS}
 
-    def stepped(state: loop.TrainState, lr: float, clip_norm: float | None) -> torch.Tensor:
+    def stepped(state: TrainState, lr: float, clip_norm: float | None) -> torch.Tensor:
         norm = step(state, lr, clip_norm)
         t = state.step - 1
         share = 1.0 if t == 0 else 1 - min(decay, (1 + t) / (10 + t))

@@ -59,8 +59,8 @@ from vitmed.training.checkpoint import (
     save_encoder,
     save_pretraining,
 )
-from vitmed.training.loop import TrainState, new_state
 from vitmed.training.pretraining import build_mae
+from vitmed.training.train_state import TrainState, new_state
 
 LIMIT = 10  # seconds
 CHUNK = 100  # cases that a process takes at a time

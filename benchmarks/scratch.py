@@ -39,7 +39,10 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.inference import predict_all
 from vitmed.models.vit import build_vit
-from vitmed.training.loop import classification_loss, fit, new_state, validate
+from vitmed.training.epoch_records import validate
+from vitmed.training.loop import fit
+from vitmed.training.losses import classification_loss
+from vitmed.training.train_state import new_state
 
 METRICS = ("accuracy", "auroc", "log_loss")
 # The base: what vitmed does from scratch by default, but small, and without choosing an epoch.

@@ -62,7 +62,9 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.models.vit import build_vit
-    from vitmed.training.loop import classification_loss, fit, new_state
+    from vitmed.training.loop import fit
+    from vitmed.training.losses import classification_loss
+    from vitmed.training.train_state import new_state
 
     config = build_config({"model": {"name": options.model, "stem": "patch", "pool": "cls"}})
     samples = [Sample("", i % CLASSES, None) for i in range(1000 * options.batch)]

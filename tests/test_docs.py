@@ -184,8 +184,7 @@ def test_every_policy_and_run_file_stands_in_the_training_page() -> None:
 
 
 def test_every_figure_and_metric_column_is_explained() -> None:
-    from vitmed.metrics.metric_table import PER_CLASS
-    from vitmed.report.page import TITLES
+    from vitmed.metrics.metric_table import PER_CLASS, TITLES
     from vitmed.report.plots.plot_table import PLOTS
 
     text = read(ROOT / "docs" / "reading-the-report.md")

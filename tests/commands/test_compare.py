@@ -18,8 +18,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import write_report
 
 

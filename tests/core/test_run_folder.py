@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from vitmed.core.errors import UsageError
-from vitmed.core.files import (
-    free_name,
-    read_json_lines,
-    whole_file,
-    whole_folder,
-    write_bytes,
-    write_json,
-    write_text,
-)
+from vitmed.core.files import free_name, read_json_lines, whole_file, whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import RunFolder
 
 

@@ -14,7 +14,8 @@ from torch import nn
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
-from vitmed.models.vit import SIZES, DropPath, ViT, attend, build_vit, sincos_1d, sincos_2d
+from vitmed.models.batch_layers import DropPath
+from vitmed.models.vit import SIZES, ViT, attend, build_vit, sincos_1d, sincos_2d
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

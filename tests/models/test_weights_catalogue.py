@@ -18,16 +18,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.models.pretrained import read_weights
 from vitmed.models.weight_layouts import LAYOUTS
-from vitmed.models.weights_catalogue import (
-    CATALOGUE,
-    DISTILLED,
-    HALF,
-    MASKED,
-    SUPERVISED,
-    Entry,
-    entry_of,
-    means_file,
-)
+from vitmed.models.weights_catalogue import CATALOGUE, DISTILLED, HALF, MASKED, SUPERVISED, Entry, entry_of, means_file
 
 TIMM = {  # name here -> name and tag in timm
     "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",

@@ -25,21 +25,12 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.vit import build_vit
+from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch
-from vitmed.training.loop import (
-    Record,
-    Step,
-    TrainState,
-    class_weights,
-    classification_loss,
-    epoch_record,
-    fit,
-    mixer,
-    new_state,
-    scheduled_lr,
-    steps_per_epoch,
-    validate,
-)
+from vitmed.training.loop import Step, fit
+from vitmed.training.losses import class_weights, classification_loss, mixer
+from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
+from vitmed.training.train_state import Record, TrainState, new_state
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
 CLASSES = ("amber", "blue")

@@ -20,7 +20,7 @@ from vitmed.data.loading import EpochBatches
 from vitmed.models.batch_layers import BatchNorm, Drop, DropPath, take_rows
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.follow import _join
-from vitmed.training.loop import mixer
+from vitmed.training.losses import mixer
 from vitmed.training.training_run import Start, versions
 
 WORLDS = [2, 3, 4]

@@ -20,7 +20,8 @@ from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_splits
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
-from vitmed.training.loop import end_epoch, train_epoch
+from vitmed.training.epoch_records import end_epoch
+from vitmed.training.loop import train_epoch
 from vitmed.training.lr_range import RangeTest, rising_rates, run_range_test
 from vitmed.training.prepare import prepare_run
 from vitmed.training.training_run import TrainingRun

@@ -41,10 +41,12 @@ from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
-from vitmed.training.loop import LossOf, Record, finished, rows_of
+from vitmed.training.epoch_records import finished
+from vitmed.training.losses import LossOf, rows_of
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
+from vitmed.training.train_state import Record
 from vitmed.training.training_run import Run, all_its_images
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes

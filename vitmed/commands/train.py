@@ -40,9 +40,9 @@ from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
 from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.follow import follow
-from vitmed.training.loop import finished
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
 from vitmed.training.training_run import Run, TrainingRun, all_its_images

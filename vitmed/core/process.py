@@ -19,11 +19,14 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C li
 def tune_process() -> None:
     """Let waiting threads sleep, and let freed memory stay with the process.
 
-    Spinning threads make training ten times slower if another process, such as a loader worker, needs the same core.
+    Threads that spin for long make training ten times slower if another process, such as a loader worker, needs the
+    same core; threads that sleep at once make a small network half as fast. They therefore spin for some microseconds.
     Returning every large block to the system costs up to a fifth of a training step on a CPU. Variables that you have
     set are kept. Figures: docs/performance.md.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if not sys.platform.startswith("linux"):
         return
     try:

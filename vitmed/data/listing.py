@@ -13,15 +13,7 @@ from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import listed
-from vitmed.data.folders import (
-    class_names,
-    holds_tars,
-    image_names,
-    npz_images,
-    split_folders,
-    subfolders,
-    tar_labels,
-)
+from vitmed.data.folders import class_names, holds_tars, image_names, npz_images, split_folders, subfolders, tar_labels
 from vitmed.data.patient_names import Guess, guess_patients
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample

@@ -1,9 +1,13 @@
 """Loop, optimiser and schedules, failure detection, pretraining, baselines, checkpoint.
 
 loop               the training loop
+train_state        everything that changes while training
+losses             the loss of a batch
+epoch_records      the record of an epoch; which is the best; when training ends
 optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
 training_run       one training run under way
+progress           its progress bar, and what to do when memory is full
 launch             `train --devices`: this command line in several processes
 follow             a process that takes part in the training of another
 prepare            weights, splits and plan before the first batch

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from vitmed.core.config import Config
+from vitmed.core.pretrain_config import PretrainConfig
+
 TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token")  # parameters that are no weight matrices
 
 
@@ -76,3 +79,17 @@ def _ema_update(decay: float) -> Callable[..., None]:
         torch._foreach_lerp_(list(average), list(current), 1 - min(decay, (1 + t) / (10 + t)))
 
     return update
+
+
+def steps_per_epoch(batches: int, accumulate: int) -> int:
+    """Optimiser steps per epoch; the last may accumulate fewer batches."""
+    return -(-batches // accumulate)
+
+
+def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig) -> float:
+    """The learning rate of a step; warm-up takes at most a third of the run."""
+    train = config.train
+    per_epoch = steps_per_epoch(batches, train.accumulate)
+    steps = train.epochs * per_epoch
+    warmup = min(round(train.warmup_epochs * per_epoch), steps // 3)
+    return learning_rate(step, steps, warmup, train.lr, train.min_lr)

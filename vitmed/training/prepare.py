@@ -29,8 +29,9 @@ from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
-from vitmed.training.loop import new_state, optimiser_step
+from vitmed.training.loop import optimiser_step
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings
+from vitmed.training.train_state import new_state
 
 SAMPLE = 200  # training images whose size is read
 TIMED = 3  # timed steps, after one untimed step

@@ -20,7 +20,9 @@ from vitmed.data.thread_batches import read_batches
 from vitmed.models.inference import check_readable
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT
-from vitmed.training.loop import LossOf, Record, TrainState, common_record
+from vitmed.training.epoch_records import common_record
+from vitmed.training.losses import LossOf
+from vitmed.training.train_state import Record, TrainState
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:

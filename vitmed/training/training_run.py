@@ -17,16 +17,15 @@ from torch import nn
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.csv_files import csv_text
 from vitmed.core.environment import PACKAGES, environment
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, OutOfMemoryError, VitmedError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import describe, pick_precision, seeded
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.process import stop_signals
-from vitmed.core.ranks import LeaderReports, Ranks, full
+from vitmed.core.ranks import ALONE, LeaderReports, Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
-from vitmed.core.ui import Advance, Ui
+from vitmed.core.ui import Ui
 from vitmed.data.loading import EpochBatches, TrainImages, UnusableFiles, images_of, pick_workers, train_loader
 from vitmed.data.patients import report_patients
 from vitmed.data.read_images import ReadSplits, read_splits
@@ -42,19 +41,12 @@ from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import AGAIN
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
+from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
-from vitmed.training.loop import (
-    ALONE,
-    LossOf,
-    Record,
-    Step,
-    classification_loss,
-    finished,
-    fit,
-    new_state,
-    rows_of,
-    validate,
-)
+from vitmed.training.loop import fit
+from vitmed.training.losses import LossOf, classification_loss, rows_of
+from vitmed.training.progress import with_progress
+from vitmed.training.train_state import Record, new_state
 
 AS_BEFORE = (
     "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
@@ -404,40 +396,6 @@ def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig,
             )
         seen |= dict.fromkeys(read.hashes[name], name)
     return read
-
-
-def with_progress(
-    events: Iterator[Step | Record], config: Config | PretrainConfig, advance: Advance
-) -> Iterator[Record]:
-    """Show the steps on a progress bar and yield the records. Raises OutOfMemoryError if a step runs out of memory."""
-    epochs = config.train.epochs
-    try:
-        for event in events:
-            if not isinstance(event, Step):
-                yield event
-                continue
-            text = f"epoch {event.epoch}/{epochs}  loss {event.loss:.4f}"
-            text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
-            advance((event.epoch - 1) * event.batches + event.batch, epochs * event.batches, text)
-    except RuntimeError as error:
-        raise memory_error(error, config) from None
-
-
-def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:
-    """OutOfMemoryError if the device or a loader process ran out of memory, else the error itself."""
-    text, train = str(error), config.train
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
-        return OutOfMemoryError(
-            f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px",
-            f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
-        )
-    killed = "DataLoader worker" in text and "killed by signal" in text
-    if killed or "unable to allocate shared memory" in text:
-        return OutOfMemoryError(
-            "a loader process found memory or /dev/shm full",
-            "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
-        )
-    return error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,117 @@
+"""The record of a finished epoch, which epoch is the best, and when training ends."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from vitmed.core.config import Config
+from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.hardware import Precision
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import ALONE, Ranks
+from vitmed.data.loading import Images
+from vitmed.data.samples import labelled
+from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.scoring import metric_values
+from vitmed.models.inference import predict_all
+from vitmed.training.optimiser import scheduled_lr
+from vitmed.training.train_state import RUNNING, Record, TrainState
+
+
+def validate(
+    state: TrainState, val: Images, classes: tuple[str, ...], batches: int, config: Config, precision: Precision,
+    ranks: Ranks = ALONE,
+) -> Record:  # fmt: skip
+    """The record of the epoch that has just ended, from the predictions for `val`.
+
+    Args:
+        batches: of the epoch.
+        ranks: each predicts some of the images.
+
+    Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
+    """
+    device = next(state.model.parameters()).device
+    part, error = np.empty(0), None
+    try:
+        part = predict_all(state.evaluated_model, val, device, precision, rows=ranks.deal(len(val)))
+    except DataError as unreadable:
+        error = unreadable
+    ranks.agree(error)
+    logits = ranks.collect(part, len(val))
+    return epoch_record(state, batches, labelled(classes, val.samples, logits, config.data.positive), config)
+
+
+def end_epoch(state: TrainState, record: Record) -> None:
+    """Store the record and move to the start of the next epoch."""
+    state.history.append(record)
+    state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
+
+
+def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> Record:
+    """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
+
+    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others. Raises
+    VitmedError if a logit is NaN or infinite.
+    """
+    if not np.isfinite(predictions.logits).all():
+        raise VitmedError(
+            f"the network's outputs are NaN or infinite for validation images in epoch {state.epoch + 1}",
+            f"--lr {config.train.lr / 10:g}",
+        )
+    values = {name: v for name, v in metric_values(predictions).items() if math.isfinite(v)}
+    monitor = config.train.monitor
+    value, loss = values.get(monitor), values["log_loss"]
+    best = state.epoch == 0 or _rank(monitor, value, loss) > _rank(monitor, state.best, state.best_loss)
+    kept = best or config.train.choose == "last"
+    if best:
+        state.best, state.best_loss = value, loss
+    if kept:
+        state.best_epoch = state.epoch + 1
+    share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
+    return {
+        **common_record(state, batches, loss, config),
+        **{f"val_{name}": v for name, v in values.items()},
+        "monitor": monitor,
+        "best": best,
+        "kept": kept,
+        "top_class": predictions.classes[int(share.argmax())],
+        "top_share": float(share.max()),
+    }
+
+
+def common_record(state: TrainState, batches: int, val_loss: float, config: Config | PretrainConfig) -> Record:
+    """What training and pretraining both record of a finished epoch."""
+    running, (images_per_second, wait_share) = state.running, speed(state)
+    return {
+        "epoch": state.epoch + 1,
+        "step": state.step,
+        "lr": scheduled_lr(max(0, state.step - 1), batches, config),
+        "train_loss": running["loss"] / max(1, running["images"]),
+        "val_loss": val_loss,
+        "images_per_second": images_per_second,
+        "wait_share": wait_share,
+        "seconds": running["seconds"],
+    }
+
+
+def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, float]:
+    """A key that is larger for the better of two epochs; of equal monitors the lower loss wins."""
+    sign = 1 if METRICS[monitor].higher_is_better else -1
+    return value is not None, sign * (value or 0.0), -loss
+
+
+def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
+    """Whether all epochs are done, or the monitor has not improved for `patience` epochs."""
+    end = config.train.epochs
+    if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
+        end = min(end, state.best_epoch + config.train.patience)
+    return state.epoch >= end
+
+
+def speed(state: TrainState) -> tuple[float, float]:
+    """Images/s, and the share of time spent waiting for data, of the current epoch."""
+    run = state.running
+    return run["images"] / max(1e-9, run["seconds"]), run["waited"] / max(1e-9, run["seconds"])

@@ -1,0 +1,49 @@
+"""The events of a training as a progress bar, and running out of memory as an error that names the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from vitmed.core.config import Config
+from vitmed.core.errors import OutOfMemoryError
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.text import counted
+from vitmed.core.ui import Advance
+from vitmed.training.loop import Step
+from vitmed.training.train_state import Record
+
+
+def with_progress(
+    events: Iterator[Step | Record], config: Config | PretrainConfig, advance: Advance
+) -> Iterator[Record]:
+    """Show the steps on a progress bar and yield the records. Raises OutOfMemoryError if a step runs out of memory."""
+    epochs = config.train.epochs
+    try:
+        for event in events:
+            if not isinstance(event, Step):
+                yield event
+                continue
+            text = f"epoch {event.epoch}/{epochs}  loss {event.loss:.4f}"
+            text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
+            advance((event.epoch - 1) * event.batches + event.batch, epochs * event.batches, text)
+    except RuntimeError as error:
+        raise memory_error(error, config) from None
+
+
+def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:
+    """OutOfMemoryError if the device or a loader process ran out of memory, else the error itself."""
+    text, train = str(error), config.train
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+        return OutOfMemoryError(
+            f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px",
+            f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
+        )
+    killed = "DataLoader worker" in text and "killed by signal" in text
+    if killed or "unable to allocate shared memory" in text:
+        return OutOfMemoryError(
+            "a loader process found memory or /dev/shm full",
+            "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
+        )
+    return error

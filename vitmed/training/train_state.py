@@ -1,0 +1,159 @@
+"""Everything that changes while training, and what of it a checkpoint keeps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from typing_extensions import TypedDict
+
+from vitmed.core.config import Config, TrainConfig
+from vitmed.core.hardware import Precision
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Ranks, full, sharded_like
+from vitmed.models.vit import ViT
+from vitmed.training.optimiser import adamw, averaged, ema_decay, steps_per_epoch
+
+PARTS = ("model", "optimiser", "scaler", "ema")
+Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl
+
+
+class _Epoch(TypedDict):
+    """What a resumed run reads of a record; records hold more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
+    epoch: int
+    step: int
+    lr: float
+    train_loss: float
+    val_loss: float
+
+
+class _Running(TypedDict):
+    loss: float
+    images: float
+    seconds: float
+    waited: float
+
+
+class _Position(BaseModel):
+    """The entries of last.pt that are no tensors; a resumed run sets the fields of `TrainState` to them."""
+
+    model_config = ConfigDict(strict=True)
+    epoch: NonNegativeInt
+    batch: NonNegativeInt
+    step: NonNegativeInt
+    best: float | None
+    best_loss: float
+    best_epoch: NonNegativeInt
+    history: list[_Epoch]
+    running: _Running
+
+
+RUNNING, POSITION = tuple(_Running.__annotations__), tuple(_Position.model_fields)
+
+
+@dataclass
+class TrainState:
+    """Everything that changes while training; the only mutable object.
+
+    Attributes:
+        network: the model as training calls it; with several ranks it adds up their gradients.
+        epoch: finished epochs; batch: finished batches of the current epoch; step: finished optimiser steps.
+        best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
+        best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
+        history: one record per finished epoch.
+        running: sums over the current epoch: loss, images, seconds, waited.
+    """
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    ema: AveragedModel | None
+    network: nn.Module = field(init=False)
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best: float | None = None
+    best_loss: float = math.inf
+    best_epoch: int = 0
+    history: list[Record] = field(default_factory=list)
+    running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
+
+    def __post_init__(self) -> None:
+        self.network = self.model
+
+    @property
+    def evaluated_model(self) -> ViT:
+        """The network to validate and to store in best.pt: the moving average where there is one."""
+        return cast(ViT, self.model if self.ema is None else self.ema.module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types, for last.pt."""
+        parts = {name: getattr(self, name) for name in PARTS}
+        states = {name: part and full(part.state_dict()) for name, part in parts.items()}
+        return states | {name: getattr(self, name) for name in POSITION}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned. Other content raises ValueError, KeyError, TypeError or RuntimeError."""
+        position = _Position.model_validate({name: saved[name] for name in POSITION})
+        if not position.best_epoch <= position.epoch == len(position.history):
+            raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
+        for name in PARTS:
+            if (part := getattr(self, name)) is not None:
+                part.load_state_dict(self._own(name, saved[name]))
+        for parameter, state in self.optimiser.state.items():
+            for name in ("exp_avg", "exp_avg_sq"):
+                if state[name].shape != parameter.shape:
+                    raise ValueError(f"optimiser: {name} is {tuple(state[name].shape)}, not {tuple(parameter.shape)}")
+            if state["step"].shape != ():
+                raise ValueError("optimiser: step is not a number")
+        for name in POSITION:
+            setattr(self, name, saved[name])
+
+    def _own(self, name: str, saved: dict[str, Any]) -> dict[str, Any]:
+        """What this rank keeps of the saved state of a part: all of it, unless the network is sharded."""
+        if name in ("model", "ema"):
+            own = getattr(self, name).state_dict()
+            return {key: sharded_like(value, own[key]) if key in own else value for key, value in saved.items()}
+        if name == "optimiser":
+            owners = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+            states = {
+                i: {key: sharded_like(value, owners[i]) for key, value in state.items()}
+                for i, state in saved["state"].items()
+                if i < len(owners)
+            }
+            return saved | {"state": states}
+        return saved
+
+    def shard(self, config: Config, ranks: Ranks, device: torch.device) -> None:
+        """Divide everything that grows with the network among the ranks: weights, gradients, moments, average."""
+        saved = self.state_dict()
+        for model in {id(model): model for model in (self.model, self.evaluated_model)}.values():
+            ranks.shard(model, cast(ViT, model).blocks, device)
+        self.optimiser = optimiser_of(self.model, config)
+        self.load_state_dict(saved)
+
+
+def new_state(
+    model: nn.Module, config: Config | PretrainConfig, batches: int, device: torch.device, precision: Precision
+) -> TrainState:
+    """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
+    train, ema = config.train, None
+    if isinstance(train, TrainConfig) and train.ema:
+        ema = averaged(model, train.ema_decay or ema_decay(train.epochs * steps_per_epoch(batches, train.accumulate)))
+    scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
+    return TrainState(model, optimiser_of(model, config), scaler, ema)
+
+
+def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
+    """AdamW as configured; of pretraining with the second moment of the MAE paper."""
+    train, layer_decay, betas = config.train, 1.0, (0.9, 0.95)
+    if isinstance(train, TrainConfig):
+        layer_decay, betas = train.layer_decay, (0.9, 0.999)
+    return adamw(model, train.lr, train.weight_decay, layer_decay, betas)
