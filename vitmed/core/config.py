@@ -277,6 +277,12 @@ class LoopConfig(Section):
         "Arithmetic of training; auto picks the format that is fast on the device. Reports are always fp32.",
         Flag(),
     )
+    augment_on: Literal["auto", "cpu", "device"] = setting(
+        "auto",
+        "Where training images change at random: in the processes that load them, or on the device that trains. auto: "
+        "on a GPU that has fewer than 8 CPU cores, else in the processes. A run keeps its choice.",
+        Flag(),
+    )
     workers: int | None = setting(
         None, "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
     )

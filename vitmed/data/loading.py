@@ -23,9 +23,11 @@ from vitmed.core.text import lines_of
 from vitmed.data.pixel_cache import Squares
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 
 Key = tuple[int, int]  # (epoch, index of the sample)
+ENOUGH_CORES = 8  # for one GPU, to augment images for it
 
 
 def seed_of(*parts: int) -> int:
@@ -103,14 +105,19 @@ class UnusableFiles(DataError):
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
-    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, label, index."""
+    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, label, index.
 
-    def __init__(self, images: Images, augmenter: Augmenter, seed: int):
+    With a `BatchAugmenter`, the images come as they are, and `finish` augments them.
+    """
+
+    def __init__(self, images: Images, augmenter: Augmenter | BatchAugmenter, seed: int):
         self.images, self.augmenter, self.seed = images, augmenter, seed
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, int, int]:
         epoch, index = key
-        image = self.augmenter(self.images.read(index), (self.seed, epoch, index))
+        image = self.images.read(index)
+        if isinstance(self.augmenter, Augmenter):
+            image = self.augmenter(image, (self.seed, epoch, index))
         return torch.from_numpy(np.array(image)), int(self.images.labels[index]), index
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
@@ -122,6 +129,12 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
             except DataError as error:
                 problems.append(error.problem)  # its fix may be to remove the file
         return [DataError("\n".join(problems), "restore these files")] if problems else items
+
+    def finish(self, images: torch.Tensor, epoch: int, indices: torch.Tensor) -> torch.Tensor:
+        """Do what is left for the device of the training: augment a batch (B, S, S, C) uint8 of these images there."""
+        if isinstance(self.augmenter, Augmenter):
+            return images
+        return self.augmenter(images, seed_of(self.seed, epoch), indices.to(images.device, non_blocking=True))
 
 
 class EpochBatches(Sampler[list[Key]]):
@@ -198,7 +211,19 @@ def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: tor
         return asked
     if in_memory and not augments:
         return 0
-    return max(1, cores() // ranks // 2) if device.type == "cpu" else max(1, min(8, cores() // ranks))
+    own = cores() // ranks
+    return max(1, own // 2) if device.type == "cpu" else max(1, min(16, own - 1))  # one core launches the kernels
+
+
+def pick_place(asked: str, device: torch.device, ranks: int = 1) -> str:
+    """Where images are augmented, "cpu" or "device": as asked, else on a GPU that few cores feed.
+
+    Args:
+        asked: `LoopConfig.augment_on`; device, ranks: as in `pick_workers`.
+    """
+    if asked != "auto":
+        return asked
+    return "device" if device.type == "cuda" and cores() // ranks < ENOUGH_CORES else "cpu"
 
 
 def _collate(items: list[Any]) -> Any:

@@ -28,7 +28,7 @@ class Policy:
     Attributes:
         flips: whether the policy mirrors images if flips are allowed.
         text: one line: what the policy does, what it must not do, and why.
-        build: the albumentations transforms.
+        build: its changes, chosen from those of a `Changes`: albumentations transforms, or functions of a batch.
     """
 
     flips: bool
@@ -154,7 +154,7 @@ def without_opencv_threads() -> Iterator[None]:
 
 
 class Changes:
-    """The changes that policies choose from: those that several share, and `A`, all of albumentations.
+    """The changes that policies choose from, as albumentations transforms; `batch_augmentation` has them for batches.
 
     Args:
         size: side S of the images, px.
@@ -184,16 +184,20 @@ class Changes:
             p=p,
         )
 
-    def crop(self, least: float, most: float = 1.0, ratio: tuple[float, float] = (0.9, 1.1), **how: Any) -> Any:
-        """A part of `least` to `most` of the area, enlarged to the full size."""
-        return self.A.RandomResizedCrop((self.size, self.size), scale=(least, most), ratio=ratio, **how)
+    def crop(
+        self, least: float, most: float = 1.0, ratio: tuple[float, float] = (0.9, 1.1), interpolation: int = 1
+    ) -> Any:
+        """A part of `least` to `most` of the area, enlarged to the full size: bilinear (1) or bicubic (2)."""
+        side = self.size, self.size
+        return self.A.RandomResizedCrop(side, scale=(least, most), ratio=ratio, interpolation=interpolation)
 
     def brightness(self, amount: float, p: float) -> Any:
         """Add up to `amount` x 255 and multiply by 1 +- `amount`."""
         return self.A.RandomBrightnessContrast((-amount, amount), (-amount, amount), p=p)
 
-    def gamma(self) -> Any:
-        return self.A.RandomGamma((80, 120), p=0.5)
+    def gamma(self, least: float = 80, most: float = 120, p: float = 0.5) -> Any:
+        """Raise values of 0..1 to a power of `least` to `most` percent."""
+        return self.A.RandomGamma((least, most), p=p)
 
     def hue(self, p: float) -> list[Any]:
         """Small steps of hue (of 180), saturation and value (of 255)."""
@@ -219,11 +223,29 @@ class Changes:
         sides = {"hole_height_range": (0.05, 0.12), "hole_width_range": (0.05, 0.12)}
         return self.A.CoarseDropout(num_holes_range=(1, 3), **sides, fill=0, p=p)
 
+    def compression(self, least: int, p: float) -> Any:
+        """JPEG of a quality from `least` to 100."""
+        return self.A.ImageCompression(quality_range=(least, 100), p=p)
+
+    def bending(self, p: float) -> Any:
+        return self.A.ElasticTransform(alpha=20, sigma=8, border_mode=0, fill=0, p=p)
+
     def shift_and_scale(self) -> list[Any]:
         """As `affine`, by a tenth: a crop of the padded image, in a quarter of the time."""
+        margin, least, most = self.margin_and_area()
+        return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, most, ratio=(1.0, 1.0))]
+
+    def margin_and_area(self) -> tuple[int, float, float]:
+        """Of `shift_and_scale`: the padding, px, and the least and the largest share of the padded image."""
         margin = max(1, round(0.1 * self.size))
         least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
-        return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, min(1.0, most), ratio=(1.0, 1.0))]
+        return margin, least, min(1.0, most)
+
+
+def stain_matrices() -> np.ndarray:
+    """(8, 2, 3): the optical density of haematoxylin and of eosin in R, G and B, in the kinds of `Changes.stain`."""
+    known = _albumentations().augmentations.pixel.functional.STAIN_MATRICES
+    return np.stack(list(known.values()))
 
 
 _LEFT = "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda izquierdo"
@@ -256,7 +278,7 @@ POLICIES: dict[str, Policy] = {
             do.brightness(0.15, p=0.5),
             *do.hue(p=0.5),
             do.blur(p=0.1),
-            do.A.ImageCompression(quality_range=(70, 100), p=0.2),
+            do.compression(70, p=0.2),
         ],
     ),
     "histology": Policy(
@@ -268,7 +290,7 @@ POLICIES: dict[str, Policy] = {
             *do.stain(p=0.5),
             do.brightness(0.1, p=0.3),
             do.blur(p=0.15),
-            do.A.ImageCompression(quality_range=(60, 100), p=0.2),
+            do.compression(60, p=0.2),
         ],
     ),
     "dermoscopy": Policy(
@@ -308,8 +330,8 @@ POLICIES: dict[str, Policy] = {
         "Small turn, scale, weak bending, weak gamma, noise; no flip: organs have sides (OrganMNIST).",
         lambda do: [
             do.affine(10, 0.04, 0.1, p=0.7),
-            do.A.ElasticTransform(alpha=20, sigma=8, border_mode=0, fill=0, p=0.2),
-            do.A.RandomGamma((90, 110), p=0.3),
+            do.bending(p=0.2),
+            do.gamma(90, 110, p=0.3),
             do.noise(),
         ],
     ),

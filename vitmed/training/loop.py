@@ -114,6 +114,7 @@ def train_epoch(
             images, labels, indices = batch
             state.running["waited"] += time.perf_counter() - clock
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            images = loader.dataset.finish(images, state.epoch, indices)  # type: ignore[attr-defined]
             stepped = (state.batch + 1) % train.accumulate == 0 or state.batch + 1 == count
             sync_gradients(state.network, on=stepped)
             with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks

@@ -26,11 +26,20 @@ from vitmed.core.ranks import ALONE, LeaderReports, Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
-from vitmed.data.loading import EpochBatches, TrainImages, UnusableFiles, images_of, pick_workers, train_loader
+from vitmed.data.loading import (
+    EpochBatches,
+    TrainImages,
+    UnusableFiles,
+    images_of,
+    pick_place,
+    pick_workers,
+    train_loader,
+)
 from vitmed.data.patients import report_patients
 from vitmed.data.read_images import ReadSplits, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import positive_class
@@ -102,22 +111,28 @@ class Run(Generic[AnyConfig]):
     def prepare(self) -> None:
         """Make the data loader and a new state."""
         train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
-        augmenter = Augmenter(augment.policy, model.image_size, model.channels, augment.flips)
-        self.dataset = TrainImages(images, augmenter, train.seed)
+        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
+        kind = BatchAugmenter if on_device else Augmenter
+        self.dataset = TrainImages(
+            images, kind(augment.policy, model.image_size, model.channels, augment.flips), train.seed
+        )
         balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
         mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)
         rows = rows_of(self.ranks, images, self.config)
         take_rows(self.model, rows)
         self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, rows, mixed)
         workers = pick_workers(
-            train.workers, augment.policy != "none", images.in_memory, self.device, self.ranks.local_world
-        )
+            train.workers, augment.policy != "none" and not on_device, images.in_memory, self.device,
+            self.ranks.local_world,
+        )  # fmt: skip
         self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
         self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
 
     def begin(self, folder: RunFolder) -> None:
         """Write everything known before the first batch, and make a new state."""
         self.folder = folder
+        place = pick_place(self.config.train.augment_on, self.device, self.ranks.local_world)
+        self.config = with_values(self.config, {"train.augment_on": place})
         write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
@@ -375,6 +390,7 @@ class TrainingRun(Run[Config]):
             of_class = np.flatnonzero(labels == label)
             spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
             batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
+            batch = self.dataset.finish(batch, 0, torch.from_numpy(spread))
             shown[names[label]] = list(how.display(how.normalise(batch)).numpy())
         return shown
 
