@@ -68,6 +68,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all": {},
     "sampler": {"balance": "sampler", "ema": False, "smoothing": 0.1},
     "worker": {"workers": 1},
+    "device": {"augment_on": "device"},
 }
 
 

@@ -12,10 +12,22 @@ from conftest import Recorder, draw_classes
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.data.loading import EpochBatches, Images, TrainImages, UnusableFiles, pick_workers, seed_of, train_loader
+from vitmed.core.ranks import Ranks
+from vitmed.data import loading
+from vitmed.data.loading import (
+    EpochBatches,
+    Images,
+    TrainImages,
+    UnusableFiles,
+    pick_place,
+    pick_workers,
+    seed_of,
+    train_loader,
+)
 from vitmed.data.read_images import read_all
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(16, 3, "pad", "imagenet")
@@ -147,3 +159,32 @@ def test_number_of_workers() -> None:
     assert pick_workers(None, augments=False, in_memory=True, device=CPU) == 0
     assert pick_workers(None, augments=True, in_memory=True, device=CPU) >= 1
     assert pick_workers(None, augments=True, in_memory=True, device=CUDA) >= 1
+
+
+def test_images_are_augmented_on_a_gpu_that_few_cores_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pick_place("auto", CPU) == "cpu" and pick_place("device", CPU) == "device"
+    monkeypatch.setattr(loading, "cores", lambda: 16)
+    assert pick_place("auto", CUDA) == "cpu" and pick_place("auto", CUDA, ranks=4) == "device"
+    assert pick_place("cpu", CUDA, ranks=4) == "cpu"
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_on_the_device_an_image_changes_alike_whatever_the_number_of_ranks_and_of_workers(
+    images: Images, world: int
+) -> None:
+    dataset = TrainImages(images, BatchAugmenter("medical", 16, 3), seed=5)
+
+    def changed(ranks: Ranks, epoch: int, workers: int = 0) -> dict[int, bytes]:
+        sampler = EpochBatches(images.labels, 5, 0, False, ranks.rows(5))
+        sampler.epoch = epoch
+        found = {}
+        for batch, _, indices in train_loader(dataset, sampler, workers, pin=False):
+            finished = dataset.finish(batch, epoch, indices)
+            found |= {int(i): image.numpy().tobytes() for i, image in zip(indices, finished, strict=True)}
+        return found
+
+    whole = changed(Ranks(), 1, workers=1)
+    parts = [changed(Ranks(rank, world, rank, world), 1) for rank in range(world)]
+    assert {index: image for part in parts for index, image in part.items()} == whole
+    other = changed(Ranks(), 2)
+    assert len(whole) == 15 and all(whole[index] != image for index, image in other.items() if index in whole)
