@@ -91,7 +91,7 @@ def never_stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 @pytest.mark.parametrize(
     ("variant", "presses"),
     [("all", [1]), ("all", [6]), ("all", [9]), ("all", [10]), ("all", [17]), ("all", [3, 8, 13]),
-     ("sampler", [8]), ("worker", [9])],
+     ("sampler", [8]), ("worker", [9]), ("device", [9])],
 )  # fmt: skip
 def test_a_stopped_run_goes_on_bit_for_bit(
     data: Path, tmp_path: Path, never_stopped: Callable[[str], Path], variant: str, presses: list[int]

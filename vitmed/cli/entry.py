@@ -110,8 +110,11 @@ def _error_of(run: Callable[[], None]) -> VitmedError | None:
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
             return _wrong_usage(error)
-        _stderr(traceback.format_exc())
-        found = VitmedError("this is a bug in vitmed; please report it with the lines above")
+        if type(error).__name__ == "OutOfMemoryError":  # of torch, which need not be loaded here
+            found = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
+        else:
+            _stderr(traceback.format_exc())
+            found = VitmedError("this is a bug in vitmed; please report it with the lines above")
     rank = "" if os.environ.get("RANK", "0") == "0" else f"rank {os.environ['RANK']}: "  # of a training on several
     _stderr(f"{rank}{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
     return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from vitmed.core.errors import UsageError
+from vitmed.core.process import SharedContext
 from vitmed.core.text import counted
 
 
@@ -77,6 +78,21 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         torch.set_rng_state(before)
         if backend is not None:
             backend.set_rng_state(before_there)
+
+
+@contextlib.contextmanager
+def _full_fp32() -> Iterator[None]:
+    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+FULL_FP32 = SharedContext(_full_fp32)  # on a GPU, PyTorch rounds the inputs of fp32 convolutions to 10 bits (TF32)
 
 
 def describe(device: torch.device) -> str:

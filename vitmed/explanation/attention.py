@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitmed.core.hardware import FULL_FP32
 from vitmed.explanation.results import Maps, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
@@ -105,6 +106,7 @@ def _identity(found: Trace) -> Tensor:
     return torch.eye(first.shape[-1], dtype=first.dtype, device=first.device)[None]
 
 
+@FULL_FP32
 def relevance(model: ViT, x: Tensor, targets: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale.
 

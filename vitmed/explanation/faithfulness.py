@@ -21,6 +21,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from vitmed.core.hardware import FULL_FP32
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck
@@ -216,6 +217,7 @@ def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return place >= gone, place < gone
 
 
+@FULL_FP32
 @torch.inference_mode()
 def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, target: int) -> np.ndarray:
     """(M,) the probability of the class when only the patches `kept` (M, L) of x (C, S, S) are left."""

@@ -108,7 +108,7 @@ class Preprocessing:
             x.sub_(_channel_mean(x, C).repeat(1, 1, S))
             x.div_(_channel_mean(x.square(), C).sqrt_().clamp_min_(1 / 255).repeat(1, 1, S))  # constant image: zeros
         else:
-            mean, std = (x.new_tensor(values) for values in self.constants(self.channels))
+            mean, std = (_vector(values, x) for values in self.constants(self.channels))
             x.sub_(mean.repeat(S)).div_(std.repeat(S))
         return x.view(B, S, S, C).permute(0, 3, 1, 2)
 
@@ -137,6 +137,11 @@ def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]
         return values
     colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
     return (*colour, 0.5) if channels in (2, 4) else colour
+
+
+def _vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
+    """(C,) on the device of `like`, filled there: a copy from the CPU, as of `new_tensor`, waits for a GPU."""
+    return torch.stack([like.new_full((), value) for value in values])
 
 
 def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from vitmed.core.errors import CheckpointError, DataError
-from vitmed.core.hardware import Precision
+from vitmed.core.hardware import FULL_FP32, Precision
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
@@ -39,6 +39,7 @@ def batch_size(tokens: int, device: torch.device) -> int:
     return min(MOST, max(1, TOKENS * max(2, torch.get_num_threads()) // 2 // tokens))
 
 
+@FULL_FP32
 @torch.inference_mode()
 def predict_logits(
     model: ViT,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vitmed.core.config import Config
@@ -69,16 +68,24 @@ def ema_decay(steps: int) -> float:
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
     """An exponential moving average of the model, with decay min(decay, (1 + t) / (10 + t)) at update t."""
-    return AveragedModel(model, multi_avg_fn=_ema_update(decay))
+    return MovingAverage(model, decay)
 
 
-def _ema_update(decay: float) -> Callable[..., None]:
+class MovingAverage(AveragedModel):
+    """PyTorch's average, updated without waiting for a GPU: PyTorch copies the count there and reads it, every step."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        super().__init__(model)
+        self.decay = decay
+
     @torch.no_grad()
-    def update(average: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
-        t = int(count)
-        torch._foreach_lerp_(list(average), list(current), 1 - min(decay, (1 + t) / (10 + t)))
-
-    return update
+    def update_parameters(self, model: nn.Module) -> None:
+        t = int(self.n_averaged)  # on the CPU
+        share = 1 - min(self.decay, (1 + t) / (10 + t)) if t else 1.0  # 1 is a copy
+        torch._foreach_lerp_(list(self.module.parameters()), list(model.parameters()), share)
+        for buffer, current in zip(self.module.buffers(), model.buffers(), strict=True):
+            buffer.copy_(current)
+        self.n_averaged += 1
 
 
 def steps_per_epoch(batches: int, accumulate: int) -> int:

@@ -105,7 +105,7 @@ class TrainState:
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
         for name in PARTS:
-            if (part := getattr(self, name)) is not None:
+            if (part := getattr(self, name)) is not None and (saved[name] or name != "scaler"):  # {}: was not fp16
                 part.load_state_dict(self._own(name, saved[name]))
         for parameter, state in self.optimiser.state.items():
             for name in ("exp_avg", "exp_avg_sq"):
