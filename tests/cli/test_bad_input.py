@@ -390,6 +390,22 @@ def test_no_memory_left(trained: Trained, vitmed: RUN, tmp_path: Path, monkeypat
     clean(answer, 5, "out of memory with batches of 8 images of 16 px", "--batch-size 4 --accumulate 2")
 
 
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "explain"])
+def test_a_gpu_that_is_full_is_no_bug(
+    trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
+) -> None:
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr("vitmed.models.vit.ViT.forward_features", full)
+    image = sorted(trained.data.rglob("*.png"))[0]
+    if verb == "evaluate":
+        answer = vitmed(verb, trained.best, "-o", tmp_path / "report")
+    else:
+        answer = vitmed(verb, image, "--checkpoint", trained.best)
+    clean(answer, 5, "the GPU is out of memory", "--device cpu")
+
+
 def test_a_bug_of_ours_is_told_as_one(trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, with the traceback: the one case for it."""
 

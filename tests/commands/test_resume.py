@@ -109,6 +109,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         assert position["batch"] % 2 == 0 and not (run / "test").exists()
     train(resume=run, ui=Recorder())
     assert_same_run(never_stopped(variant), run)
+    kept = yaml.safe_load((run / "config.yaml").read_text())["train"]["augment_on"]
+    assert kept == ("device" if variant == "device" else "cpu")  # never "auto": another machine would choose anew
 
 
 def start_and_be_killed(data: Path, output: Path) -> None:

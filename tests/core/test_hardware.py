@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.hardware import describe, pick_device, pick_precision
 from vitmed.core.process import cores
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.inference import predict_logits
+from vitmed.models.vit import build_vit
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
 
@@ -72,3 +77,24 @@ def test_cores_are_those_of_this_process() -> None:
     finally:
         os.sched_setaffinity(0, before)
     assert cores() == len(before)
+
+
+def test_reports_are_full_fp32_on_a_gpu_too() -> None:
+    """PyTorch lets a GPU round the inputs of fp32 convolutions to 10 bits, and a user may let it round products too."""
+    found = []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        found.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
+        return torch.zeros(len(x), 2)
+
+    model = build_vit(ModelConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2), 2)
+    torch.set_float32_matmul_precision("high")
+    try:
+        predict_logits(
+            model, Preprocessing(8, 3, "pad", "half"), lambda i: np.zeros((8, 8, 3), np.uint8), 1,
+            torch.device("cpu"), forward=forward,
+        )  # fmt: skip
+        assert found == [(False, "highest")]
+        assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -1,0 +1,74 @@
+"""Training in fp16, as on a GPU without bf16: the CPU can do it too, slowly, and vitmed refuses it there when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import same
+from conftest import TINY, TINY_SETS, Recorder, draw_splits, interrupt_at
+
+from vitmed import train
+from vitmed.core.errors import Interrupted
+from vitmed.core.hardware import Precision
+from vitmed.training import training_run
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+SCALER = torch.amp.GradScaler
+FP16 = Precision("fp16", torch.float16, "this GPU has no bf16; the loss is scaled")
+FLAGS = TINY | {"epochs": 2, "batch_size": 4, "accumulate": 2, "report": False, "baseline": False}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_splits(tmp_path_factory.mktemp("fp16") / "data")
+
+
+@pytest.fixture
+def a_gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_run, "pick_precision", lambda name, device: FP16)
+
+
+def last(run: Path) -> dict[str, Any]:
+    return torch.load(run / "last.pt", weights_only=True)
+
+
+@pytest.mark.usefixtures("a_gpu_without_bf16")
+def test_a_run_in_fp16_learns_skips_infinite_gradients_and_resumes_to_the_bit(data: Path, tmp_path: Path) -> None:
+    whole = train(data, output=tmp_path, name="whole", sets=TINY_SETS, ui=Recorder(), **FLAGS).folder
+    history = last(whole)["training"]["history"]
+    assert history[1]["train_loss"] < history[0]["train_loss"]
+    with pytest.raises(Interrupted):
+        train(data, output=tmp_path, name="part", sets=TINY_SETS, ui=interrupt_at(7), **FLAGS)
+    saved = last(tmp_path / "part")["training"]["scaler"]
+    assert 0 < saved["scale"] <= 65536
+    train(resume=tmp_path / "part", ui=Recorder())
+    for name in ("weights", "training"):
+        same(last(tmp_path / "part")[name], last(whole)[name], name)
+
+
+def test_a_step_with_an_infinite_gradient_is_skipped(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a_gpu_without_bf16: None
+) -> None:
+    monkeypatch.setattr(
+        "vitmed.training.train_state.torch.amp.GradScaler",
+        lambda device, enabled: SCALER(device, enabled=enabled, init_scale=2.0**40),
+    )
+    run = train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=Recorder(), **FLAGS).folder
+    training = last(run)["training"]
+    assert training["scaler"]["scale"] < 2.0**40
+    assert all(torch.isfinite(value).all() for value in training["model"].values())
+
+
+def test_a_run_that_began_in_other_arithmetic_goes_on_in_fp16(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a laptop in fp32, then `--resume --device cuda` on a GPU without bf16."""
+    with pytest.raises(Interrupted):
+        train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=interrupt_at(7), **FLAGS)
+    assert last(tmp_path / "run")["training"]["scaler"] == {}
+    monkeypatch.setattr(training_run, "pick_precision", lambda name, device: FP16)
+    train(resume=tmp_path / "run", ui=Recorder())
+    assert last(tmp_path / "run")["training"]["scaler"]["scale"] > 0
