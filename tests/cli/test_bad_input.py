@@ -394,7 +394,7 @@ def test_no_memory_left(trained: Trained, vitmed: RUN, tmp_path: Path, monkeypat
 def test_a_gpu_that_is_full_is_no_bug(
     trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
 ) -> None:
-    def full(*args: object) -> None:
+    def full(*args: object, **how: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr("vitmed.models.vit.ViT.forward_features", full)
