@@ -64,6 +64,12 @@ def test_all_corruptions_on_a_sample(run: Path) -> None:
     assert any("7 of 18 images" in text for text in ui.said)
 
 
+def test_a_sample_at_the_command_line(run: Path, vitmed: RUN, tmp_path: Path) -> None:
+    answer = vitmed("stress", run, "--images", 5, "--corruption", "jpeg", "--resamples", 0, "-o", tmp_path / "stress")
+    assert answer.code == 0, answer.err
+    assert json.loads((tmp_path / "stress" / "stress.json").read_text())["n"] == 5
+
+
 def test_an_unreadable_image_among_several(run: Path) -> None:
     (run.parent.parent / "data" / "test" / "blue" / "blue_3.png").write_bytes(b"torn")
     ui = Recorder()

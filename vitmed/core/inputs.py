@@ -45,7 +45,7 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
             raise DataError(
                 f"{result}: no such file or folder", "name a predictions.csv, the folder of a report, or a run"
             )
-    if "images" in options:
+    if "images" in options and not isinstance(options["images"], int):  # of stress it is a number
         if "checkpoint" not in options:
             newest_run(options.get("runs", "runs"))
         check_images(options["images"])
