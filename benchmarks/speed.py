@@ -1,6 +1,6 @@
 """vitmed beside timm and others: training, inference, an epoch from files, one image, and start-up.
 
-    python benchmarks/speed.py --json speed.json --plot speed.png       all of it, half an hour on a quiet machine
+    python benchmarks/speed.py --json speed.json --plot speed.png       all of it, tens of minutes
     python benchmarks/speed.py --only train --rounds 3 --batch 8
     python benchmarks/speed.py --network small-plan --load 2 --only train
 
@@ -107,7 +107,7 @@ def draw_plot(report: dict[str, Any], file: Path) -> None:
     figure = Figure(figsize=(9, 0.27 * sum(heights) + 0.7), layout="constrained")
     about = report["machine"]
     figure.suptitle(
-        f"{about['device'].upper()}: {about['cpu']}, {about['threads']} threads, {about['date']}", fontsize=10
+        f"{about['device'].upper()}: {about['cpu']}, {about['threads']} threads, network {about['network']}, {about['date']}", fontsize=10
     )
     axes = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
     for ax, (title, part) in zip(axes, parts.items(), strict=True):
