@@ -113,7 +113,7 @@ def timm_loop(pipe: Connection, options: argparse.Namespace, data: Path) -> None
     training = DataLoader(sets["train"], options.batch, shuffle=True, drop_last=True, **load)
     validation = DataLoader(sets["val"], options.batch, **load)
     model = timm_vit(options.model).to(device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.05)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.05, fused=True)
     for _ in range(EPOCHS):
         model.train()
         for x, y in training:

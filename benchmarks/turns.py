@@ -90,7 +90,8 @@ def process(contender: Contender, options: argparse.Namespace) -> Iterator[Conne
     try:
         turn(ours)
         yield ours
-        ours.send(False)
+        with suppress(OSError):  # it has ended
+            ours.send(False)
         child.join()
     finally:
         child.terminate()
@@ -122,18 +123,25 @@ def compete(contenders: dict[str, Contender], options: argparse.Namespace) -> Ro
             say(f"  starting {name}")
             try:
                 pipes[name] = stack.enter_context(process(contender, options))
-                results[name] = {"seconds": [], "peak_mb": 0.0}
+                results[name] = {}
             except LeftOut as error:
                 results[name] = {"left_out": str(error)}
                 say(f"  left out: {name}: {error}")
 
         def one(name: str) -> float:
+            if "left_out" in results[name]:
+                return 0.0
             time.sleep(0.05)  # until the threads of the one before sleep
-            seconds, results[name]["peak_mb"] = turn(pipes[name])
+            try:
+                seconds, results[name]["peak_mb"] = turn(pipes[name])
+            except LeftOut as error:
+                results[name] = {"left_out": str(error)}
+                return 0.0
             return seconds
 
         for name, seconds in take_turns(list(pipes), one, options.rounds).items():
-            results[name]["seconds"] = seconds
+            if "left_out" not in results[name]:
+                results[name]["seconds"] = seconds
     return results
 
 
@@ -161,7 +169,8 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def _spin() -> None:
-    while True:
+    parent = os.getppid()
+    while os.getppid() == parent:  # until it ends, even if it is killed
         pass
 
 
