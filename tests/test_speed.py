@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+MISSING = ", ".join(name for name in ("timm", "transformers", "accelerate") if find_spec(name) is None)
 
 
 @pytest.fixture
@@ -43,10 +44,7 @@ def options(speed: ModuleType) -> argparse.Namespace:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    missing := ", ".join(name for name in ("timm", "transformers", "accelerate") if find_spec(name) is None),
-    reason=f"not installed: {missing}",
-)
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
 @pytest.mark.parametrize(("training", "bf16"), [(True, False), (False, False), (True, True), (False, True)])
 def test_every_contender_builds_and_steps(
     speed: ModuleType, options: argparse.Namespace, training: bool, bf16: bool
