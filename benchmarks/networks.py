@@ -26,11 +26,16 @@ NETWORKS: dict[str, dict[str, Any]] = {  # the section `model` of vitmed's confi
 # vitmed.
 
 
-def precision_of_command(options: argparse.Namespace) -> Any:
-    """The arithmetic with which `vitmed train` computes here."""
+def settle(options: argparse.Namespace, config: Any, model: Any, images: Any) -> tuple[Any, Any]:
+    """What `vitmed train` settles before the first step: the configuration and the arithmetic; may change `model`.
+
+    Args:
+        config: of the training, with the precision "fp32" where the options ask for no bf16.
+        model: on its device; images: of training.
+    """
     from vitmed.core.hardware import pick_device, pick_precision
 
-    return pick_precision("auto" if options.bf16 else "fp32", pick_device(options.device))
+    return config, pick_precision(config.train.precision, pick_device(options.device))
 
 
 def train_vitmed(options: argparse.Namespace) -> Step:
@@ -48,15 +53,17 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.training.losses import classification_loss
     from vitmed.training.train_state import new_state
 
-    config, side = build_config({"model": options.model}), options.model["image_size"]
+    train = {"batch_size": options.batch, "precision": "auto" if options.bf16 else "fp32"}
+    config, side = build_config({"model": options.model, "train": train}), options.model["image_size"]
     samples = [Sample("", i % CLASSES, None) for i in range(1000 * options.batch)]
     images = Images(Path(), samples, Preprocessing.of(config))
     picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     images.cache = np.broadcast_to(picture, (len(images), side, side, 3))
     batches = EpochBatches(images.labels, options.batch, 0, False)
-    device, precision = pick_device(options.device), precision_of_command(options)
+    device = pick_device(options.device)
     loader = train_loader(TrainImages(images, Augmenter("none", side, 3), 0), batches, 0, device.type == "cuda")
     model = build_vit(config.model, CLASSES).to(device)
+    config, precision = settle(options, config, model, images)
     state = new_state(model, config, batches.batches, device, precision)
     loss_of = classification_loss(model, images, CLASSES, config, precision)
     events = fit(state, loader, batches, loss_of, dict, config)
