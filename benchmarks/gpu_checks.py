@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from vitmed.core.config import ModelConfig
-from vitmed.core.hardware import describe, pick_device, pick_precision
+from vitmed.core.hardware import describe, pick_device, pick_precision, synchronise
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
@@ -105,6 +105,7 @@ def checks(work: Path, device: torch.device) -> Iterator[tuple[str, Callable[[],
             lambda: resume("fp16"),
         )
     yield "train fp32", train("fp32", "--precision", "fp32")
+    yield "train, compiled", train("compiled", "--compile")
     yield "train, augmented on cpu", train("on_cpu", "--augment-on", "cpu")
     yield "train, augmented on device", train("on_device", "--augment-on", "device")
     yield "train, mixup, cutmix, conv stem", train(
@@ -189,7 +190,7 @@ def step(device: torch.device, precision: str, compiled: bool) -> str:
     y, waits, clock = torch.arange(batch, device=device) % 2, 0, 0.0
     for number in range(STEPS):
         if number == WARM:
-            wait_for(device)
+            synchronise(device)
             clock = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -198,7 +199,7 @@ def step(device: torch.device, precision: str, compiled: bool) -> str:
             state.scaler.scale(loss_of(x, y)).backward()
             optimiser_step(state, 1e-4, 1.0)
         waits += sum("synchroniz" in str(one.message) for one in caught)
-    wait_for(device)
+    synchronise(device)
     rate = batch * (STEPS - WARM) / (time.perf_counter() - clock)
     memory = f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GB" if gpu else ""
     if waits:
@@ -231,21 +232,15 @@ def same_augmentation(device: torch.device, policy: str) -> str:
     given = indices.to(device)
     other = augment(there, 1, given).cpu()[:16].int()
     share = float(((here - other).abs() > 2).float().mean())
-    wait_for(device)
+    synchronise(device)
     clock = time.perf_counter()
     for _ in range(3):
         augment(there, 2, given)
-    wait_for(device)
+    synchronise(device)
     rate = 3 * count / (time.perf_counter() - clock)
     if share > 1e-3:
         raise Failed(f"{share:.2%} of the values differ by more than 2 levels; {rate:,.0f} images/s")
     return f"{share:.3%} of the values differ by more than 2 levels; {rate:,.0f} images/s"
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has done its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from speed import Contender, Step, compete, machine, say, tell_rates, tell_ratio
+from turns import Contender, Rows, Step, compete, in_child, machine, say, tell_rates, tell_ratio
 
 SIDE = 224
 SETS = {"jpeg-1000": 1000, "png-100": 100, "png-50": 50}  # name -> side of the files, px
@@ -218,10 +218,10 @@ def quality(root: Path) -> dict[str, float]:
     return {name: 10 * math.log10(255**2 / error) if error else math.inf for name, error in errors.items()}
 
 
-def part(kind: str, options: argparse.Namespace) -> dict[str, Any]:
+def part(kind: str, options: argparse.Namespace) -> Rows:
     """One set, one kind of work."""
     core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    one = argparse.Namespace(**{**vars(options), "core": core, "threads": 1, "cpu_time": True})
+    one = argparse.Namespace(**{**vars(options), "core": core, "cpu_time": True, "turn": 0.0, "device": "cpu"})
     contenders = KINDS[kind]
     results = compete(contenders, one)
     images = len(files_of(options.files)) // options.batch * options.batch
@@ -239,7 +239,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="images of a batch (default 32)")
     parser.add_argument("--json", type=Path, help="write everything measured to this file")
     options = parser.parse_args()
-    about = machine(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that are started
+    about = in_child(machine)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     report: dict[str, Any] = {"machine": about}
     for name in [options.only] if options.only else SETS:
