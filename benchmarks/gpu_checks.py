@@ -1,6 +1,6 @@
 """Runs every path of vitmed on a device, once and small, and prints one table: ok or failed, seconds, images/s.
 
-    python benchmarks/gpu_checks.py                       # on the GPU, about eight minutes
+    python benchmarks/gpu_checks.py                       # on the GPU
     python benchmarks/gpu_checks.py --device cpu          # the same program, smaller: only that it works
     python benchmarks/gpu_checks.py --only resume explain --work FOLDER
 
@@ -55,7 +55,7 @@ def main() -> None:
     """Run the checks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--seconds", type=float, default=560, help="after these no check starts")
+    parser.add_argument("--seconds", type=float, default=540, help="after these no check starts")
     parser.add_argument("--only", nargs="+", default=[], help="checks whose name contains one of these words")
     parser.add_argument("--work", type=Path, help="folder for data and runs; default a new one")
     asked = parser.parse_args()
