@@ -31,7 +31,9 @@ FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 def batch_size(tokens: int, device: torch.device, precision: Precision = FP32) -> int:
     """Images in every batch: on a CPU as few as keep its threads busy, since one image costs as much as a batch.
 
-    BATCHDOC
+    Milliseconds of one core with AMX per image, in batches of 1, 2 and 10: ViT-Tiny at 224 px 28, 22 and 21, in bf16 16,
+    12 and 9; ViT-Base at 224 px 280, 245 and 216, in bf16 138, 84 and 61. In batches of 1, 10 and 40: ViT-Tiny at 28 px
+    with patches of 4 px 8.9, 4.2 and 3.7, in bf16 8.9, 2.1 and 1.5.
 
     Args:
         tokens: N of the network.
