@@ -31,9 +31,9 @@ FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 def batch_size(tokens: int, device: torch.device, precision: Precision = FP32) -> int:
     """Images in every batch: on a CPU as few as keep its threads busy, since one image costs as much as a batch.
 
-    Milliseconds of one core with AMX per image, in batches of 1, 2 and 10: ViT-Tiny at 224 px 28, 22 and 21, in bf16 16,
-    12 and 9; ViT-Base at 224 px 280, 245 and 216, in bf16 138, 84 and 61. In batches of 1, 10 and 40: ViT-Tiny at 28 px
-    with patches of 4 px 8.9, 4.2 and 3.7, in bf16 8.9, 2.1 and 1.5.
+    Milliseconds of one core with AMX per image, in batches of 1, 2 and 10: ViT-Tiny at 224 px 28, 22 and 21, in bf16
+    16, 12 and 9; ViT-Base at 224 px 280, 245 and 216, in bf16 138, 84 and 61. In batches of 1, 10 and 40: ViT-Tiny at
+    28 px with patches of 4 px 8.9, 4.2 and 3.7, in bf16 8.9, 2.1 and 1.5.
 
     Args:
         tokens: N of the network.
@@ -71,7 +71,7 @@ def predict_logits(
     problems: dict[int, str] = {}
     # Around all batches, so that the weights are converted once.
     with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-        for good, images, bad in read_batches(read, count):
+        for good, images, bad in read_batches(read, count, MOST // size * size):  # whole batches
             problems.update(bad)
             indices += good
             for start in range(0, len(good), size):
@@ -99,7 +99,7 @@ def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, precision: Precision) -> float:
-    """How many times as fast as in fp32 the model runs on a device: the ratio of the medians of `ROUNDS` batches each.
+    """How many times as fast as in fp32 the model runs on a device: the fastest of `ROUNDS` batches each.
 
     Args:
         preprocessing: gives the size of an image.
@@ -108,7 +108,7 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
     model.eval()
     times: dict[str, list[float]] = {FP32.name: [], precision.name: []}
     with torch.autocast(device.type, precision.dtype):  # keeps the converted weights from round to round
-        for _ in range(1 + ROUNDS):  # in turn, so that other work on the machine slows both
+        for _ in range(1 + ROUNDS):  # in turn, so that both have a share of the moments without other work
             for each in (FP32, precision):
                 side, size = preprocessing.image_size, batch_size(tokens_of(model), device, each)
                 x = torch.zeros(size, preprocessing.channels, side, side, device=device)
@@ -116,8 +116,7 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
                 with torch.autocast(device.type, precision.dtype, enabled=each.mixed):
                     model(x).cpu()
                 times[each.name].append((time.perf_counter() - start) / size)
-    exact, reduced = (float(np.median(found[1:])) for found in times.values())  # the first round warms up
-    return exact / reduced
+    return min(times[FP32.name][1:]) / min(times[precision.name][1:])  # the first round warms up
 
 
 def predict_all(
