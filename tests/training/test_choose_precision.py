@@ -15,7 +15,7 @@ import torch
 from conftest import TINY, TINY_SETS, Recorder, Trained, draw_only
 
 from vitmed import evaluate, merge, predict, predict_shard, train
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.hardware import Precision
 from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.evaluation_folder import find_evaluation
@@ -152,6 +152,19 @@ def test_training_compares_once_and_stores_it(
     assert 0 < found.largest < 0.1 and 0 < found.largest_raw < 0.1
     assert found.accepted == (found.flipped == 0 and found.largest <= 1e-3)
     assert f"vitmed predict on this kind of device: {found.choice}" in ui.said
+
+
+def test_a_network_that_overflows_in_16_bits_is_not_accepted(
+    trained: Trained, tmp_path: Path, no_figures: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflow(*args: object, **options: object) -> None:
+        raise CheckpointError("its logits are not finite")
+
+    monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.0)
+    monkeypatch.setattr(fit_policy, "predict_images", overflow)
+    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=Recorder(), **TINY)
+    found = load_checkpoint(done.folder).reduced_precision
+    assert found is not None and not found.accepted and found.flipped == found.images == 12
 
 
 def test_parts_of_different_precision_do_not_mix(trained: Trained, tmp_path: Path) -> None:

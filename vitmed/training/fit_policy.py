@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -87,10 +87,13 @@ def _compare_precision(
     if faster < FASTER:
         return found
     rows = np.linspace(0, len(val) - 1, min(len(val), MOST_COMPARED)).round().astype(np.int64)
-    with ui.bar(f"predicting val in {precision.name}") as advance:
-        again = predict_images(
-            saved, model, policy, lambda i: val.read(int(rows[i])), len(rows), advance, precision=precision
-        )
+    try:
+        with ui.bar(f"predicting val in {precision.name}") as advance:
+            again = predict_images(
+                saved, model, policy, lambda i: val.read(int(rows[i])), len(rows), advance, precision=precision
+            )
+    except CheckpointError:  # numbers that fp32 holds and fp16 does not
+        return found.model_copy(update={"images": len(rows), "flipped": len(rows), "largest": 1.0, "largest_raw": 1.0})
     check_readable(again.problems)
     exact = exact.take(rows)
     return compare_precision(found, exact, policy.apply(replace(exact, logits=again.logits, columns=again.columns)))
