@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,20 @@ def test_workers_and_memory_change_nothing(images: Images, policy: str, ui: Reco
     one, two = ({int(i): x for b in part for x, i in zip(b[0], b[2], strict=True)} for part in (read, epoch(2, 0)))
     same = sum(torch.equal(one[i], two[i]) for i in range(16))
     assert same == 16 if policy == "none" else same <= 4  # another epoch, other draws
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system cannot say who sent a signal")
+def test_a_signal_to_all_processes_ends_no_worker(images: Images) -> None:
+    """As `timeout`, Slurm and systemd send it; the main process decides when to end."""
+    loader = train_loader(TrainImages(images, Augmenter("none", 16, 3), 0), batches(), 1, pin=False)
+    epoch = iter(loader)
+    next(epoch)
+    (worker,) = epoch._workers  # type: ignore[attr-defined]
+    subprocess.run(["kill", str(worker.pid)], check=True)
+    assert len(list(epoch)) == 3 and worker.is_alive()
+    worker.terminate()  # by the main process
+    worker.join(10)
+    assert worker.exitcode == 0
 
 
 def test_the_loader_draws_nothing_from_the_global_generator(images: Images) -> None:

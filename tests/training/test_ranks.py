@@ -12,6 +12,7 @@ from conftest import TINY, TINY_SETS, Recorder, draw_splits
 from torch import nn
 
 from vitmed import train
+from vitmed.core.environment import versions
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.hardware import seeded
 from vitmed.core.load_config import load_config
@@ -21,7 +22,7 @@ from vitmed.models.batch_layers import BatchNorm, Drop, DropPath, take_rows
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.follow import _join
 from vitmed.training.losses import mixer
-from vitmed.training.training_run import Start, versions
+from vitmed.training.training_run import Start
 
 WORLDS = [2, 3, 4]
 

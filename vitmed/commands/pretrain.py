@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vitmed.commands.train import (
     check_place,
     default_name,
@@ -19,7 +21,7 @@ from vitmed.core.config import Config, ModelConfig
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import read_overrides
-from vitmed.core.hardware import describe, pick_device, seeded
+from vitmed.core.hardware import Precision, describe, pick_device, seeded
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
@@ -34,6 +36,7 @@ from vitmed.data.read_images import read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES
+from vitmed.models.block_kernels import uncompiled
 from vitmed.models.mae import MAE
 from vitmed.models.summary import describe_model
 from vitmed.models.vit import build_vit
@@ -212,13 +215,14 @@ class PretrainingRun(Run[PretrainConfig]):
         )
         ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
 
-    def loss_of(self) -> LossOf:
+    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
         rows = rows_of(self.ranks, self.images["train"], self.config)
-        return masked_loss(self.state.network, self.model.patches, self.images["train"], self.precision, rows)
+        return masked_loss(network, self.model.patches, self.images["train"], precision, rows)
 
     def validate(self) -> Record:
         batches, val = self.batches.batches, self.images["val"]
-        return validate_pretraining(self.state, val, batches, self.config, self.device, self.precision)
+        with uncompiled(self.config.train.compile):
+            return validate_pretraining(self.state, val, batches, self.config, self.device, self.precision)
 
     def draw(self) -> None:
         """Draw the loss curves and some reconstructions."""

@@ -53,6 +53,7 @@ RESUMABLE = {
     "train.patience",
     "train.device",
     "train.workers",
+    "train.compile",
     "train.shard",
     "data.cache",
     "data.cache_gb",

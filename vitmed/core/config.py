@@ -277,6 +277,21 @@ class LoopConfig(Section):
         "Arithmetic of training; auto picks the format that is fast on the device. Reports are in fp32.",
         Flag(),
     )
+    autotune: bool = setting(
+        True,
+        "Measure which arithmetic, kernels and threads are fastest here, where they are not set. It takes at most 3 % "
+        "of the run and 15 seconds; the answer is kept in the cache folder and in the run.",
+        Flag(),
+    )
+    compile: bool | None = setting(
+        None, "Compile the blocks of the network; default: where a long run earns the time of compiling.", Flag()
+    )
+    attention: Literal["auto", "fused", "explicit"] = setting(
+        "auto", "Kernel of attention in training: PyTorch's fused one, or plain matrices. No effect on the result."
+    )
+    threads: int | None = setting(
+        None, "Threads of a training step on a CPU; default the fastest number up to that of the cores.", ge=1
+    )
     workers: int | None = setting(
         None, "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
     )

@@ -23,6 +23,11 @@ from vitmed.core.text import now
 PACKAGES = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
 
 
+def versions() -> dict[str, str]:
+    """The versions of the packages that decide the numbers."""
+    return {package: version(package) for package in PACKAGES}
+
+
 def environment(
     config: Config | PretrainConfig, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
 ) -> dict[str, Any]:
@@ -35,7 +40,7 @@ def environment(
         "started": now(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": versions(),
         "git": git_commit(),
         "device": describe(device),
         "precision": f"{precision.name}: {precision.reason}",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from vitmed.core.errors import UsageError
+from vitmed.core.process import cores
 from vitmed.core.text import counted
 
 
@@ -77,6 +80,38 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         torch.set_rng_state(before)
         if backend is not None:
             backend.set_rng_state(before_there)
+
+
+@contextlib.contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """Compute with so many threads of the CPU within the block, at most one per core; None: as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else min(count, cores()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type in ("cuda", "mps"):
+        (torch.cuda if device.type == "cuda" else torch.mps).synchronize()
+
+
+def busy() -> str | None:
+    """The load of this machine, in words, if other processes are likely to need its cores; None if they are not."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f"load {load:.1f} on {counted(cores(), 'core')}" if load > 1.5 * cores() else None
+
+
+def machine(device: torch.device) -> str:
+    """What decides how fast a device is, without a host name."""
+    if device.type == "cuda":
+        return f"{describe(device)}, CUDA {torch.version.cuda}"
+    spin = os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY")
+    features = [name for name, there in sorted(torch.cpu.get_capabilities().items()) if there]
+    return f"{device.type} {platform.machine()}, {cores()} cores, {torch.get_num_threads()} threads, {features}, {spin}"
 
 
 def describe(device: torch.device) -> str:

@@ -6,8 +6,10 @@ an earlier run was interrupted.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -211,4 +213,14 @@ def _start_worker(_: int) -> None:
     for name in ("SIGINT", "SIGHUP"):  # only the main process answers Ctrl-C and a closed terminal
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_if_main_asks, daemon=True).start()
     cv2.setNumThreads(0)  # inherited by fork; one thread per core in each worker would compete
+
+
+def _end_if_main_asks() -> None:
+    """End this loader process at a SIGTERM of the main process; one to all processes of a job is for that process."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -2,6 +2,7 @@
 
 vit                the Vision Transformer, and `SIZES`
 batch_layers       random masks and batch statistics, also of a batch that several processes share
+block_kernels      which attention kernel, and compiled or not
 mae                the masked autoencoder
 lora               low-rank adaptation
 summary            a network in words, and torchinfo's table

@@ -66,7 +66,11 @@ class ConvStem(nn.Module):
 
 
 class Attention(OfBatch):
-    """Multi-head self-attention."""
+    """Multi-head self-attention.
+
+    Attributes:
+        fused: whether training uses PyTorch's fused kernel; None: where it is usually faster. Inference always does.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float):
         super().__init__()
@@ -75,6 +79,7 @@ class Attention(OfBatch):
         self.attn_drop = attention_dropout
         self.proj = nn.Linear(width, width)
         self.proj_drop = Drop(dropout)
+        self.fused: bool | None = None
 
     def forward(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
         B, N, D = x.shape
@@ -82,7 +87,10 @@ class Attention(OfBatch):
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
         q = q[:, :, queries]  # (B, A, R, D/A)
         rate = self.attn_drop if self.training else 0.0
-        if collected is not None or rate or explicit_is_faster(q):  # the fused kernel draws masks of its own
+        fused = not q.requires_grad or self.fused
+        if fused is None:
+            fused = not prefers_explicit(q.device, q.dtype, N)
+        if collected is not None or rate or not fused:  # the fused kernel draws masks of its own
             x, attention = attend(q, k, v, rate, self.rows)  # (B, A, R, D/A), (B, A, R, N)
             if collected is not None:
                 collected.append(attention)
@@ -104,13 +112,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, rows: Rows | N
     return dropped.to(v.dtype) @ v, attention
 
 
-def explicit_is_faster(q: Tensor) -> bool:
-    """Whether plain matrices are faster than PyTorch's fused attention kernel.
+def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
+    """Whether plain matrices are usually faster than PyTorch's fused attention kernel in a step of training.
 
     They are in one case, the bf16 backward pass on a CPU: 2.8 x faster at N = 197, equally fast at N = 785
     (measured on a CPU with AMX, torch 2.15).
     """
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad and q.shape[-2] <= 512
+    return device.type == "cpu" and dtype == torch.bfloat16 and tokens <= 512
 
 
 class Mlp(nn.Module):

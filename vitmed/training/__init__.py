@@ -4,6 +4,7 @@ loop               the training loop
 train_state        everything that changes while training
 losses             the loss of a batch
 epoch_records      the record of an epoch; which is the best; when training ends
+autotune           which arithmetic, kernels and threads are the fastest here
 optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
 training_run       one training run under way

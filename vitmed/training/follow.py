@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vitmed.core.environment import versions
 from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
@@ -14,7 +15,7 @@ from vitmed.core.ranks import LeaderReports, Ranks
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_all
-from vitmed.training.training_run import Start, TrainingRun, versions
+from vitmed.training.training_run import Start, TrainingRun
 
 
 class Mute(Ui):

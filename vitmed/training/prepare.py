@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from vitmed.core.config import Config, EvaluateConfig, ModelConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.hardware import pick_device, pick_precision, seeded
+from vitmed.core.hardware import pick_device, pick_precision, seeded, synchronise
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.ui import Ui
 from vitmed.data.patients import show_expression
@@ -173,20 +173,15 @@ def estimated_minutes(prepared: PreparedRun) -> float:
         clock = 0.0
         for step in range(1 + TIMED):
             if step == 1:
-                _wait_for(device)
+                synchronise(device)
                 clock = time.perf_counter()
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
                 loss = F.cross_entropy(network(preprocessing.normalise(x)), y)
             state.scaler.scale(loss).backward()
             optimiser_step(state, 1e-6, config.train.clip_norm)
-        _wait_for(device)
+        synchronise(device)
         seconds = (time.perf_counter() - clock) / TIMED
     return config.train.epochs * seconds * (max(1, images // batch) + val / batch / 3) / 60
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -16,10 +15,10 @@ from torch import nn
 
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.csv_files import csv_text
-from vitmed.core.environment import PACKAGES, environment
+from vitmed.core.environment import environment, versions
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, VitmedError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.hardware import describe, pick_precision, seeded
+from vitmed.core.hardware import Precision, describe, pick_precision, seeded, using_threads
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
 from vitmed.core.process import stop_signals
 from vitmed.core.ranks import ALONE, LeaderReports, Ranks, full
@@ -35,11 +34,13 @@ from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import positive_class
 from vitmed.models.batch_layers import take_rows
+from vitmed.models.block_kernels import compile_blocks, is_of_compiler, require_compiler, uncompiled, use_attention
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import AGAIN
+from vitmed.training.autotune import autotune, is_open
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
@@ -73,11 +74,6 @@ class Start:
     versions: dict[str, str]
 
 
-def versions() -> dict[str, str]:
-    """The versions that have to be the same on every machine."""
-    return {package: version(package) for package in PACKAGES}
-
-
 def meet(ranks: Ranks) -> None:
     """Wait until every rank has read its images: one of each machine first, which fills the machine's cache."""
     for _ in range(2):
@@ -95,6 +91,8 @@ class Run(Generic[AnyConfig]):
         self.config: AnyConfig = config
         self.splits, self.device, self.ui, self.ranks = splits, ranks.device(device), ui, ranks
         self.precision = pick_precision(config.train.precision, device)
+        if config.train.compile:
+            require_compiler(device)
         self.images = images_of(splits, Preprocessing.of(config))
         rows_of(ranks, self.images["train"], config)  # raises now, not after the images are read
         self.hashes: dict[str, list[str]] = {}
@@ -118,10 +116,22 @@ class Run(Generic[AnyConfig]):
     def begin(self, folder: RunFolder) -> None:
         """Write everything known before the first batch, and make a new state."""
         self.folder = folder
+        self.tune()
         write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
         self.prepare()
+
+    def tune(self) -> None:
+        """Settle how a step is computed, where the configuration leaves it open; several processes take the usual."""
+        if not is_open(self.config) or self.ranks.wide:
+            return
+        steps = self.config.train.epochs * max(1, len(self.images["train"]) // self.config.train.batch_size)
+        classes = max(1, len(self.splits.classes))
+        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, classes, self.ui)
+        self.config = with_values(self.config, tuned.settings(self.config))
+        self.precision = replace(pick_precision(tuned.engine.precision, self.device), reason="measured")
+        self.ui.say(str(tuned))
 
     def resume(self, folder: RunFolder, training: dict[str, Any]) -> None:
         """Restore the training state of last.pt."""
@@ -149,11 +159,15 @@ class Run(Generic[AnyConfig]):
         if ranks.leads:
             ranks.send("start", self.start())
             meet(ranks)
+        use_attention(self.model, self.config.train.attention)
+        if self.config.train.compile:
+            compile_blocks(self.model)
         if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
             self.state.shard(self.config, ranks, self.device)
         else:
             self.state.network = ranks.wrap(self.model, self.device)
-        with ranks.shared_cores(), stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
+        threads = using_threads(self.config.train.threads)
+        with ranks.shared_cores(), threads, stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
             events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks)
             try:
                 for record in with_progress(events, self.config, advance):
@@ -166,6 +180,9 @@ class Run(Generic[AnyConfig]):
                 if ranks.lost(error):
                     problem = "another process of this training has ended; its own error says why"
                     raise VitmedError(problem, f"vitmed {self.command} --resume {self.folder.path}") from None
+                if is_of_compiler(error):
+                    fix = f"vitmed {self.command} --resume {self.folder.path} --no-compile"
+                    raise VitmedError(f"compiling the network failed: {first_line(error)}", fix) from None
                 raise
             if ranks.agree(stop=stop()):
                 self.save_last()
@@ -180,7 +197,11 @@ class Run(Generic[AnyConfig]):
         return Start(config, self.splits, self.hashes, self.folder, self.state.state_dict(), versions())
 
     def loss_of(self) -> LossOf:
-        """The loss of a batch."""
+        """The loss of a batch in training."""
+        return self.loss_for(self.state.network, self.precision)
+
+    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
+        """The loss of a batch for a network that training calls."""
         raise NotImplementedError
 
     def validate(self) -> Record:
@@ -300,14 +321,14 @@ class TrainingRun(Run[Config]):
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, self.splits.root)
 
-    def loss_of(self) -> LossOf:
-        classes = len(self.splits.classes)
-        network, train = self.state.network, self.images["train"]
-        return classification_loss(network, train, classes, self.config, self.precision, self.ranks)
+    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
+        train, classes = self.images["train"], len(self.splits.classes)
+        return classification_loss(network, train, classes, self.config, precision, self.ranks)
 
     def validate(self) -> Record:
         batches, classes = self.batches.batches, self.splits.classes
-        return validate(self.state, self.images["val"], classes, batches, self.config, self.precision, self.ranks)
+        with uncompiled(self.config.train.compile):
+            return validate(self.state, self.images["val"], classes, batches, self.config, self.precision, self.ranks)
 
     def run_epochs(self) -> None:
         self.ui.say(
