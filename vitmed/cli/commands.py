@@ -35,6 +35,7 @@ from vitmed.cli.options import (
     command,
     flag,
     output,
+    precision,
 )
 from vitmed.cli.terminal import (
     TYPER,
@@ -163,6 +164,7 @@ def demo(as_json: AsJson = False, **options: Any) -> None:
     {
         **PREDICTED,
         "shard": flag(str, metavar="I/N|auto", help="Only this share of the images, from 1/N to N/N; with --output."),
+        **precision("auto"),
         "features": flag(bool, "--features", help="Also write the features of each image; with --output."),
         **output("Folder of numbered Parquet parts, for many images; vitmed merge joins them."),
     },
@@ -240,6 +242,7 @@ def merge(as_json: AsJson = False, **options: Any) -> None:
         **EVALUATED,
         **output("Folder of the report.", FIRST),
         "unlike": flag(Path, help="Folder of other images, to see whether the model notices them.", panel=FIRST),
+        **precision("fp32"),
         **GATES,
     },
     *PATIENTS,

@@ -87,7 +87,7 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    predictions = predict(list_images(named), checkpoint=saved, device=device, frame=frame, ui=ui)
+    predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))

@@ -121,6 +121,7 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
             metrics = read_metrics(folder / NUMBERS)
             who = with_new_names(metrics.get("flow") or {}, FLOW).get("evaluated") or {"split": split}
             found = who["split"] == split and is_of(metrics, weights_hash, policy)
+            found = found and metrics["report"].get("precision", "fp32") == "fp32"  # decisions rest on fp32 alone
         except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
             continue
         if found and (folder / PREDICTIONS).is_file():

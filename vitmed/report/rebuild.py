@@ -71,7 +71,7 @@ def rebuild(
         records=(read_json_lines(run.metrics) or None) if of_model else None,
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal, baselines=baselines, policy=policy, weights_hash=weights_hash, found=found, flow=flow,
-        folds=folds, run=origin.run or run.name, earlier=origin,
+        folds=folds, run=origin.run or run.name, precision=origin.precision, earlier=origin,
     )  # fmt: skip
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 

@@ -70,6 +70,7 @@ def write_report(
     flow: Flow | None = None,
     folds: Folds | None = None,
     run: str = "",
+    precision: str = "fp32",
     earlier: Origin | None = None,
 ) -> Results:
     """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and report.html: all or nothing.
@@ -98,6 +99,7 @@ def write_report(
         flow: where the images come from; None where it is not known.
         folds: of pooled folds, what each has; None of one model.
         run: the name of the run folder, not its path.
+        precision: in which the network computed the predictions.
         earlier: of the report that is made again from its table; None where the images are evaluated now.
 
     Returns:
@@ -119,7 +121,8 @@ def write_report(
     stored = None if policy is None else policy.to_json()
     dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
     origin = Origin(
-        title=title, run=run, **dates, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(), policy=stored
+        title=title, run=run, **dates, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(),
+        policy=stored, precision=precision,
     )  # fmt: skip
     material = Material(predictions, numbers, validation, internal, config, policy, folds)
     parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES.items()}
