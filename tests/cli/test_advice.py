@@ -48,6 +48,7 @@ RAISED_BY = {
     "training/launch.py": "train",
     "training/loop.py": "train pretrain",
     "training/prepare.py": "train plan lr-find probe",
+    "training/progress.py": "train pretrain",
     "training/pretraining.py": "pretrain",
     "training/training_run.py": "train pretrain",
 }
