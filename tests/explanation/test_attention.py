@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -12,9 +11,9 @@ from vitmed.explanation.attention import (
     METHODS,
     Trace,
     attention_maps,
+    cells,
     grad_cam,
     gradient_rollout,
-    on_image,
     rollout,
     trace,
 )
@@ -179,10 +178,38 @@ def test_one_patch_and_every_number_of_channels(channels: int) -> None:
     assert all(grid.tolist() == [[[0.0]]] for grid in found.grids.values())  # nothing can stand out
 
 
-def test_spread_and_growth() -> None:
+def test_spread() -> None:
     assert spread(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]])).tolist() == [[0, 1, 0.5], [0, 0, 0]]
-    grid = np.random.default_rng(0).random((1, 4, 4), dtype=np.float32)
-    np.testing.assert_allclose(on_image(grid, 32)[0], cv2.resize(grid[0], (32, 32)), atol=1e-5)
+
+
+def reader(stem: str, patch: int, grid: int) -> ViT:
+    """A network of which every patch sums what it reads."""
+    model = ViT(2, patch * grid, patch, channels=1, width=8, depth=1, heads=1, stem=stem).eval()
+    for parameter in model.patch_embed.parameters():
+        nn.init.ones_(parameter)
+    return model
+
+
+@pytest.mark.parametrize(("stem", "patch"), [("patch", 8), ("patch", 7), ("conv", 16), ("conv", 12), ("conv", 7)])
+def test_cells_lie_where_patches_read(stem: str, patch: int) -> None:
+    """The centre of gravity of the gradient of a patch is the centre of its cell; a bright dot lights its cell most."""
+    grid = 5
+    model, side = reader(stem, patch, grid), patch * grid
+    place = cells(model, side)
+    x = torch.ones(1, 1, side, side, requires_grad=True)
+    (read,) = torch.autograd.grad(model.patch_embed(x)[0, grid * 2 + 2].sum(), x)  # of the patch in the middle
+    centre = float((read[0, 0].sum(dim=0) * torch.arange(side)).sum() / read.sum())
+    assert np.flatnonzero(place == 2).mean() == pytest.approx(centre, abs=0.51)  # of two centres as near, the first
+    for dot in range(patch, side - patch):
+        image = torch.zeros(1, 1, side, side)
+        image[0, 0, dot, 2 * patch] = 1
+        lit = model.patch_embed(image)[0].sum(dim=1).reshape(grid, grid).sum(dim=1)
+        assert lit[place[dot]] == lit.max()
+
+
+def test_cells_of_one_convolution_are_its_patches() -> None:
+    assert cells(reader("patch", 8, 3), 24).tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    assert cells(reader("conv", 4, 3), 12).tolist() == [0] * 3 + [1] * 4 + [2] * 5  # centred at 0, 4 and 8
 
 
 def seeker(pool: str) -> ViT:

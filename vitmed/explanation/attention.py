@@ -21,8 +21,7 @@ from itertools import repeat
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitmed.explanation.results import Maps, spread
 from vitmed.imaging.preprocessing import Preprocessing
@@ -143,13 +142,25 @@ def attention_maps(
     side = math.isqrt(found["rollout"].shape[1])  # patches in a row: images are square
     grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
     explained = logits.argmax(axis=1) if targets is None else targets
-    return Maps(images, explained, logits, grids, np.arange(len(images)) if rows is None else rows)
+    numbers = np.arange(len(images)) if rows is None else rows
+    return Maps(images, explained, logits, grids, numbers, cells(model, images.shape[1]))
 
 
-def on_image(grids: np.ndarray, side: int) -> np.ndarray:
-    """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres."""
-    grown = F.interpolate(torch.from_numpy(grids)[:, None], size=(side, side), mode="bilinear", align_corners=False)
-    return grown[:, 0].numpy()
+def cells(model: ViT, side: int) -> np.ndarray:
+    """(S,) int64: for each pixel along one side of the input, the place in the grid of the patch centred nearest to it.
+
+    What patch i reads is centred at pixel offset + i P. Each convolution adds (kernel - 1) / 2 - padding to the offset,
+    times the strides before it (Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural Networks,
+    Distill, doi 10.23915/distill.00021). One convolution: (P - 1) / 2, so the cells are the patches. A convolutional
+    stem with n halvings: (P - 2^n) / 2, so the cells lie (2^n - 1) / 2 px further up and left, nearly half a patch.
+    """
+    offset, stride = 0.0, 1
+    for layer in model.patch_embed.modules():
+        if isinstance(layer, nn.Conv2d):
+            offset += ((layer.kernel_size[0] - 1) / 2 - int(layer.padding[0])) * stride
+            stride *= layer.stride[0]
+    centres = offset + stride * np.arange(side // stride)
+    return np.abs(np.arange(side)[:, None] - centres).argmin(axis=1)
 
 
 Method = Callable[[Trace], Tensor]

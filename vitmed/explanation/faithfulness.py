@@ -22,7 +22,7 @@ from scipy import stats
 from torch import Tensor
 
 from vitmed.core.text import counted
-from vitmed.explanation.attention import METHODS, relevance
+from vitmed.explanation.attention import METHODS, cells, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
@@ -67,7 +67,7 @@ def check_maps(
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     logits, maps = relevance(model, x, targets)
     asked = logits.argmax(axis=1) if targets is None else targets
-    scores = _areas(model, x, asked, maps, progress)
+    scores = _areas(model, x, asked, maps, cells(model, x.shape[-1]), progress)
     similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()})
     units = np.arange(len(images)) if units is None else units
 
@@ -181,9 +181,14 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 
 
 def _areas(
-    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], progress: Progress | None
-) -> dict[str, np.ndarray]:
-    """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,)."""
+    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], place: np.ndarray,
+    progress: Progress | None,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,).
+
+    Args:
+        place: (S,) from `cells`: the pixels that go with each patch. The other arguments are those of `check_maps`.
+    """
     names, count, rng = [*maps, "random"], len(x), np.random.default_rng([0, 1])
     blank = x.mean(dim=(0, 2, 3), keepdim=True)  # (1, C, 1, 1): the mean colour, after normalisation
     marked = np.stack([*maps.values(), np.zeros_like(next(iter(maps.values())))], axis=1)  # (B, M, L)
@@ -192,7 +197,7 @@ def _areas(
         orders = np.lexsort((rng.random(marked[i].shape), -marked[i]))  # (M, L); chance orders patches marked alike
         kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x M x (T + 1), L)
         different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole image and the empty one
-        chance_of = _probabilities(model, x[i], blank[0], different, int(targets[i]))
+        chance_of = _probabilities(model, x[i], blank[0], different, place, int(targets[i]))
         curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (M, 2, T + 1)
         areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
         ends[i] = curve[0, 0, 0], curve[0, 0, -1]
@@ -217,14 +222,14 @@ def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @torch.inference_mode()
-def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, target: int) -> np.ndarray:
+def _probabilities(
+    model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, place: np.ndarray, target: int
+) -> np.ndarray:
     """(M,) the probability of the class when only the patches `kept` (M, L) of x (C, S, S) are left."""
-    side = round(kept.shape[1] ** 0.5)
-    patch = x.shape[-1] // side
+    grids = kept.reshape(len(kept), 1, place[-1] + 1, -1)  # (M, 1, h, w)
     found = []
     for start in range(0, len(kept), BATCH):
-        part = torch.from_numpy(kept[start : start + BATCH]).to(x.device).reshape(-1, 1, side, side)
-        mask = part.repeat_interleave(patch, 2).repeat_interleave(patch, 3)  # (m, 1, S, S)
+        mask = torch.from_numpy(grids[start : start + BATCH][..., place[:, None], place]).to(x.device)  # (m, 1, S, S)
         found.append(model(torch.where(mask, x, blank)).softmax(dim=1)[:, target].double().cpu().numpy())
     return np.concatenate(found)
 

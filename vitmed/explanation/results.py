@@ -22,12 +22,13 @@ class Maps:
     logits: np.ndarray  # (B, K) float32
     grids: dict[str, np.ndarray]  # method -> (B, h, w) float32 in 0..1; all 0 if a method marks nothing
     rows: np.ndarray  # (B,) indices of the images, from 0
+    cells: np.ndarray  # (S,) the place in the grid of each pixel along a side, from `attention.cells`
 
     def one(self, i: int) -> Maps:
         """The maps of one image."""
         grids = {name: grid[i : i + 1] for name, grid in self.grids.items()}
         images, targets, logits, rows = (a[i : i + 1] for a in (self.images, self.targets, self.logits, self.rows))
-        return Maps(images, targets, logits, grids, rows)
+        return Maps(images, targets, logits, grids, rows, self.cells)
 
 
 def spread(values: np.ndarray) -> np.ndarray:
@@ -41,7 +42,7 @@ def joined(parts: Sequence[Maps]) -> Maps:
     grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in parts[0].grids}
     arrays = [[getattr(part, name) for part in parts] for name in ("images", "targets", "logits", "rows")]
     images, targets, logits, rows = map(np.concatenate, arrays)
-    return Maps(images, targets, logits, grids, rows)
+    return Maps(images, targets, logits, grids, rows, parts[0].cells)
 
 
 class MapCheck(Frozen):
