@@ -1,4 +1,4 @@
-"""Whether maps explain anything: scores by hand, chance that gives nothing, verdicts, and what cannot be asked."""
+"""What maps are worth: scores by hand, chance that gives nothing, verdicts, and what cannot be asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import stats
 
 from vitmed.explanation import faithfulness
 from vitmed.explanation.faithfulness import (
-    EXPLAINS,
+    BETTER,
     RANDOM,
     UNLEARNED,
     UNSHOWN,
@@ -70,8 +70,7 @@ def test_the_scores_follow_the_probability_of_the_class() -> None:
     x[:, :, 8:16, 8:16] = 1.0
     right = np.zeros((1, 16))
     right[0, 5] = 1
-    place, maps = np.repeat(np.arange(4), 8), {"right": right, "wrong": -right}
-    found = faithfulness._areas(Patch(), x, np.array([1]), maps, place, None)  # type: ignore[arg-type]
+    found = faithfulness._areas(Patch(), x, np.array([1]), {"right": right, "wrong": -right}, None)  # type: ignore[arg-type]
     high, low = (1 / (1 + np.exp(-8 * value)) for value in (1.0, float(x.mean())))
     first = (0.5 * high + 7.5 * low) / 8  # of eight steps, the class goes with the first
     assert found["right"][0] == pytest.approx([first, (0.5 * low + 7.5 * high) / 8], abs=1e-6)
@@ -101,7 +100,7 @@ def entry(value: float, half: float) -> Estimate:
 @pytest.mark.parametrize(
     ("gain", "similarity", "expected"),
     [
-        (entry(0.3, 0.1), entry(0.1, 0.1), EXPLAINS),
+        (entry(0.3, 0.1), entry(0.1, 0.1), BETTER),
         (entry(0.3, 0.1), entry(0.9, 0.1), UNLEARNED),
         (entry(0.0, 0.02), entry(0.1, 0.1), RANDOM),
         (entry(0.08, 0.01), entry(0.1, 0.1), RANDOM),  # sure, and of no use
@@ -112,7 +111,7 @@ def entry(value: float, half: float) -> Estimate:
 def test_verdicts(gain: Estimate, similarity: Estimate, expected: str) -> None:
     found, text = verdict(gain, similarity)
     assert found == expected
-    assert ("do not read anything into it" in text.lower()) == (expected != EXPLAINS)
+    assert ("do not read anything into it" in text.lower()) == (expected != BETTER)
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])

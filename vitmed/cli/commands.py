@@ -312,7 +312,7 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
     "data.frame",
 )
 def explain(as_json: AsJson = False, **options: Any) -> None:
-    """Draw where the network looked, and report whether such maps explain anything."""
+    """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.commands.explain import explanation_json
 
     ui = Terminal(options.pop("quiet", False))
