@@ -150,7 +150,10 @@ def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) 
 def _draw(predictions: Predictions, metrics: Results, read: Read | None, maps: Maps | None) -> dict[str, Drawn]:
     """The figures of `PLOTS` that have something to show."""
     figures = {}
+    doubted = metrics.label_errors
     for name, plot in PLOTS.items():
+        if name == "suspected_labels" and (doubted is None or doubted.reason is not None):
+            continue
         source = maps if plot.maps else read if plot.pictures else metrics
         figure = None if source is None else plot.draw(predictions, source)
         if figure is not None:
