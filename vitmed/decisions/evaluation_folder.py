@@ -160,8 +160,11 @@ def take_place(folder: Path, place: Path) -> Path:
     same = tables and all(file.is_file() for file in (*files, folder / REPORT)) and filecmp.cmp(*files, shallow=False)
     if not (same or is_torn(place)):
         return folder
-    shutil.rmtree(place)
-    return folder.rename(place)
+    try:
+        shutil.rmtree(place)
+        return folder.rename(place)
+    except OSError:  # not ours to remove, or mounted
+        return folder
 
 
 def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:
