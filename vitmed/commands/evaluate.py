@@ -22,7 +22,14 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
-from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation, read_split, torn_evaluations
+from vitmed.decisions.evaluation_folder import (
+    find_evaluation,
+    is_torn,
+    read_evaluation,
+    read_split,
+    take_place,
+    torn_evaluations,
+)
 from vitmed.decisions.policy import DecisionPolicy, notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
@@ -143,6 +150,8 @@ def evaluate(
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen), run=run.name,
             precision=arithmetic.name,
         )  # fmt: skip
+    if output is None:
+        folder = take_place(folder, run.path / name)
     if own == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder), ui)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
