@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,29 +29,22 @@ NETWORKS: dict[str, dict[str, Any]] = {  # the section `model` of vitmed's confi
 # vitmed.
 
 
-def settle(options: argparse.Namespace, config: Any, model: Any, images: Any) -> tuple[Any, Any]:
-    """What `vitmed train` settles before the first step: the configuration and the arithmetic; may change `model`.
-
-    Args:
-        config: of the training, with the precision "fp32" where the options ask for no bf16.
-        model: on its device; images: of training.
-    """
-    from vitmed.core.hardware import pick_device, pick_precision
-
-    return config, pick_precision(config.train.precision, pick_device(options.device))
-
-
 def train_vitmed(options: argparse.Namespace) -> Step:
-    """The real loop: a batch out of the memory cache, normalised, trained on, gradient clipped, EMA kept."""
+    """The real loop as the autotuner sets it for a long run: a batch out of the memory cache, normalised, trained on,
+    gradient clipped, EMA kept."""
     import numpy as np
+    import torch
 
-    from vitmed.core.hardware import pick_device
-    from vitmed.core.load_config import build_config
+    from vitmed.core.hardware import pick_device, pick_precision
+    from vitmed.core.load_config import build_config, with_values
+    from vitmed.core.ui import Ui
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
     from vitmed.data.samples import Sample
     from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
+    from vitmed.models.block_kernels import compile_blocks, use_attention
     from vitmed.models.vit import build_vit
+    from vitmed.training.autotune import autotune
     from vitmed.training.loop import fit
     from vitmed.training.losses import classification_loss
     from vitmed.training.train_state import new_state
@@ -63,8 +59,20 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     device = pick_device(options.device)
     loader = train_loader(TrainImages(images, Augmenter("none", side, 3), 0), batches, 0, device.type == "cuda")
     model = build_vit(config.model, CLASSES).to(device)
-    config, precision = settle(options, config, model, images)
+    os.environ["VITMED_CACHE"] = tempfile.mkdtemp()  # measured now, not on another day
+
+    def loss_for(network: Any, how: Any) -> Any:
+        return classification_loss(network, images, CLASSES, config, how)
+
+    tuned = autotune(model, loss_for, config, device, 10**6, CLASSES, Ui())
+    print(f"  {tuned}", file=sys.stderr)
+    config = with_values(config, tuned.settings(config))
+    precision = pick_precision(config.train.precision, device)
     state = new_state(model, config, batches.batches, device, precision)
+    use_attention(model, config.train.attention)
+    torch.set_num_threads(config.train.threads or torch.get_num_threads())
+    if config.train.compile:
+        compile_blocks(model)
     loss_of = classification_loss(model, images, CLASSES, config, precision)
     events = fit(state, loader, batches, loss_of, dict, config)
     return lambda: next(events)

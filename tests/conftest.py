@@ -258,10 +258,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
-    """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time."""
+    """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time.
+
+    And bf16 is never faster than fp32, on whatever machine the tests run.
+    """
     from vitmed.report.plots import drawing, pictures
+    from vitmed.training import fit_policy
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_policy, "speedup", lambda *args: 1.0)
         patch.setattr(drawing, "DPI", 30)
         patch.setattr(pictures, "PICTURES", 4)
         patch.setattr(pictures, "WIDE", 2)

@@ -324,7 +324,7 @@ def test_a_table_says_class_patient_and_split(folder: Path, tmp_path: Path, vitm
     assert codes["two_labels"].severity == "error" and "loose_images" not in codes and "no_classes" not in codes
     assert found.content["patients_across_splits"] == len(files) // 3
     answer = vitmed("check", str(flat), "--labels", str(table), "-o", str(tmp_path / "again"), "--json")
-    assert answer.code == 0 and json.loads(answer.out)["images"] == len(files) + 1
+    assert answer.code == 3 and json.loads(answer.out)["images"] == len(files) + 1
     table.write_text("path,label\nnone.png,benign\n")
     with pytest.raises(DataError, match="1 row matches no image"):
         run(flat, tmp_path, labels=table)
@@ -345,14 +345,26 @@ def test_a_sound_folder_has_no_error_and_strict_lets_it_pass(tmp_path: Path, vit
     assert (told["images"], told["classes"], told["unreadable"], told["duplicates"]) == (60, 2, 0, 0)
 
 
-def test_strict_ends_with_3_after_the_report_is_written(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
+def test_errors_end_with_3_after_the_report_is_written(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
     zero_bytes(folder)
-    assert vitmed("check", folder, "--output", tmp_path / "report").code == 0
+    answer = vitmed("check", folder, "--output", tmp_path / "report", "--json")
+    assert answer.code == 3 and "errors 1, warnings" in answer.err
+    assert any(found["severity"] == "error" for found in json.loads(answer.out)["findings"])
+    assert run(folder, tmp_path).count("error") == 1  # in Python it is returned
     answer = vitmed("check", folder, "--output", tmp_path / "report", "--strict")
     assert answer.code == 3 and "zero.png" in answer.out and "Traceback" not in answer.err
     assert (tmp_path / "report-2" / "data_report.json").is_file()  # never overwritten
     with pytest.raises(DataError):
         run(folder, tmp_path, strict=True)
+
+
+def test_a_warning_ends_with_3_if_strict(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
+    person = next(folder.rglob("*.png"))
+    person.rename(person.with_name("DOE_JANE_1960.png"))
+    found = run(folder, tmp_path)
+    assert found.count("warning") and not found.count("error")
+    assert vitmed("check", folder, "--output", tmp_path / "report").code == 0
+    assert vitmed("check", folder, "--output", tmp_path / "report", "--strict").code == 3
 
 
 def test_unusable_folders(folder: Path, tmp_path: Path, vitmed: RUN) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -246,6 +247,25 @@ def test_what_cannot_be_compared_is_said(
     with pytest.raises(DataError) as error:
         judge(first, other)
     assert told in str(error.value) and error.value.fix
+
+
+def test_the_same_path_with_other_content_is_another_image(
+    trained: Trained, tmp_path: Path, vitmed: Callable[..., Any]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained.folder, run)
+    judge(trained.folder, run)
+    head, *rows = (run / "splits.csv").read_text().splitlines()
+    other = [",".join([path, "0" * 64, *rest]) for path, _, *rest in (row.split(",") for row in rows)]
+    (run / "splits.csv").write_text("\n".join([head, *other]))
+    answer = vitmed("compare", trained.folder, run)
+    count = len(trained.result.test.predictions)
+    assert answer.code == 3 and f"the content of {count} of {count} images of the same path" in answer.err
+    copies = [shutil.copytree(folder / "test", tmp_path / name) for name, folder in (("a", trained.folder), ("b", run))]
+    judge(*copies)  # nobody knows
+    for damaged in ("", "path,sha256\n"):
+        (run / "splits.csv").write_text(damaged)
+        judge(trained.folder, run)
 
 
 def test_nothing_to_compare_with(tmp_path: Path) -> None:

@@ -185,6 +185,28 @@ def test_no_report_writes_tables_and_the_page_can_follow(
     assert vitmed("evaluate", run / "test" / "predictions.csv", "-o", tmp_path / "a").code == 0
     assert vitmed("evaluate", run, "-o", tmp_path / "b").code == 0
     assert (tmp_path / "a" / "report.html").is_file() and (tmp_path / "b" / "report.html").is_file()
+    tables = (run / "test" / "predictions.csv").read_bytes()
+    assert evaluate(run, ui=Recorder()).folder == run / "test"  # the report of the same predictions
+    assert (run / "test" / "report.html").is_file() and (run / "test" / "predictions.csv").read_bytes() == tables
+    assert evaluate(run, ui=Recorder()).folder == run / "test-2"  # a report is never replaced
+
+
+def test_evaluate_takes_the_place_of_what_holds_nothing(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.data.parent, tmp_path / "moved")
+    run = tmp_path / "moved" / "runs" / "tiny"
+
+    def evaluated() -> str:
+        quick = {"resamples": 10, "map_images": 0, "ui": Recorder()}
+        return evaluate(run, **quick).folder.name
+
+    shutil.rmtree(run / "test")
+    (run / "test").mkdir()
+    assert evaluated() == "test"
+    (run / "test" / "metrics.json").unlink()  # cut off
+    assert evaluated() == "test" and (run / "test" / "report.html").is_file()
+    (run / "test" / "report.html").unlink()
+    (run / "test" / "notes.txt").write_text("mine")
+    assert evaluated() == "test-2"
 
 
 def test_weights_are_those_of_a_run_whose_image_never_broke(data: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether maps explain anything: scores by hand, chance that gives nothing, verdicts, and what cannot be asked."""
+"""What maps are worth: scores by hand, chance that gives nothing, verdicts, and what cannot be asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import stats
 
 from vitmed.explanation import faithfulness
 from vitmed.explanation.faithfulness import (
-    EXPLAINS,
+    BETTER,
     RANDOM,
     UNLEARNED,
     UNSHOWN,
@@ -100,7 +100,7 @@ def entry(value: float, half: float) -> Estimate:
 @pytest.mark.parametrize(
     ("gain", "similarity", "expected"),
     [
-        (entry(0.3, 0.1), entry(0.1, 0.1), EXPLAINS),
+        (entry(0.3, 0.1), entry(0.1, 0.1), BETTER),
         (entry(0.3, 0.1), entry(0.9, 0.1), UNLEARNED),
         (entry(0.0, 0.02), entry(0.1, 0.1), RANDOM),
         (entry(0.08, 0.01), entry(0.1, 0.1), RANDOM),  # sure, and of no use
@@ -111,7 +111,7 @@ def entry(value: float, half: float) -> Estimate:
 def test_verdicts(gain: Estimate, similarity: Estimate, expected: str) -> None:
     found, text = verdict(gain, similarity)
     assert found == expected
-    assert ("do not read anything into it" in text.lower()) == (expected != EXPLAINS)
+    assert ("do not read anything into it" in text.lower()) == (expected != BETTER)
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])

@@ -6,7 +6,15 @@ import io
 import numpy as np
 import pytest
 
-from vitmed.metrics.label_errors import HEADER, LabelErrors, class_thresholds, find_suspects, issues_csv, label_errors
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.label_errors import (
+    HEADER,
+    LabelErrors,
+    class_thresholds,
+    find_suspects,
+    issues_csv,
+    label_errors,
+)
 from vitmed.metrics.predictions import Predictions
 
 
@@ -65,9 +73,11 @@ def test_flipped_labels_are_found(share: float) -> None:
 
 
 def test_what_is_told_counts_from_one_and_ends_in_the_table() -> None:
-    p = said([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]], [0, 0, 0, 1, 1, 1])
-    told = label_errors(p)
-    assert told is not None and told["n"] == 2 and told["of"] == 6
+    six = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]]
+    sure = [[0.75, 0.25]] * 10 + [[0.25, 0.75]] * 10  # else the model would not be better than chance
+    p = said(six + sure, [0, 0, 0, 1, 1, 1] + [0] * 10 + [1] * 10)
+    told = label_errors(p, evaluate_predictions(p))
+    assert told is not None and told["n"] == 2 and told["of"] == 26
     assert [(row["row"], row["label"], row["suggested"]) for row in told["rows"]] == [(3, "a", "b"), (6, "b", "a")]
     assert sorted((pair["label"], pair["suggested"], pair["n"]) for pair in told["pairs"]) == [
         ("a", "b", 1),
@@ -81,14 +91,27 @@ def test_what_is_told_counts_from_one_and_ends_in_the_table() -> None:
 
 def test_nothing_to_doubt() -> None:
     one = said([[0.9, 0.1], [0.2, 0.8]], [0, 0])
-    assert label_errors(one) == LabelErrors(of=2, reason="all images have the label 'a'")
+    assert label_errors(one, evaluate_predictions(one)) == LabelErrors(of=2, reason="all images have the label 'a'")
+    sure = said([[0.9, 0.1]] * 9 + [[0.1, 0.9]] * 9, [0] * 9 + [1] * 9)
     none = Predictions(("a", "b"), (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
-    assert label_errors(none) is None and len(find_suspects(none).rows) == 0
-    sure = said([[0.9, 0.1], [0.1, 0.9]], [0, 1])
-    told = label_errors(sure)
+    assert label_errors(none, evaluate_predictions(sure)) is None and len(find_suspects(none).rows) == 0
+    told = label_errors(sure, evaluate_predictions(sure))
     assert told is not None and told["n"] == 0 and told["rows"] == []
     constant = said([[0.5, 0.5]] * 4, [0, 0, 1, 1])  # no class is likelier than the label
     assert len(find_suspects(constant).rows) == 0
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 0.3])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_model_that_guesses_doubts_no_label(classes: int, spread: float) -> None:
+    """The same answer for every image, or one that has nothing to do with the image."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), [111, 89, 50][:classes])
+    logits = np.linspace(1, 0, classes) + spread * rng.standard_normal((len(labels), classes))
+    p = Predictions(("a", "b", "c")[:classes], tuple(map(str, labels)), None, labels, logits.astype(np.float32))
+    told = label_errors(p, evaluate_predictions(p))
+    assert len(find_suspects(p).rows) > 50  # which is why it is not asked
+    assert told is not None and told.n is None and "not shown to be better than chance (AUROC 0." in str(told.reason)
 
 
 def test_a_class_without_images_is_never_suggested() -> None:

@@ -14,11 +14,11 @@ from vitmed.core.errors import DataError
 from vitmed.core.hardware import Precision
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.inference import batch_size, predict_logits
+from vitmed.models.inference import FP32, batch_size, predict_logits
 from vitmed.models.vit import ViT
 
 PREPROCESSING = Preprocessing(16, 3, "pad", "half")
-CPU = torch.device("cpu")
+CPU, BF16 = torch.device("cpu"), Precision("bf16", torch.bfloat16, "")
 
 
 def picture(index: int) -> np.ndarray:
@@ -96,15 +96,18 @@ def test_an_image_alone_and_in_company_get_the_same_logits() -> None:
     assert together.tobytes() == np.stack(alone).tobytes()
 
 
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("stem", ["patch", "conv"])
 @pytest.mark.parametrize("side, patch, width", [(16, 8, 16), (32, 4, 48), (32, 16, 192)])
-def test_no_digit_depends_on_the_other_images(stem: str, side: int, patch: int, width: int) -> None:
+def test_no_digit_depends_on_the_other_images(
+    stem: str, side: int, patch: int, width: int, precision: Precision
+) -> None:
     """Any images in any order, some unreadable: the bits of each are those among all images."""
     torch.manual_seed(0)
     model = ViT(5, side, patch, width=width, depth=2, heads=2, stem=stem)
     how, rng = Preprocessing(side, 3, "pad", "half"), np.random.default_rng(0)
     pictures = rng.integers(0, 256, (75, side, side, 3), dtype=np.uint8)
-    whole = predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU)[1]
+    whole = predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU, precision)[1]
     for count in (1, 2, 3, 31, 64, 66, 75):
         rows = rng.permutation(len(pictures))[:count]
         broken = set(rows[rng.random(count) < 0.2]) if count > 3 else set()
@@ -114,15 +117,16 @@ def test_no_digit_depends_on_the_other_images(stem: str, side: int, patch: int, 
                 raise DataError("broken")
             return pictures[rows[i]]
 
-        indices, found, problems = predict_logits(model, how, read, count, CPU)
+        indices, found, problems = predict_logits(model, how, read, count, CPU, precision)
         assert len(problems) == len(broken) and found.tobytes() == whole[rows[indices]].tobytes()
 
 
 def test_one_image_does_not_wait_for_a_large_batch() -> None:
-    """A batch holds about one image of 224 px for two threads of a CPU, and never none."""
+    """A batch holds about one image of 224 px for each thread of a CPU, two at least, and never none."""
     threads, gpu = torch.get_num_threads(), torch.device("cuda")
-    assert 1 <= batch_size(197, CPU) <= max(1, threads / 1.5) and batch_size(10**6, CPU) == 1
+    assert 2 <= batch_size(197, CPU) <= max(2, threads / 0.75) and batch_size(10**6, CPU) == 1
     assert 16 <= batch_size(5, CPU) <= 64 and batch_size(197, gpu) == 64
+    assert batch_size(197, CPU, BF16) > 3 * batch_size(197, CPU) and batch_size(10**6, CPU, BF16) == 1
 
 
 def test_the_unreadable_have_no_logits() -> None:
@@ -153,6 +157,6 @@ def test_no_gradient_is_kept() -> None:
 def test_mixed_precision_gives_float32_logits_close_to_it() -> None:
     model = network()
     exact = predict_logits(model, PREPROCESSING, picture, 8, CPU)[1]
-    mixed = predict_logits(model, PREPROCESSING, picture, 8, CPU, Precision("bf16", torch.bfloat16, ""))[1]
+    mixed = predict_logits(model, PREPROCESSING, picture, 8, CPU, BF16)[1]
     assert mixed.dtype == np.float32
     np.testing.assert_allclose(mixed, exact, atol=0.05)

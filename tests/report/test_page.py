@@ -240,6 +240,17 @@ def test_no_column_is_cut_and_no_text_has_one_word_a_line(
         assert page.run(wider) == 0
 
 
+def test_an_item_of_a_checklist_has_the_width_of_a_phone(page: Page, two: tuple[Path, Predictions]) -> None:
+    page.open(two[0], 390)
+    unfold(page)
+    cells = "[...document.querySelectorAll('.checklist td')].filter((e) => e.textContent)"
+    assert page.run(f"Math.min(...{cells}.map((e) => e.getBoundingClientRect().width))") > 280
+    sideways = "[...document.querySelectorAll('.scroll:has(.checklist)')].filter((e) => e.scrollWidth > e.clientWidth)"
+    assert page.run(f"{sideways}.length") == 0
+    label = "getComputedStyle(document.querySelector('.checklist td:nth-child(3)'), '::before').content"
+    assert page.run(label) == '"Here: "'  # the head of the table is hidden
+
+
 def test_everything_is_reached_by_the_tab_key(page: Page, two: tuple[Path, Predictions]) -> None:
     page.open(two[0], 390)
     unfold(page)

@@ -35,6 +35,7 @@ from vitmed.cli.options import (
     command,
     flag,
     output,
+    precision,
 )
 from vitmed.cli.terminal import (
     TYPER,
@@ -70,7 +71,7 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
     {
         "data": argument(Path, "Any folder of images, with or without classes and splits."),
         **output("Folder of the report, never overwritten; default data-check."),
-        "strict": flag(bool, "--strict", help="Exit code 3 if there is an error or a warning."),
+        "strict": flag(bool, "--strict", help="Exit code 3 if there is a warning, as for an error."),
         "leakage_gap": flag(bool, "--leakage-gap", help="Fit cheap baselines by image and by patient; report the gap."),
     },
     *PATIENTS,
@@ -81,9 +82,16 @@ def check(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Report what is wrong with a folder of images: files, copies, patients, shortcuts, names of persons."""
+    """Report what is wrong with a folder of images: files, copies, patients, shortcuts, names of persons.
+
+    Exit code 3 if a finding is an error.
+    """
     options["index"] = not no_index
-    answer(vitmed.check, options, as_json, lambda found: in_folder(found, found.content), print_check)
+    found = answer(vitmed.check, options, as_json, lambda found: in_folder(found, found.content), print_check)
+    if found.count("error"):
+        from vitmed.commands.check import CheckFailed
+
+        raise CheckFailed(found)
 
 
 @command({**SETTINGS, **output("File to write; default plan.yaml.", FIRST), **FORCE, **OFFLINE})
@@ -163,6 +171,7 @@ def demo(as_json: AsJson = False, **options: Any) -> None:
     {
         **PREDICTED,
         "shard": flag(str, metavar="I/N|auto", help="Only this share of the images, from 1/N to N/N; with --output."),
+        **precision("auto"),
         "features": flag(bool, "--features", help="Also write the features of each image; with --output."),
         **output("Folder of numbered Parquet parts, for many images; vitmed merge joins them."),
     },
@@ -240,6 +249,7 @@ def merge(as_json: AsJson = False, **options: Any) -> None:
         **EVALUATED,
         **output("Folder of the report.", FIRST),
         "unlike": flag(Path, help="Folder of other images, to see whether the model notices them.", panel=FIRST),
+        **precision("fp32"),
         **GATES,
     },
     *PATIENTS,
@@ -305,7 +315,7 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
     "data.frame",
 )
 def explain(as_json: AsJson = False, **options: Any) -> None:
-    """Draw where the network looked, and report whether such maps explain anything."""
+    """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.commands.explain import explanation_json
 
     ui = Terminal(options.pop("quiet", False))

@@ -169,6 +169,14 @@ EVALUATED: Options = {  # which images to evaluate
         help="Also evaluate images that the model was trained on.",
     ),
 }  # fmt: skip
+
+
+def precision(default: str) -> Options:
+    """--precision with its help."""
+    text = f"auto takes bf16 where it is faster and changed no decision on validation; default {default}."
+    return {"precision": flag(str, metavar="auto|fp32|bf16", help=text)}
+
+
 PREDICTED: Options = {  # images to classify, and the checkpoint
     "images": argument(list[str], "Image files, folders, patterns, WebDataset tars, or a MedMNIST .npz file."),
     "checkpoint": flag(Path, help="Default: best.pt of the newest run in --runs."),

@@ -78,8 +78,8 @@ def answer(
     as_json: bool,
     content: Callable[[Any], dict[str, Any]],
     show: Callable[[Any], None] = lambda found: None,
-) -> None:
-    """Run a command and print its result, also if a gate is not met.
+) -> Any:
+    """Run a command, print its result, also if a gate is not met, and return it.
 
     Args:
         run: the Python function; options: its keywords, and whether to be quiet.
@@ -97,6 +97,7 @@ def answer(
             print_json(content(found))
         elif found is not None:
             show(found)
+    return found
 
 
 def train_json(result: Any) -> dict[str, Any]:

@@ -49,7 +49,11 @@ class DataCheck:
     @property
     def clean(self) -> bool:
         """Whether there is neither error nor warning."""
-        return all(finding.severity == "note" for finding in self.findings)
+        return not self.count("error") + self.count("warning")
+
+    def count(self, severity: str) -> int:
+        """How many findings are an "error", a "warning" or a "note"."""
+        return sum(finding.severity == severity for finding in self.findings)
 
 
 def check(
@@ -185,13 +189,12 @@ def _by_table(
 
 
 class CheckFailed(DataError):
-    """`strict`, and there are errors or warnings; `result` is what `check` would have returned."""
+    """There are errors, or with `strict` warnings; `result` is what `check` returns."""
 
     def __init__(self, result: DataCheck):
-        bad = [finding for finding in result.findings if finding.severity != "note"]
-        errors = sum(finding.severity == "error" for finding in bad)
-        counts = f"errors {errors:,}, warnings {len(bad) - errors:,}"
-        super().__init__(f"--strict: {counts}; the first: {bad[0].problem}", bad[0].fix)
+        counts = f"errors {result.count('error'):,}, warnings {result.count('warning'):,}"
+        first = result.findings[0]
+        super().__init__(f"{counts}; the first: {first.problem}", first.fix)
         self.result = result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from vitmed.core.aliases import FLOW, with_new_names
+from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
@@ -82,7 +86,7 @@ def compare(
         resamples: bootstrap resamples behind the intervals.
 
     Raises:
-        DataError: the tables differ in classes or labels, or have no image in common.
+        DataError: the tables differ in classes, labels or the content of images, or have no image in common.
         UsageError: nothing to compare, or an output that exists.
     """
     ui = ui or Ui()
@@ -250,7 +254,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     """The models on their common images, in the order, classes and patients of the first; and notes.
 
     Raises:
-        DataError: different classes or labels, or no common image.
+        DataError: different classes, labels or files, or no common image.
     """
     first = models[0]
     shared = set(first.predictions.paths)
@@ -271,6 +275,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if not shared:
         raise DataError("the predictions have no image in common", "predict the same images with both")
     paths = [path for path in first.predictions.paths if path in shared]
+    _check_content(models, paths)
     positive = next((m.predictions.positive for m in models if m.predictions.positive), None)
     aligned = [replace(m, predictions=_picked(m.predictions, paths, first.predictions, positive)) for m in models]
     labels = known_labels(aligned[0].predictions)
@@ -295,6 +300,33 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if len(same) > 1:
         notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
+
+
+def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
+    """Raise DataError where two runs know that an image of one path was another file in each."""
+    known = [(model.name, found) for model in models if (found := _digests(model))]
+    for (first, one), (name, other) in itertools.combinations(known, 2):
+        changed = [path for path in paths if path in one and path in other and one[path] != other[path]]
+        if changed:
+            raise DataError(
+                f"{name} and {first} differ in the content of {len(changed):,} of {len(paths):,} images of the same "
+                f"path (SHA-256 in splits.csv), the first is {changed[0]}",
+                "evaluate both on the same files; to compare versions of the same pictures, name copies of the two "
+                "folders of predictions.csv outside the runs",
+            )
+
+
+def _digests(model: Model) -> dict[str, str]:
+    """Path -> SHA-256 of each evaluated image, from the splits.csv of the run; {} where it is not known."""
+    if model.known is None or model.file is None:
+        return {}
+    try:
+        split = with_new_names(model.known.metrics["flow"], FLOW)["evaluated"]["split"]  # None: not the run's own
+        text = RunFolder(model.file.parent.parent).splits.read_text(encoding="utf-8")
+        rows = csv.DictReader(io.StringIO(text, newline=""))
+        return {from_cell(row["path"]): row["sha256"] for row in rows if row["split"] == split}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
+        return {}
 
 
 def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positive: str | None) -> Predictions:

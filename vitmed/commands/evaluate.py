@@ -22,7 +22,14 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.data.split_names import SPLITS
-from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation, read_split, torn_evaluations
+from vitmed.decisions.evaluation_folder import (
+    find_evaluation,
+    is_torn,
+    read_evaluation,
+    read_split,
+    take_place,
+    torn_evaluations,
+)
 from vitmed.decisions.policy import DecisionPolicy, notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
@@ -38,6 +45,7 @@ from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.choose_precision import check_precision, choose_precision
 from vitmed.training.fit_policy import policy_for, predict_images, score_other_images
 from vitmed.training.prepare import check_readers
 
@@ -49,6 +57,7 @@ def evaluate(
     split: str = "test",
     output: str | Path | None = None,
     device: str = "auto",
+    precision: str = "fp32",
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
@@ -66,6 +75,7 @@ def evaluate(
             images and pictures.
         data: another folder; classes are matched by name. Default: the images that the run held out.
         split: "test", "val" or "train".
+        precision: "fp32", whose numbers other machines reproduce; "auto" or "bf16": see `predict`.
         output: a new folder for the report; default `<run>/<split>`.
         group_regex: finds the patient in the paths of `data`; default: the expression of the run.
         groups: instead of `group_regex`, "names", "dicom" or a CSV table; as in `train`.
@@ -85,6 +95,7 @@ def evaluate(
         return rebuild(Path(checkpoint), output, gates, flags, ui)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
+    check_precision(precision)
     saved = load_checkpoint(checkpoint)
     closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
     if output is not None:
@@ -97,6 +108,8 @@ def evaluate(
     run = RunFolder(saved.path.parent)
     folder = new_folder(output, run.path / name, *closed)
     where = pick_device(device)
+    arithmetic = choose_precision(precision, saved, policy, where, ui)
+    used = f"{describe(where)}, {arithmetic.name}"
     model = saved.model().to(where)
 
     def read(index: int) -> np.ndarray:
@@ -106,11 +119,14 @@ def evaluate(
     for note in notes:
         ui.warn(note)
     notes += data_notes(run) if data is None else []
+    notes += [f"Predicted in {arithmetic.name}, not in fp32: {arithmetic.reason}."] if arithmetic.mixed else []
     with ui.bar(f"evaluating {name}") as advance:
-        _, logits, scores, problems, _ = predict_images(saved, model, policy, read, len(samples), advance)
+        _, logits, scores, problems, _ = predict_images(
+            saved, model, policy, read, len(samples), advance, precision=arithmetic
+        )
     check_readable(problems)
     if unlike is not None:
-        policy = score_other_images(Path(unlike), saved, model, policy, ui)
+        policy = score_other_images(Path(unlike), saved, model, policy, ui, arithmetic)
     predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
     predictions = replace(predictions, columns={**scores, **predictions.columns})
     predictions = policy.apply(predictions) if policy else predictions
@@ -124,7 +140,7 @@ def evaluate(
     known: Mapping[str, Predictions] = _known_baselines(run.path / split, predictions) if own else {}
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
-            folder, predictions, title=what, facts=facts(saved, what, len(samples), describe(where)),
+            folder, predictions, title=what, facts=facts(saved, what, len(samples), used),
             read=lambda path: thumbnail(root / path, saved.preprocessing),
             records=read_json_lines(run.metrics) or None,
             validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
@@ -132,7 +148,10 @@ def evaluate(
             baselines=baselines() if baselines is not None else known,
             found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)}, maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen), run=run.name,
+            precision=arithmetic.name,
         )  # fmt: skip
+    if output is None:
+        folder = take_place(folder, run.path / name)
     if own == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder), ui)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)

@@ -31,7 +31,7 @@ from vitmed.training.checkpoint import Checkpoint
 SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 FOLDER, NUMBERS = "explain", "explain.json"
 BATCH = 16  # images to read and explain at once
-UNCHECKED = "not checked; vitmed evaluate checks whether such maps explain anything"
+UNCHECKED = "not tested; vitmed evaluate tests whether the answer depends on the patches that such maps mark"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Explanation:
         targets: (S,) the class that is explained.
         verdicts: method -> its verdict in the newest evaluation of the run, where there is one.
         folder: explain.json and a picture for each image.
+        shift: for `on_image`, which draws a map over its image.
     """
 
     predictions: Predictions
@@ -51,6 +52,7 @@ class Explanation:
     targets: np.ndarray
     verdicts: dict[str, str]
     folder: Path
+    shift: float = 0.0
 
 
 def explain(
@@ -87,14 +89,14 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    predictions = predict(list_images(named), checkpoint=saved, device=device, frame=frame, ui=ui)
+    predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))
     maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, chosen, ui)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
-    found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder)
+    found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
     with whole_folder(folder) as part, ui.bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
             figure = draw(predictions, maps.one(i))
@@ -145,6 +147,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
         "notice": NOTICE,
         "checkpoint": checkpoint,
         "methods": {k: {"title": TITLES[k], "verdict": found.verdicts.get(k, UNCHECKED)} for k in grids},
+        "shift": found.shift,
         "images": rows,
         "errors": [{"path": path, "error": problem} for path, problem in p.errors],
     }
@@ -197,7 +200,7 @@ def check_attention(
         found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
     verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
     text = verdicts or f"not checked: {found.reason}"
-    ui.say(f"result of the test whether the attention maps show what the model uses: {text}")
+    ui.say(f"test of the attention maps: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

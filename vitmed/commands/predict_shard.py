@@ -39,6 +39,7 @@ from vitmed.metrics.predictions_parquet import (
     write_part,
 )
 from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.choose_precision import check_precision, choose_precision
 
 SHOWN = 20  # unreadable images that a message names
 
@@ -71,6 +72,7 @@ def predict_shard(
     checkpoint: str | Path | Checkpoint | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
+    precision: str = "auto",
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> ShardResult:
@@ -79,7 +81,7 @@ def predict_shard(
     Finished parts are skipped, so an interrupted shard continues. Every shard must name the same images.
 
     Args:
-        images, checkpoint, runs, device, frame: as in `predict`; an image that is named twice counts once.
+        images, checkpoint, runs, device, precision, frame: as in `predict`; an image that is named twice counts once.
         output: the folder of the parts, the same for all shards.
         shard: "2/4", the second of four blocks of the list; "auto": see `core.shards`.
         features: keep the features of each image, too: D float32, the input of the head.
@@ -91,6 +93,7 @@ def predict_shard(
     ui = ui or Ui()
     if output is None:
         raise UsageError("--shard and --features write parts into a folder", "name it: --output FOLDER")
+    check_precision(precision)
     own, folder = read_shard(shard, os.environ), Path(output)
     check_pyarrow(folder)
     refuse_file(folder)
@@ -104,6 +107,8 @@ def predict_shard(
     if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
     names = list(dict.fromkeys(list_images(sources)))
+    where = _own_device(device, shard)
+    chosen = choose_precision(precision, saved, saved.policy, where, ui)
     settings = [saved.policy and saved.policy.to_json(), how.to_dict(), features]
     about = PartAbout(
         checkpoint=saved.weights_hash,
@@ -116,6 +121,7 @@ def predict_shard(
         rows=0,
         unread=0,
         names=tuple(map(to_unicode, saved.classes)),
+        precision=chosen.name,
     )
     rows = own.rows(len(names))
     names = names[rows.start : rows.stop]
@@ -135,10 +141,10 @@ def predict_shard(
             part, known = names[start : start + most], finished[k]
             if known is None:
                 if model is None:
-                    model = saved.model().to(_own_device(device, shard))
+                    model = saved.model().to(where)
                     warn_of_flat(names, how, ui)
                 progress = lambda done, _, start=start: advance(start + done, len(names))  # noqa: E731
-                predictions, found = predict_named(saved, model, how, part, progress, features)
+                predictions, found = predict_named(saved, model, how, part, progress, features, chosen)
                 known = about.model_copy(
                     update={"first": rows.start + start, "rows": len(part), "unread": len(predictions.errors)}
                 )
@@ -165,7 +171,10 @@ def _check_same_run(about: PartAbout, file: Path, ui: Ui) -> PartAbout | None:
         ui.warn(f"{error.problem}; it is predicted again")
         return None
     if why := found.difference(about):
-        raise UsageError(f"{file}: this part and the new ones {why}", "name a new folder: --output FOLDER")
+        fix = "name a new folder: --output FOLDER"
+        if found.precision != about.precision:
+            fix += f"; or continue this one with --precision {found.precision}"
+        raise UsageError(f"{file}: this part and the new ones {why}", fix)
     return found
 
 

@@ -239,6 +239,11 @@ def free_name(path: Path, suffix: str = "") -> Path:
     return free
 
 
+def is_empty(folder: Path) -> bool:
+    """Whether this is a folder with nothing in it."""
+    return folder.is_dir() and not any(folder.iterdir())
+
+
 def why_unreadable(path: Path) -> tuple[str, str] | None:
     """Why a file cannot be read, and what to do about it; None for a readable regular file. Opens nothing."""
     try:

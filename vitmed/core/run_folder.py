@@ -11,7 +11,7 @@ from vitmed.core.files import free_name, make_folder
 
 # File names in the folder of an evaluation.
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
-METHODS_TEXT = "methods.md"
+METHODS_TEXT, ISSUES = "methods.md", "label_issues.csv"
 
 
 class RunFolder:

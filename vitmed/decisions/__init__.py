@@ -8,5 +8,6 @@ operating_points        thresholds and costs
 operating_results       what the operating points reach on the evaluated images and on pooled folds
 conformal               prediction sets with a chosen coverage
 selective_prediction    the model abstains where it is unsure
+reduced_precision       what 16-bit floats change in the decisions
 out_of_distribution     the OOD score: how unlike the training images an image is
 """

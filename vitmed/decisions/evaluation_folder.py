@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy as np
 
 from vitmed.core.aliases import FLOW, HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.run_folder import BASELINE, NUMBERS, PREDICTIONS, RunFolder
+from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.decisions.operating_results import Folds, by_fold
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.metrics.predictions import Predictions
@@ -121,6 +123,7 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
             metrics = read_metrics(folder / NUMBERS)
             who = with_new_names(metrics.get("flow") or {}, FLOW).get("evaluated") or {"split": split}
             found = who["split"] == split and is_of(metrics, weights_hash, policy)
+            found = found and metrics["report"].get("precision", "fp32") == "fp32"  # decisions rest on fp32 alone
         except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
             continue
         if found and (folder / PREDICTIONS).is_file():
@@ -141,6 +144,28 @@ def torn_evaluations(run: RunFolder) -> list[Path]:
     """The folders of a run in which the writing of an evaluation was cut off."""
     folders = [*run.evaluations("val"), *run.evaluations("test")]
     return [folder for folder in folders if folder.is_dir() and is_torn(folder)]
+
+
+def take_place(folder: Path, place: Path) -> Path:
+    """Move a new evaluation to `place` if nothing is lost there, and return where it is.
+
+    Nothing is lost if the writing of `place` was cut off, or if it holds tables alone (`--no-report`), the same
+    predictions, and the new evaluation has the page.
+    """
+    if folder == place or not place.is_dir() or place.is_symlink():
+        return folder
+    tables = all(
+        file.name in (PREDICTIONS, NUMBERS, ISSUES) or file.name.startswith(BASELINE) for file in place.iterdir()
+    )
+    files = folder / PREDICTIONS, place / PREDICTIONS
+    same = tables and all(file.is_file() for file in (*files, folder / REPORT)) and filecmp.cmp(*files, shallow=False)
+    if not (same or is_torn(place)):
+        return folder
+    try:
+        shutil.rmtree(place)
+        return folder.rename(place)
+    except OSError:  # not ours to remove, or mounted
+        return folder
 
 
 def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:

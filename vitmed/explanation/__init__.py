@@ -1,7 +1,7 @@
 """What a trained network relies on.
 
 attention       attention maps by three methods
-faithfulness    whether the maps explain anything
+faithfulness    whether the answer depends on the patches that the maps mark
 corruptions     blur, noise, JPEG, light, stain: `CORRUPTIONS`
 robustness      what corruptions cost
 results         the maps, and what the two checks find, as typed data without torch

@@ -8,8 +8,9 @@ grad_cam: the patch tokens, each channel weighted by its mean gradient (Selvaraj
     equations 1 and 2). With mean pooling it is the contribution of each patch to the class. With a class token it uses
     the tokens that enter the last block, the last place where the class token reads the patches.
 
-A map covers the network's input, the padded or cropped square. It is not a lesion map, and it may explain nothing:
-`faithfulness.py` measures how well it explains. Shapes use the letters of `vitmed.models.vit`; h, w: the grid, h w = L.
+A map covers the network's input, the padded or cropped square. It is not a lesion map, and its marks may mean nothing:
+`faithfulness.py` measures whether the answer depends on them. Shapes use the letters of `vitmed.models.vit`; h, w: the
+grid, h w = L.
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from itertools import repeat
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitmed.core.hardware import FULL_FP32
-from vitmed.explanation.results import Maps, spread
+from vitmed.explanation.results import Maps, places, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 
@@ -145,13 +145,35 @@ def attention_maps(
     side = math.isqrt(found["rollout"].shape[1])  # patches in a row: images are square
     grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
     explained = logits.argmax(axis=1) if targets is None else targets
-    return Maps(images, explained, logits, grids, np.arange(len(images)) if rows is None else rows)
+    numbers = np.arange(len(images)) if rows is None else rows
+    return Maps(images, explained, logits, grids, numbers, centre_shift(model))
 
 
-def on_image(grids: np.ndarray, side: int) -> np.ndarray:
-    """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres."""
-    grown = F.interpolate(torch.from_numpy(grids)[:, None], size=(side, side), mode="bilinear", align_corners=False)
-    return grown[:, 0].numpy()
+def centre_shift(model: ViT) -> float:
+    """How far the centre of what a patch reads lies above and left of the middle of its square, in patches, 0 to 0.5.
+
+    What patch i reads is centred at pixel offset + i P. Each convolution adds (kernel - 1) / 2 - padding to the offset,
+    times the strides before it (Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural Networks,
+    Distill, doi 10.23915/distill.00021). One convolution: (P - 1) / 2, the middle of the square. A convolutional stem
+    with n halvings: (P - 2^n) / 2, which is (2^n - 1) / 2 pixels less.
+    """
+    offset, stride = 0.0, 1
+    for layer in model.patch_embed.modules():
+        if isinstance(layer, nn.Conv2d):
+            offset += ((layer.kernel_size[0] - 1) / 2 - int(layer.padding[0])) * stride
+            stride *= layer.stride[0]
+    return ((stride - 1) / 2 - offset) / stride
+
+
+def on_image(grids: np.ndarray, side: int, shift: float = 0.0) -> np.ndarray:
+    """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres.
+
+    Args:
+        shift: of the network, from `centre_shift`.
+    """
+    h = grids.shape[-1]
+    rows = np.array([np.interp(places(side, h, shift), np.arange(h), one) for one in np.eye(h)])  # (h, side)
+    return (rows.T @ grids @ rows).astype(np.float32)
 
 
 Method = Callable[[Trace], Tensor]

@@ -1,4 +1,4 @@
-"""Does an attention map explain anything? Two questions for every method in `attention.METHODS`.
+"""What an attention map is worth. Two questions for every method in `attention.METHODS`.
 
 1. Do the marked patches carry the answer? Patches are removed (deletion) or added (insertion), the most marked first;
    the score is the area under the probability of the explained class, 0..1 (Petsiuk et al. 2018, arXiv 1806.07421,
@@ -8,12 +8,14 @@
    each map is compared with the original by Spearman's rank correlation (Adebayo et al. 2018, arXiv 1810.03292,
    cascading randomisation). A map that stays the same shows the image, not the learned weights.
 
-Both compare a map with the model, not with a physician: a map that explains the model does not make the model right.
+Both compare a map with the model, not with a physician: a good map does not make the model right, and neither
+question asks why the model decides as it does.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -23,8 +25,8 @@ from torch import Tensor
 
 from vitmed.core.hardware import FULL_FP32
 from vitmed.core.text import counted
-from vitmed.explanation.attention import METHODS, relevance
-from vitmed.explanation.results import TITLES, Attention, MapCheck
+from vitmed.explanation.attention import METHODS, centre_shift, relevance
+from vitmed.explanation.results import TITLES, Attention, MapCheck, cells
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
@@ -37,7 +39,7 @@ SHUFFLED = 8  # images of the second question, which takes long
 BATCH = 64
 MOST = 32  # images; below, multiply-adds (see `affordable`) that a processor and a GPU compute in seconds
 BUDGET = {"cpu": 6e11, "cuda": 2e14, "mps": 2e13}
-EXPLAINS = "explains"
+BETTER = "better than a random order"
 RANDOM = "no better than a random order"
 UNSHOWN = "not shown to be better than a random order"
 UNLEARNED = "does not depend on what was learned"
@@ -68,7 +70,7 @@ def check_maps(
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     logits, maps = relevance(model, x, targets)
     asked = logits.argmax(axis=1) if targets is None else targets
-    scores = _areas(model, x, asked, maps, progress)
+    scores = _areas(model, x, asked, maps, progress, centre_shift(model))
     similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()})
     units = np.arange(len(images)) if units is None else units
 
@@ -122,7 +124,7 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
             f"(rank correlation {similarity.value:.2f}): it shows the image, not what was learned. "
             "Do not read anything into it."
         )
-    return EXPLAINS, f"Removing the marked patches changes the answer more than removing others: gain {gained}."
+    return BETTER, f"The answer depends more on the patches that it marks than on others: gain {gained}."
 
 
 def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
@@ -182,9 +184,14 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 
 
 def _areas(
-    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], progress: Progress | None
-) -> dict[str, np.ndarray]:
-    """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,)."""
+    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], progress: Progress | None,
+    shift: float = 0.0,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,).
+
+    A patch is removed with the pixels nearest to its centre, which `shift` moves; the others are as in `check_maps`.
+    """
+    near = cells(x.shape[-1], math.isqrt(next(iter(maps.values())).shape[1]), shift)
     names, count, rng = [*maps, "random"], len(x), np.random.default_rng([0, 1])
     blank = x.mean(dim=(0, 2, 3), keepdim=True)  # (1, C, 1, 1): the mean colour, after normalisation
     marked = np.stack([*maps.values(), np.zeros_like(next(iter(maps.values())))], axis=1)  # (B, M, L)
@@ -193,7 +200,7 @@ def _areas(
         orders = np.lexsort((rng.random(marked[i].shape), -marked[i]))  # (M, L); chance orders patches marked alike
         kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x M x (T + 1), L)
         different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole image and the empty one
-        chance_of = _probabilities(model, x[i], blank[0], different, int(targets[i]))
+        chance_of = _probabilities(model, x[i], blank[0], different, near, int(targets[i]))
         curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (M, 2, T + 1)
         areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
         ends[i] = curve[0, 0, 0], curve[0, 0, -1]
@@ -219,14 +226,16 @@ def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @FULL_FP32
 @torch.inference_mode()
-def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, target: int) -> np.ndarray:
-    """(M,) the probability of the class when only the patches `kept` (M, L) of x (C, S, S) are left."""
-    side = round(kept.shape[1] ** 0.5)
-    patch = x.shape[-1] // side
+def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, target: int) -> np.ndarray:
+    """(M,) the probability of the class when only the patches `kept` (M, L) of x (C, S, S) are left.
+
+    Args:
+        near: (S,) the patch of each pixel along a side, from `cells`.
+    """
+    grids = kept.reshape(len(kept), 1, near[-1] + 1, -1)  # (M, 1, h, w)
     found = []
     for start in range(0, len(kept), BATCH):
-        part = torch.from_numpy(kept[start : start + BATCH]).to(x.device).reshape(-1, 1, side, side)
-        mask = part.repeat_interleave(patch, 2).repeat_interleave(patch, 3)  # (m, 1, S, S)
+        mask = torch.from_numpy(grids[start : start + BATCH][..., near[:, None], near]).to(x.device)  # (m, 1, S, S)
         found.append(model(torch.where(mask, x, blank)).softmax(dim=1)[:, target].double().cpu().numpy())
     return np.concatenate(found)
 

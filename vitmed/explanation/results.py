@@ -22,12 +22,23 @@ class Maps:
     logits: np.ndarray  # (B, K) float32
     grids: dict[str, np.ndarray]  # method -> (B, h, w) float32 in 0..1; all 0 if a method marks nothing
     rows: np.ndarray  # (B,) indices of the images, from 0
+    shift: float = 0.0  # from `attention.centre_shift`
 
     def one(self, i: int) -> Maps:
         """The maps of one image."""
         grids = {name: grid[i : i + 1] for name, grid in self.grids.items()}
         images, targets, logits, rows = (a[i : i + 1] for a in (self.images, self.targets, self.logits, self.rows))
-        return Maps(images, targets, logits, grids, rows)
+        return Maps(images, targets, logits, grids, rows, self.shift)
+
+
+def places(side: int, grid: int, shift: float) -> np.ndarray:
+    """(S,) where each pixel along a side lies between the centres of the patches, in patches; the first centre is 0."""
+    return (np.arange(side) + 0.5) * grid / side - 0.5 + shift
+
+
+def cells(side: int, grid: int, shift: float) -> np.ndarray:
+    """(S,) int64: the patch whose centre is nearest to each pixel along a side."""
+    return np.ceil(places(side, grid, shift) - 0.5).clip(0, grid - 1).astype(np.int64)
 
 
 def spread(values: np.ndarray) -> np.ndarray:
@@ -41,7 +52,7 @@ def joined(parts: Sequence[Maps]) -> Maps:
     grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in parts[0].grids}
     arrays = [[getattr(part, name) for part in parts] for name in ("images", "targets", "logits", "rows")]
     images, targets, logits, rows = map(np.concatenate, arrays)
-    return Maps(images, targets, logits, grids, rows)
+    return Maps(images, targets, logits, grids, rows, parts[0].shift)
 
 
 class MapCheck(Frozen):
@@ -63,7 +74,7 @@ class MapCheck(Frozen):
 
 
 class Attention(Frozen):
-    """Whether attention maps explain anything: the result of `faithfulness.check_maps`.
+    """What attention maps are worth: the result of `faithfulness.check_maps`.
 
     Attributes:
         n: images of the first question; n_shuffled: of the second.

@@ -4,7 +4,10 @@ Northcutt, Jiang & Chuang, J. Artif. Intell. Res. 70 (2021) 1373 (arXiv 1911.000
 class whose probability is at least its mean among the images with that label, and for the likeliest of several such
 classes (the confident joint). Suspects are the images off the diagonal of that count, ranked by the normalised margin
 of the label. cleanlab 2.9.0, the authors' package, finds the same images in the same order
-(`filter_by="confident_learning"`); its licence, the AGPL, rules it out here.
+(`filter_by="confident_learning"`); it would bring pandas.
+
+A model that ranks by chance would doubt nearly half of the labels. So nothing is computed unless the interval of its
+AUROC, by patient where patients are known, lies above 0.5.
 
 No label is changed. A suspect is an image to look at: the model may be wrong, and often is if it makes many errors.
 """
@@ -18,6 +21,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.csv_files import csv_text
+from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.predictions import Predictions, known_labels
 
 LISTED = 50  # suspects in metrics.json; label_issues.csv has all
@@ -88,13 +92,23 @@ def find_suspects(predictions: Predictions) -> Suspects:
     return Suspects(found, counted[found].astype(np.int64), margin[found])
 
 
-def label_errors(predictions: Predictions) -> LabelErrors | None:
-    """The suspects for metrics.json; None without images."""
+def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | None:
+    """The suspects for metrics.json; None without images.
+
+    Args:
+        numbers: `evaluate_predictions` of the predictions.
+    """
     if not len(predictions):
         return None
     labels, classes = known_labels(predictions), predictions.classes
     if len(np.unique(labels)) < 2:
         return LabelErrors(of=len(labels), reason=f"all images have the label '{classes[labels[0]]}'")
+    area = numbers.overall["auroc"]
+    least = area.value if area.low is None else area.low
+    if least is None or least <= 0.5:
+        interval = "" if area.low is None else f", interval {area.low:.3f} to {area.high:.3f}"
+        shown = "" if area.value is None else f" (AUROC {area.value:.3f}{interval})"
+        return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
     found = find_suspects(predictions)
     pairs, counts = np.unique(labels[found.rows] * len(classes) + found.suggested, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:PAIRS]

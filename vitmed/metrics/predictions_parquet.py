@@ -47,6 +47,7 @@ class PartAbout(Stored):
     rows: int
     unread: int  # images of the part that could not be read
     names: Names  # of the classes, as `to_unicode` writes them
+    precision: str = "fp32"  # of the network
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -64,6 +65,8 @@ class PartAbout(Stored):
             return f"are of different checkpoints (weights {self.checkpoint[:12]} and {other.checkpoint[:12]})"
         if self.settings != other.settings:
             return "were predicted with different settings (decision policy, --frame or --features)"
+        if self.precision != other.precision:
+            return f"were predicted in different precision ({self.precision} and {other.precision})"
         if (self.listing, self.images) != (other.listing, other.images):
             return f"are of different lists of images ({self.images:,} and {other.images:,} images)"
         if self.shards != other.shards:

@@ -1,13 +1,14 @@
 """Run the network over images. Validation, evaluation and prediction all do it here.
 
 The last digits of a logit depend on the shape of the batch, because another shape is computed by other kernels. Within
-one shape they depend neither on the place of an image in the batch nor on the other images (measured on a CPU, fp32).
-Every batch of a model therefore has the same shape on one machine, and the last one is filled up: an image gets the
-same logits, to the bit, alone and among any others.
+one shape they depend neither on the place of an image in the batch nor on the other images (measured on a CPU, in fp32
+and bf16). Every batch of a model therefore has the same shape on one machine and in one precision, and the last one is
+filled up: an image gets the same logits, to the bit, alone and among any others.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,22 +22,26 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 
 MOST = 64  # images in a batch
-TOKENS = 256  # in a batch on a CPU, at least; from two threads on half as many for each
+TOKENS = 512  # in a batch on a CPU, at least; from two threads on half as many for each
+TOKENS_REDUCED = 2048  # the same for 16-bit floats
+ROUNDS = 5  # of a comparison of speed
 FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 
 
-def batch_size(tokens: int, device: torch.device) -> int:
+def batch_size(tokens: int, device: torch.device, precision: Precision = FP32) -> int:
     """Images in every batch: on a CPU as few as keep its threads busy, since one image costs as much as a batch.
 
-    Milliseconds of one core per image, in batches of 1, 4 and 16: ViT-Tiny at 224 px 25, 23 and 23; ViT-Base at 224 px
-    273, 240 and 221; ViT-Tiny at 28 px with patches of 4 px 8.9, 5.8 and 5.0.
+    Milliseconds of one core with AMX per image, in batches of 1, 2 and 10: ViT-Tiny at 224 px 28, 22 and 21, in bf16
+    16, 12 and 9; ViT-Base at 224 px 280, 245 and 216, in bf16 138, 84 and 61. In batches of 1, 10 and 40: ViT-Tiny at
+    28 px with patches of 4 px 8.9, 4.2 and 3.7, in bf16 8.9, 2.1 and 1.5.
 
     Args:
         tokens: N of the network.
     """
     if device.type != "cpu":
         return MOST
-    return min(MOST, max(1, TOKENS * max(2, torch.get_num_threads()) // 2 // tokens))
+    most = TOKENS_REDUCED if precision.mixed else TOKENS
+    return min(MOST, max(1, most * max(2, torch.get_num_threads()) // 2 // tokens))
 
 
 @FULL_FP32
@@ -61,24 +66,58 @@ def predict_logits(
         the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
     """
     model.eval()
-    size = batch_size(model.pos_embed.shape[1] + model.registers, device)
+    size = batch_size(tokens_of(model), device, precision)
     indices: list[int] = []
     logits: list[np.ndarray] = []
     problems: dict[int, str] = {}
-    for good, images, bad in read_batches(read, count):
-        problems.update(bad)
-        indices += good
-        for start in range(0, len(good), size):
-            part = torch.from_numpy(images[start : start + size])
-            batch = torch.zeros(size, *part.shape[1:], dtype=torch.uint8)  # (B, S, S, C)
-            batch[: len(part)] = part
-            x = preprocessing.normalise(batch.to(device))  # (B, C, S, S)
-            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+    # Around all batches, so that the weights are converted once.
+    with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+        for good, images, bad in read_batches(read, count, MOST // size * size):  # whole batches
+            problems.update(bad)
+            indices += good
+            for start in range(0, len(good), size):
+                part = torch.from_numpy(images[start : start + size])
+                batch = torch.zeros(size, *part.shape[1:], dtype=torch.uint8)  # (B, S, S, C)
+                batch[: len(part)] = part
+                x = preprocessing.normalise(batch.to(device))  # (B, C, S, S)
                 found = (forward or model)(x)  # (B, K)
-            logits.append(found[: len(part)].float().cpu().numpy())
-        if progress is not None:
-            progress(len(indices) + len(problems), count)
+                logits.append(found[: len(part)].float().cpu().numpy())
+            if progress is not None:
+                progress(len(indices) + len(problems), count)
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
+
+
+def tokens_of(model: ViT) -> int:
+    """N: class token, registers and patches."""
+    return model.pos_embed.shape[1] + model.registers
+
+
+def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:
+    """Logits (B, K) float32 of features (B, D), also within autocast: rounded logits would tie."""
+    with torch.autocast(features.device.type, enabled=False):
+        return model.head(features.float())
+
+
+@torch.inference_mode()
+def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, precision: Precision) -> float:
+    """How many times as fast as in fp32 the model runs on a device: the fastest of `ROUNDS` batches each.
+
+    Args:
+        preprocessing: gives the size of an image.
+        precision: the one that is compared with fp32.
+    """
+    model.eval()
+    times: dict[str, list[float]] = {FP32.name: [], precision.name: []}
+    with torch.autocast(device.type, precision.dtype):  # keeps the converted weights from round to round
+        for _ in range(1 + ROUNDS):  # in turn, so that both have a share of the moments without other work
+            for each in (FP32, precision):
+                side, size = preprocessing.image_size, batch_size(tokens_of(model), device, each)
+                x = torch.zeros(size, preprocessing.channels, side, side, device=device)
+                start = time.perf_counter()
+                with torch.autocast(device.type, precision.dtype, enabled=each.mixed):
+                    model(x).cpu()
+                times[each.name].append((time.perf_counter() - start) / size)
+    return min(times[FP32.name][1:]) / min(times[precision.name][1:])  # the first round warms up
 
 
 def predict_all(

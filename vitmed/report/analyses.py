@@ -68,7 +68,7 @@ ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None w
     ),
     "readers": lambda m: compare_with_readers(m.predictions, m.config.raters, m.config.rater_scores),
     "errors": lambda m: mistakes(m.predictions),
-    "label_errors": lambda m: label_errors(m.predictions),
+    "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": _calibration,
     "operating_points": lambda m: (
         report_points(m.predictions, m.policy.operating if m.policy else None, m.config)

@@ -186,7 +186,7 @@ TOPICS: dict[str, Topic] = {
         "agreement", "agreement of readers, reference and model", lambda m: m.agreement and len(m.agreement.pairs) > 1
     ),
     "errors": Topic("errors", "the most confident errors", _always),
-    "attention": Topic("attention", "attention maps, and whether they explain anything", lambda m: m.attention),
+    "attention": Topic("attention", "attention maps, and a test of them", lambda m: m.attention),
     "robustness": Topic("robustness", "results on corrupted images", lambda m: m.robustness),
     "limitations": Topic("limitations", "limitations that vitmed can see", _always),
 }

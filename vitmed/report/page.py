@@ -300,7 +300,9 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
         "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS
     ),
     "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS),
-    "attention": Section("Where the model looks", "Attention maps, and whether they explain anything.", FAILS),
+    "attention": Section(
+        "Where the model looks", "Attention maps, and whether the answer depends on the patches that they mark.", FAILS
+    ),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
     "flow": Section("Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE),
     "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE),

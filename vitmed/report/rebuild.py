@@ -11,7 +11,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.files import free_name, read_json_lines
+from vitmed.core.files import free_name, is_empty, read_json_lines
 from vitmed.core.flags import evaluate_config
 from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
@@ -71,7 +71,7 @@ def rebuild(
         records=(read_json_lines(run.metrics) or None) if of_model else None,
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal, baselines=baselines, policy=policy, weights_hash=weights_hash, found=found, flow=flow,
-        folds=folds, run=origin.run or run.name, earlier=origin,
+        folds=folds, run=origin.run or run.name, precision=origin.precision, earlier=origin,
     )  # fmt: skip
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 
@@ -159,14 +159,14 @@ def match_images(other: Predictions, predictions: Predictions) -> Predictions | 
 
 
 def new_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
-    """Where results go: the default or, where that is there, the default with -2, -3, ...; it can be written.
+    """Where results go: the default or, where that is not empty, the default with -2, -3, ...; it can be written.
 
     Raises:
         UsageError: it cannot be written, is not empty, or lies in one of the folders `data`.
     """
-    folder = free_name(default) if output is None else Path(output)
+    folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
     refuse_file(folder)
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and not is_empty(folder):
         raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
     for place in data:
         refuse_inside(place, folder)

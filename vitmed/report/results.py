@@ -46,6 +46,7 @@ class Origin(Frozen):
         notes: as they were given; `Results.notes` has those of the numbers too.
         evaluate: the section `evaluate` of the configuration.
         policy: the decision policy; None where nothing was chosen on validation.
+        precision: in which the network computed the predictions.
         run: the name of the run folder, never a path; "" where there is none.
         created: when the images were evaluated: ISO date and time, UTC; None in reports of 0.2.0 and earlier.
         rebuilt: when the report was made again from its table; None where it was not.
@@ -59,6 +60,7 @@ class Origin(Frozen):
     notes: list[str] = []
     evaluate: dict[str, Any] = {}
     policy: dict[str, Any] | None = None
+    precision: str = "fp32"
 
 
 class Count(Frozen):

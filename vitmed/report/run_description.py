@@ -29,7 +29,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Optimisation": optimisation(train),
         "Model choice": model_choice(saved),
         "Seed": str(train.seed),
-        "Device of this evaluation": f"{device}, fp32",
+        "Device of this evaluation": device,
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
     }
 

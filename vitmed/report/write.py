@@ -15,7 +15,7 @@ from typing import Any
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
-from vitmed.core.run_folder import BASELINE, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
+from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
@@ -40,7 +40,6 @@ from vitmed.report.slider import slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 
-ISSUES = "label_issues.csv"
 MARKDOWN, PDF = "report.md", "report.pdf"
 BASELINES = {
     # key in metrics.json and file name -> what it is, in the words of the report
@@ -70,6 +69,7 @@ def write_report(
     flow: Flow | None = None,
     folds: Folds | None = None,
     run: str = "",
+    precision: str = "fp32",
     earlier: Origin | None = None,
 ) -> Results:
     """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and report.html: all or nothing.
@@ -98,6 +98,7 @@ def write_report(
         flow: where the images come from; None where it is not known.
         folds: of pooled folds, what each has; None of one model.
         run: the name of the run folder, not its path.
+        precision: in which the network computed the predictions.
         earlier: of the report that is made again from its table; None where the images are evaluated now.
 
     Returns:
@@ -119,7 +120,8 @@ def write_report(
     stored = None if policy is None else policy.to_json()
     dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
     origin = Origin(
-        title=title, run=run, **dates, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(), policy=stored
+        title=title, run=run, **dates, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(),
+        policy=stored, precision=precision,
     )  # fmt: skip
     material = Material(predictions, numbers, validation, internal, config, policy, folds)
     parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES.items()}
@@ -151,7 +153,10 @@ def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) 
 def _draw(predictions: Predictions, metrics: Results, read: Read | None, maps: Maps | None) -> dict[str, Drawn]:
     """The figures of `PLOTS` that have something to show."""
     figures = {}
+    doubted = metrics.label_errors
     for name, plot in PLOTS.items():
+        if name == "suspected_labels" and (doubted is None or doubted.reason is not None):
+            continue
         source = maps if plot.maps else read if plot.pictures else metrics
         figure = None if source is None else plot.draw(predictions, source)
         if figure is not None:

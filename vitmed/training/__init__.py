@@ -14,6 +14,7 @@ follow             a process that takes part in the training of another
 prepare            weights, splits and plan before the first batch
 plan_rules         the rules of the plan, and their sources
 fit_policy         choosing the decision policy on validation
+choose_precision   fp32 or 16-bit floats for predictions
 checkpoint         best.pt and last.pt
 baselines          models that need no training, and those of a run
 pretraining        the loop of the masked autoencoder

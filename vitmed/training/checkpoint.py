@@ -28,6 +28,7 @@ from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.reduced_precision import ReducedPrecision
 from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.digests import DIGESTS, bytes_of, check_digests, digests_of, hash_of
@@ -60,6 +61,7 @@ class Checkpoint:
         weights_hash: the sha256 of the weights, which every evaluation of them states.
         fingerprints: train and val -> `checks.duplicates.fingerprints` of the images, in the order of the samples;
             empty in files of vitmed 0.1.
+        reduced_precision: how 16-bit floats compare with fp32 under this policy; None where they were not compared.
     """
 
     path: Path
@@ -76,6 +78,7 @@ class Checkpoint:
     policy: DecisionPolicy | None = field(default=None, repr=False)
     weights_hash: str = ""
     fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    reduced_precision: ReducedPrecision | None = None
 
     def model(self) -> ViT:
         """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
@@ -164,13 +167,14 @@ def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def add_policy(path: Path, policy: DecisionPolicy) -> None:
-    """Store the decision policy in a checkpoint."""
+def add_policy(path: Path, policy: DecisionPolicy, reduced: ReducedPrecision | None = None) -> None:
+    """Store the decision policy in a checkpoint, and how reduced precision compares with fp32 under it."""
     content = with_new_names(_load(path, FORMAT, "a vitmed checkpoint", "name the best.pt of a run"), HOLDER)
     content["policy"], score = policy.to_json(), policy.ood_score
     if score is not None:
         arrays = {"means": score.means, "precision": score.precision}
         content["policy"]["ood_score"] |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+    content["reduced_precision"] = None if reduced is None else reduced.model_dump()
     _write(path, content)
 
 
@@ -374,9 +378,10 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     fingerprints = {name: list(part) for name, part in content["data"].get("fingerprints", {}).items()}
     if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
         raise ValueError("fingerprints of images")
+    reduced = content.get("reduced_precision")  # files of vitmed 0.3 and earlier have none
     return Checkpoint(
         path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content),
-        weights_hash, fingerprints,
+        weights_hash, fingerprints, None if reduced is None else ReducedPrecision.model_validate(reduced),
     )  # fmt: skip
 
 

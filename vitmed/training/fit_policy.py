@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files
@@ -21,12 +23,15 @@ from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
+from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.models.inference import check_finite, predict_all, predict_logits
+from vitmed.models.inference import FP32, check_finite, check_readable, logits_of, predict_all, predict_logits, speedup
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
 
 MOST_OTHERS = 2000  # other images to score at most
+MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -38,7 +43,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
     def logits_and_features(x: torch.Tensor) -> torch.Tensor:
         features = model.features(x)  # (B, D)
-        return torch.cat([model.head(features), features], dim=1)  # (B, K + D)
+        return torch.cat([logits_of(model, features), features], dim=1)  # (B, K + D)
 
     def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
         with ui.bar(f"predicting {split}") as advance:
@@ -52,8 +57,51 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     ood_score = fit_ood_score(outputs("train", model.features, rows.tolist()), labels[rows], features)
     validation = labelled(classes, saved.splits.samples["val"], logits, saved.config.data.positive)
     policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
-    add_policy(best, policy)
+    scores = {} if policy.ood_score is None else _score_column(policy.ood_score.score(features))
+    exact = policy.apply(replace(validation, columns=scores))
+    reduced = _compare_precision(saved, model, policy, images["val"], exact, ui)
+    add_policy(best, policy, reduced)
     ui.say(_describe(policy))
+    if reduced is not None:
+        ui.say(f"vitmed predict on this kind of device: {reduced.choice}")
+
+
+def _compare_precision(
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: Predictions, ui: Ui
+) -> ReducedPrecision | None:
+    """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread.
+
+    Args:
+        saved: the checkpoint; model: its network, on its device.
+        exact: what it predicts for validation in fp32, with the policy applied.
+
+    Returns:
+        None where the device is made for fp32.
+    """
+    device = next(model.parameters()).device
+    precision = pick_precision("auto", device)
+    if not precision.mixed:
+        return None
+    faster = speedup(model, saved.preprocessing, device, precision)
+    found = ReducedPrecision(precision=precision.name, device=device.type, speedup=round(faster, 2))
+    if faster < FASTER:
+        return found
+    rows = np.linspace(0, len(val) - 1, min(len(val), MOST_COMPARED)).round().astype(np.int64)
+    try:
+        with ui.bar(f"predicting val in {precision.name}") as advance:
+            again = predict_images(
+                saved, model, policy, lambda i: val.read(int(rows[i])), len(rows), advance, precision=precision
+            )
+    except CheckpointError:  # numbers that fp32 holds and fp16 does not
+        return found.model_copy(update={"images": len(rows), "flipped": len(rows), "largest": 1.0, "largest_raw": 1.0})
+    check_readable(again.problems)
+    exact = exact.take(rows)
+    return compare_precision(found, exact, policy.apply(replace(exact, logits=again.logits, columns=again.columns)))
+
+
+def _score_column(scores: np.ndarray) -> dict[str, tuple[str, ...]]:
+    """The column of OOD scores (S,)."""
+    return {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
 
 
 def _describe(policy: DecisionPolicy) -> str:
@@ -85,20 +133,15 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
     return choose_policy(validation, config, ood_score, saved.weights_hash)
 
 
-def forward_with_scores(model: ViT, policy: DecisionPolicy | None, also_features: bool = False) -> Forward | None:
-    """The function that returns logits, then the OOD score if it is known, then the features if asked for.
-
-    None where the model itself does: with neither score nor features.
-    """
+def forward_with_scores(model: ViT, policy: DecisionPolicy | None, also_features: bool = False) -> Forward:
+    """The function that returns logits, then the OOD score if it is known, then the features if asked for; float32."""
     known = None if policy is None else policy.ood_score
-    if known is None and not also_features:
-        return None
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        features = model.features(x)
-        columns = [model.head(features)]
+        features = model.features(x).float()
+        columns = [logits_of(model, features)]
         if known is not None:
-            columns.append(torch.from_numpy(known.score(features.float().cpu().numpy())).to(features)[:, None])
+            columns.append(torch.from_numpy(known.score(features.cpu().numpy())).to(features.device)[:, None])
         return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
 
     return forward
@@ -116,7 +159,7 @@ class Outputs(NamedTuple):
 
 def predict_images(
     saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, read: Callable[[int], np.ndarray], count: int,
-    progress: Callable[[int, int], None], also_features: bool = False,
+    progress: Callable[[int, int], None], also_features: bool = False, precision: Precision = FP32,
 ) -> Outputs:  # fmt: skip
     """Run the network over `count` images.
 
@@ -124,13 +167,14 @@ def predict_images(
         model: of the checkpoint, on its device; policy: None leaves the scores out.
         read: index -> (S, S, C) uint8; may raise DataError.
         also_features: return the features of each image, too.
+        precision: of the network; what it returns is float32.
 
     Raises:
         CheckpointError: a logit is not finite.
     """
     device, forward = next(model.parameters()).device, forward_with_scores(model, policy, also_features)
     indices, found, problems = predict_logits(
-        model, saved.preprocessing, read, count, device, progress=progress, forward=forward
+        model, saved.preprocessing, read, count, device, precision, progress, forward
     )
     check_finite(found, saved.path)
     known = int(policy is not None and policy.ood_score is not None)
@@ -138,20 +182,19 @@ def predict_images(
         width = model.pos_embed.shape[2] if also_features else 0
         found = np.empty((0, len(saved.classes) + known + width), np.float32)
     logits, scores, features = np.split(found, [len(saved.classes), len(saved.classes) + known], axis=1)
-    columns = {OOD_SCORE: tuple(f"{score:.6g}" for score in scores[:, 0])} if known else {}
+    columns = _score_column(scores[:, 0]) if known else {}
     return Outputs(indices, logits, columns, problems, features)
 
 
 def score_other_images(
-    folder: Path, saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, ui: Ui
+    folder: Path, saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, ui: Ui, precision: Precision = FP32
 ) -> DecisionPolicy:
     """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread.
 
     Raises:
         UsageError: the checkpoint has no OOD score. DataError: no image in the folder can be read.
     """
-    forward = forward_with_scores(model, policy)
-    if forward is None or policy is None:
+    if policy is None or policy.ood_score is None:
         raise UsageError(
             f"{saved.path}: has no out-of-distribution score, which --unlike needs", "train again with this version"
         )
@@ -162,7 +205,7 @@ def score_other_images(
     with ui.bar("other images") as advance:
         _, found, problems = predict_logits(
             model, saved.preprocessing, lambda i: saved.preprocessing.read(files[i]), len(files),
-            next(model.parameters()).device, progress=advance, forward=forward,
+            next(model.parameters()).device, precision, advance, forward_with_scores(model, policy),
         )  # fmt: skip
     if not len(found):
         raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")

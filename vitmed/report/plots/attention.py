@@ -8,7 +8,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from vitmed.explanation.results import TITLES, Maps
+from vitmed.explanation.results import TITLES, Maps, cells
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import path_label, percent, short, show
 from vitmed.report.plots.pictures import label_outcome
@@ -45,7 +45,7 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
         show(picture, maps.images[i])
         _label(picture, predictions, int(row), int(maps.targets[i]), 16 if beside == 2 else 30)
         for axes, (name, grid) in zip(panels[line, column + 1 : column + across], maps.grids.items(), strict=True):
-            overlay(axes, maps.images[i], grid[i])
+            overlay(axes, maps.images[i], grid[i], maps.shift)
             if line == 0 or beside == 1:
                 axes.set_title(TITLES[name].replace("-weighted ", "-weighted\n"), fontsize=8 if beside == 2 else 10)
     place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 0.86) / height))
@@ -56,16 +56,14 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     return figure
 
 
-def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray) -> None:
+def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray, shift: float) -> None:
     """A map (h, w) over its image in grey. It is not smoothed, which would suggest more detail than there is."""
-    side = image.shape[0]
+    near = cells(image.shape[0], grid.shape[0], shift)
+    values = grid[np.ix_(near, near)]  # (S, S)
     colour = image[..., :3] if image.shape[2] >= 3 else image[..., :1]
     axes.set_axis_on()
     axes.imshow(colour.mean(axis=2), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axes.imshow(
-        grid, cmap=COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * grid, extent=(-0.5, side - 0.5, side - 0.5, -0.5),
-        interpolation="nearest",
-    )  # fmt: skip
+    axes.imshow(values, cmap=COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
 
 

@@ -1,0 +1,61 @@
+"""A reduced precision is accepted only if no decision flips and no probability moves by more than a thousandth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitmed.decisions.reduced_precision import ReducedPrecision, compare_precision
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import OOD_SCORE
+
+FOUND = ReducedPrecision(precision="bf16", device="cpu", speedup=2.31)
+
+
+def predictions(logits: list[float], scores: tuple[str, ...] = (), threshold: float | None = None) -> Predictions:
+    """Two classes; the logit of the second is given, that of the first is 0."""
+    rows = np.array([[0.0, logit] for logit in logits], np.float32)
+    names = tuple(f"{i}.png" for i in range(len(logits)))
+    columns = {OOD_SCORE: scores} if scores else {}
+    return Predictions(
+        ("well", "ill"), names, None, None, rows, columns=columns, positive="ill", threshold=threshold
+    )  # fmt: skip
+
+
+def test_no_difference_to_speak_of_is_accepted() -> None:
+    found = compare_precision(FOUND, predictions([-2.0, 3.0]), predictions([-2.001, 3.001]))
+    assert found.accepted and (found.images, found.flipped) == (2, 0)
+    assert found.largest == found.largest_raw == pytest.approx(0.000105, rel=0.01)
+    told = "no decision flips on 2 validation images, no probability moves by more than 0.0002; 2.3 x as fast as fp32"
+    assert found.in_words == told and found.choice == f"bf16 instead of fp32: {told}"
+
+
+def test_a_probability_that_moves_is_not_accepted() -> None:
+    found = compare_precision(FOUND, predictions([-2.0, 3.0]), predictions([-2.0, 3.1]))
+    assert not found.accepted and found.flipped == 0
+    assert found.choice == (
+        "fp32, not bf16: no decision flips on 2 validation images, a probability moves by 0.0043; 2.3 x as fast as fp32"
+    )
+
+
+@pytest.mark.parametrize("threshold, moved", [(None, 0.0005), (0.2, -1.3859)])
+def test_a_decision_that_flips_is_not_accepted(threshold: float | None, moved: float) -> None:
+    """The likeliest class, or the class of the operating point, at a distance of less than a thousandth."""
+    start = -0.0005 if threshold is None else -1.3867
+    exact, reduced = (predictions([logit, 4.0], threshold=threshold) for logit in (start, moved))
+    found = compare_precision(FOUND, exact, reduced)
+    assert not found.accepted and found.flipped == 1 and found.largest < 1e-3
+    assert found.in_words.startswith("1 decision flips on 2 validation images")
+
+
+def test_an_image_that_becomes_unlike_the_training_images_is_a_flip() -> None:
+    exact = predictions([1.0, 2.0, 3.0], ("0.99", "1", "1.2"))
+    assert compare_precision(FOUND, exact, predictions([1.0, 2.0, 3.0], ("0.995", "1.01", "1.1"))).accepted  # 1: edge
+    found = compare_precision(FOUND, exact, predictions([1.0, 2.0, 3.0], ("1.001", "1", "1.2")))
+    assert not found.accepted and found.flipped == 1
+
+
+def test_without_a_comparison_nothing_is_accepted() -> None:
+    found = FOUND.model_copy(update={"speedup": 0.9})
+    assert not found.accepted
+    assert found.choice == "fp32, not bf16: 0.9 x as fast as fp32, so the decisions were not compared"
