@@ -54,6 +54,8 @@ RESUMABLE = {
     "train.device",
     "train.workers",
     "train.shard",
+    "train.micro_batch",
+    "train.grad_checkpointing",
     "data.cache",
     "data.cache_gb",
 }
