@@ -23,6 +23,7 @@ from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.train_state import TrainState
 
 SHARE = 0.8  # of the free memory of a machine; loader processes and the system need some
+FEW = 4  # images that are measured
 STATUS = Path("/proc/self/status")
 
 
@@ -81,7 +82,8 @@ class _Trial:
         self.state, self.precision, self.most = state, precision, most
         self.shape = (config.model.channels, config.model.image_size, config.model.image_size)
         learning = [p for p in state.model.parameters() if p.requires_grad]
-        self.moments = 0 if state.optimiser.state else 2 * sum(p.numel() * p.element_size() for p in learning)
+        self.gradients = sum(p.numel() * p.element_size() for p in learning)
+        self.moments = 0 if state.optimiser.state else 2 * self.gradients
 
     def run(self, count: int) -> None:
         """Go forward and backward with some images of a batch."""
@@ -137,23 +139,27 @@ def _empty(device: torch.device) -> None:
 
 
 def _fit_cpu(trial: _Trial, most: int, processes: int) -> Fit:
-    """What the growth from one image to two leaves room for; 0 if not even one fits."""
+    """As many as the measured need of a few images leaves room for; 0 if not even one fits."""
+    _trim()
     free = available_memory()
     if free is None or not STATUS.is_file():
         return Fit(most, False, "the memory of this machine cannot be measured")
-    trial.run(1)  # what is made once
-    trial.state.optimiser.zero_grad(set_to_none=True)
-    needs = []
-    for count in (1, min(2, most)):
-        _trim()
-        before = _reset_peak()
-        trial.run(count)
-        needs.append(_status("VmHWM") - before)
-        trial.state.optimiser.zero_grad(set_to_none=True)
-    growth = max(needs[1] - needs[0], 1)
-    room = int(SHARE * free / processes) - trial.moments - needs[0]
-    count = 0 if room < 0 else min(most, 1 + room // growth)
-    return Fit(count, False, f"{growth / 1e9:.2f} GB for each, {free / 1e9:.1f} GB free")
+    room = int(SHARE * free / processes) - trial.moments - trial.gradients
+    trial.run(1)  # the gradients, and what is made once
+    need = _peak(trial, 1)
+    if FEW * need < room:  # of one image alone, much is the same for several
+        few = min(FEW, most)
+        need = _peak(trial, few) // few
+    count = max(0, min(most, room // max(1, need)))
+    return Fit(count, False, f"{need / 1e9:.2g} GB for each, {free / 1e9:.1f} GB free")
+
+
+def _peak(trial: _Trial, count: int) -> int:
+    """Bytes that this process takes at most to compute the gradients of some images."""
+    _trim()
+    before = _reset_peak()
+    trial.run(count)
+    return _status("VmHWM") - before
 
 
 def available_memory() -> int | None:
