@@ -19,6 +19,8 @@ from vitmed.core.load_config import load_config
 from vitmed.core.ranks import Ranks
 from vitmed.models.mae import MAE
 from vitmed.models.vit import Block, ViT, build_vit, checkpoint_gradients
+from vitmed.training.gradients import is_out_of_memory
+from vitmed.training.progress import memory_error
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 TOLERANCE = 1e-5
@@ -272,3 +274,28 @@ def test_pretraining_computes_parts_and_halves_too(data: Path, tmp_path: Path, m
     weights = [torch.load(run / "encoder.pt", weights_only=True)["weights"] for run in (one, parts, short)]
     for other in weights[1:]:
         torch.testing.assert_close(other, weights[0], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+# --- several processes
+
+
+def test_several_processes_end_with_advice() -> None:
+    """The others wait for the gradients of this one: none begins again."""
+    config = load_config(None, {"train.batch_size": 16, "train.micro_batch": 8})
+    error = memory_error(torch.OutOfMemoryError("CUDA out of memory"), config)
+    assert isinstance(error, OutOfMemoryError) and "batches of 16 images of 224 px" in error.problem
+    assert "--micro-batch 4" in error.fix and "--grad-checkpointing" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "memory"),
+    [
+        ("CUDA error: out of memory", True),
+        ("MPS backend out of memory (MPS allocated: 9 GB)", True),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_what_says_that_memory_ran_out(text: str, memory: bool) -> None:
+    assert is_out_of_memory(RuntimeError(text)) == memory
