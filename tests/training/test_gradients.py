@@ -294,6 +294,7 @@ def test_several_processes_end_with_advice() -> None:
         ("MPS backend out of memory (MPS allocated: 9 GB)", True),
         ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", True),
         ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("could not create a primitive", True),
         ("mat1 and mat2 shapes cannot be multiplied", False),
     ],
 )

@@ -50,11 +50,13 @@ class Relief:
         return f"out of memory with {counted(self.before, 'image')} at once; the same batch is computed with {how}"
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error of torch says that a device or this machine has no memory left."""
-    text = str(error)
-    words = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in words)
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error of torch says that a device or this machine has no memory left.
+
+    oneDNN, which computes on a CPU, says then that it could not create a primitive.
+    """
+    words = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 class Gradients:
@@ -93,7 +95,7 @@ class Gradients:
                 for batch in todo:
                     loss = self._add(batch)
                 todo = []
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if self.ranks.wide or not is_out_of_memory(error):
                     raise
                 todo = batches
