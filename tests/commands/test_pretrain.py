@@ -308,7 +308,14 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     }  # fmt: skip
     flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True}
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5, "on_bad_file": "skip"}
-    values |= {"stem": "conv", "positions": "sincos_1d", "pool": "cls", "drop_path": 0.1}
+    values |= {
+        "micro_batch": 3,
+        "grad_checkpointing": True,
+        "stem": "conv",
+        "positions": "sincos_1d",
+        "pool": "cls",
+        "drop_path": 0.1,
+    }
     del values["group_regex"]  # one way of knowing patients at a time
     assert {*values, "group_regex"} == set(PRETRAIN_FLAGS)
     seen: list[PretrainConfig] = []

@@ -95,6 +95,17 @@ def test_more_processes_and_a_sharded_network_too(
     assert_equal_runs(tmp_path / "run", one)
 
 
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(("--shard-model",), marks=pytest.mark.slow)], ids=["ddp", "sharded"]
+)
+def test_processes_compute_their_rows_in_parts(data: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Batches of 9 of 2 processes, in parts of 2: three for each. A convolutional stem would see the parts."""
+    command = ("-m", "vitmed", "train", data, *ARGS, "--stem", "patch", "--epochs", 2, "-o", tmp_path)
+    trained(*command, "--name", "one")
+    trained(*TORCHRUN, 2, *command, "--name", "two", "--micro-batch", 2, "--grad-checkpointing", *flags)
+    assert_equal_runs(tmp_path / "two", tmp_path / "one")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(cores() < 2, reason="--devices takes no more processes than cores")
 def test_devices_prints_one_result(data: Path, one: Path, tmp_path: Path) -> None:

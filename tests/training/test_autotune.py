@@ -17,6 +17,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.load_config import load_config
+from vitmed.core.ranks import Rows
 from vitmed.core.ui import Silent, Ui
 from vitmed.models.block_kernels import compile_blocks, uncompiled, use_attention
 from vitmed.models.vit import ViT, build_vit
@@ -42,10 +43,13 @@ def config(**fields: Any) -> Config:
     return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
 
 
-def loss_for(network: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor], Tensor]:
-    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
-        with torch.autocast("cpu", precision.dtype, enabled=precision.mixed):
-            return nn.functional.cross_entropy(network(images.permute(0, 3, 1, 2) / 255), labels)
+def loss_for(network: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]:
+    def loss_of(images: Tensor, labels: Tensor) -> Callable[[Rows], Tensor]:
+        def part(rows: Rows) -> Tensor:
+            with torch.autocast("cpu", precision.dtype, enabled=precision.mixed):
+                return nn.functional.cross_entropy(network(images.permute(0, 3, 1, 2) / 255), labels)
+
+        return part
 
     return loss_of
 
@@ -107,6 +111,14 @@ def test_short_runs_and_busy_machines_take_the_usual_engine(monkeypatch: pytest.
     monkeypatch.setattr(tuning, "busy", lambda: "load 9.0 on 2 cores")
     found = tuned(monkeypatch, only("threads", 2), config(model__depth=2))
     assert found.engine == found.usual and "load 9.0 on 2 cores" in str(found)
+
+
+def test_without_memory_for_a_copy_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(engine: Engine) -> float:
+        raise torch.OutOfMemoryError
+
+    found = tuned(monkeypatch, full)
+    assert found.engine == found.usual and "too little memory" in str(found)
 
 
 def test_without_a_compiler_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

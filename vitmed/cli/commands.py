@@ -108,7 +108,10 @@ def plan(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.plan, options, as_json, content)
 
 
-OF_TRAIN = "batch_size accumulate weight_decay layer_decay freeze_blocks lora smoothing balance seed device"
+OF_TRAIN = (
+    "batch_size accumulate micro_batch grad_checkpointing weight_decay layer_decay freeze_blocks lora smoothing "
+    "balance seed device"
+)
 
 
 @command(

@@ -95,7 +95,7 @@ def option(keyword: str, place: str, kind: type[RunConfig]) -> Any:
     if get_origin(annotation) in (Union, UnionType):  # `int | None`; of `str | list[float]` the text
         annotation = get_args(annotation)[0]
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
-    typed = str if choices else annotation
+    typed = str if choices or flag.text else annotation
     panel = FIRST if flag.first else flag.panel or kind.model_fields[section].annotation.panel  # type: ignore[union-attr]
     return Annotated[
         typed | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import numbered_output
+from vitmed.core.ranks import Rows
 from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_splits
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import lr_range
 from vitmed.training.epoch_records import end_epoch
+from vitmed.training.gradients import Relief
 from vitmed.training.loop import train_epoch
 from vitmed.training.lr_range import RangeTest, rising_rates, run_range_test
 from vitmed.training.prepare import prepare_run
@@ -86,10 +88,16 @@ def _losses(run: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]
     loss_of = run.loss_of()
     losses: list[torch.Tensor] = []
 
-    def recorded_loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        loss = loss_of(images, labels)
-        losses.append(loss.detach())
-        return loss
+    def recorded_loss(images: torch.Tensor, labels: torch.Tensor) -> Callable[[Rows], torch.Tensor]:
+        part_of = loss_of(images, labels)
+        losses.append(torch.zeros((), device=images.device))
+
+        def recorded(rows: Rows) -> torch.Tensor:
+            loss = part_of(rows)
+            losses[-1] += loss.detach()
+            return loss
+
+        return recorded
 
     def ended() -> bool:
         return state.step >= len(rates)
@@ -99,8 +107,11 @@ def _losses(run: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]
         while not ended():
             events = train_epoch(state, run.loader, batches, recorded_loss, config, ended, lambda step: rates[step])
             try:
-                for _ in events:
-                    if state.step > done:
+                for event in events:
+                    if isinstance(event, Relief):
+                        ui.warn(str(event))
+                        losses.clear()  # the whole step is computed again
+                    elif state.step > done:
                         done = state.step
                         advance(done, len(rates))
                         yield float(torch.stack(losses).mean())

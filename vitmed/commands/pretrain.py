@@ -46,6 +46,7 @@ from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
 from vitmed.training.epoch_records import finished
 from vitmed.training.losses import LossOf, rows_of
+from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
@@ -53,7 +54,15 @@ from vitmed.training.train_state import Record
 from vitmed.training.training_run import Run, all_its_images
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
-RESUMABLE = {"train.device", "train.workers", "data.cache", "data.cache_gb"}  # beside --resume: they change no result
+# Beside --resume: they change no result.
+RESUMABLE = {
+    "train.device",
+    "train.workers",
+    "train.micro_batch",
+    "train.grad_checkpointing",
+    "data.cache",
+    "data.cache_gb",
+}
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
-    config = with_window(_default_sizes(config, splits, ui), splits, ui)
+    config = with_window(one_batch(_default_sizes(config, splits, ui)), splits, ui)
     run = PretrainingRun(config, splits, ui)
     if held_out:
         ui.say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")

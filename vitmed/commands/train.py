@@ -55,6 +55,8 @@ RESUMABLE = {
     "train.workers",
     "train.compile",
     "train.shard",
+    "train.micro_batch",
+    "train.grad_checkpointing",
     "data.cache",
     "data.cache_gb",
 }

@@ -29,6 +29,7 @@ class Flag:
         metavar: what --help shows for the value. Default: the choices, or the type.
         panel: heading of the flag in --help. Default: the panel of the section.
         first: whether --help lists the flag under "Most used" instead.
+        text: whether the command line takes any text, for a number that may also be a word.
     """
 
     name: str = ""
@@ -36,6 +37,7 @@ class Flag:
     metavar: str = ""
     panel: str = ""
     first: bool = False
+    text: bool = False
 
 
 def setting(default: Any, description: str, flag: Flag | None = None, **limits: Any) -> Any:
@@ -86,6 +88,14 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
             "matrix of numbers from 0 such as [[0,10],[1,0]], with the true class as row"
         )
     return value
+
+
+COUNTS = ("batch_size", "micro_batch")  # fields of LoopConfig that are a number, or auto
+
+
+def read_count(value: Any) -> Any:
+    """The number that a text of the command line holds; anything else as it is."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value) else value
 
 
 class Section(BaseModel):
@@ -253,14 +263,30 @@ class AugmentConfig(Section):
     cutmix: float = setting(0.0, "Alpha of cutmix; 0 is off. It changes calibration.", Flag(), ge=0)
 
 
+BATCH = "Images per batch, or auto: the planned batch, of which as many images are computed at once as fit the memory."
+
+
 class LoopConfig(Section):
     """What training and pretraining share: the optimisation and where it runs."""
 
     panel = "Training"
 
     epochs: int = setting(30, "Passes over the training images.", Flag(first=True), ge=1)
-    batch_size: int = setting(32, "Images per forward pass.", Flag(also="-b", first=True), ge=1)
+    batch_size: int = setting(32, BATCH, Flag(also="-b", metavar="N|auto", first=True, text=True), ge=1)
     accumulate: int = setting(1, "Batches per optimiser step; effective batch = batch_size x accumulate.", Flag(), ge=1)
+    micro_batch: int | Literal["auto"] | None = setting(
+        None,
+        "Images of a batch that are computed at once, or auto: as many as fit the memory. null: the whole batch. It "
+        "changes no result but rounding and, with a convolutional stem, the batch statistics, which are those of the "
+        "images computed at once. Memory that runs out lowers it.",
+        Flag(metavar="N|auto", text=True),
+    )
+    grad_checkpointing: bool = setting(
+        False,
+        "Recompute each block in the backward pass: a fraction of the memory, about a third more time. No effect on "
+        "the result.",
+        Flag(),
+    )
     lr: float = setting(5e-4, "Peak learning rate of AdamW.", Flag(first=True), gt=0)
     min_lr: float = setting(1e-6, "Learning rate at the end of the cosine.", ge=0)
     warmup_epochs: float = setting(3.0, "Linear warm-up, in epochs; at most a third of the run.", Flag(), ge=0)
@@ -301,6 +327,25 @@ class LoopConfig(Section):
     workers: int | None = setting(
         None, "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        given = {**given, **{name: read_count(given[name]) for name in COUNTS if name in given}}
+        if given.get("batch_size") == "auto":
+            del given["batch_size"]
+            if given.get("micro_batch") is None:
+                given["micro_batch"] = "auto"
+        return given
+
+    @field_validator("micro_batch", mode="plain")
+    @classmethod
+    def _count(cls, value: Any) -> Any:
+        if value not in (None, "auto") and not (type(value) is int and value > 0):
+            raise ValueError(f"train.micro_batch {value!r}: expected auto, null, or a number from 1")
+        return value
 
 
 class TrainConfig(LoopConfig):

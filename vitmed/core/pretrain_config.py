@@ -50,7 +50,12 @@ class PretrainTrainConfig(LoopConfig):
     epochs: int = setting(
         200, "Passes over the images; the paper has 800 and gains up to 1,600.", Flag(first=True), ge=1
     )
-    batch_size: int = setting(128, "Images per forward pass; the paper has 4,096.", Flag(also="-b", first=True), ge=1)
+    batch_size: int = setting(
+        128,
+        "Images per batch (the paper has 4,096), or auto: as many of them are computed at once as fit the memory.",
+        Flag(also="-b", metavar="N|auto", first=True, text=True),
+        ge=1,
+    )
     lr: float = setting(
         5e-4, "Peak learning rate of AdamW; the paper has 2.4e-3 for its batch of 4,096.", Flag(first=True), gt=0
     )

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +29,15 @@ PREPARATION = timedelta(days=30)  # the leader may read a million images first
 
 
 class Rows(NamedTuple):
-    """The rows of every batch that a rank computes: from `start` to before `stop`, of `total`."""
+    """Rows of a batch that are computed at once: from `start` to before `stop`, of `total`.
+
+    `together` counts them on all ranks; 0 where there are no other ranks.
+    """
 
     start: int
     stop: int
     total: int
+    together: int = 0
 
 
 class LeaderReports(VitmedError):
@@ -117,7 +122,25 @@ class Ranks:
                 f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each",
                 f"fewer processes, or --batch-size {self.world} or more",
             )
-        return Rows(total * self.rank // self.world, total * (self.rank + 1) // self.world, total)
+        return Rows(total * self.rank // self.world, total * (self.rank + 1) // self.world, total, total)
+
+    def parts(self, total: int, at_once: int | None) -> list[Rows]:
+        """This rank's rows of a batch in parts of about equal size, as many on every rank.
+
+        Args:
+            total: images of the batch, at least one for each rank.
+            at_once: the most images in a part; None: no limit. Where the ranks have unequal numbers of rows, a part of
+                2 may take the place of two of 1.
+        """
+        world = self.world
+        count = 1 if at_once is None else min(total // world, -(-total // (world * at_once)))
+        cuts = [total * i // (world * count) for i in range(world * count + 1)]
+        sizes = [stop - start for start, stop in pairwise(cuts)]
+        first = self.rank * count
+        return [
+            Rows(cuts[first + i], cuts[first + i + 1], total, sum(sizes[i::count]) if self.wide else 0)
+            for i in range(count)
+        ]
 
     def send(self, name: str, value: Any = None) -> Any:
         """Give `value` of the leader to every rank. The others wait for it, however long the leader works.

@@ -1,7 +1,8 @@
 """Layers that see more than one image: random masks and batch statistics.
 
 Where several ranks share a batch, each computes its rows, and these layers give what they would give for the whole
-batch: masks are drawn for all its rows, and the statistics are those of all its images.
+batch: masks are drawn for all its rows, and the statistics are those of all its images. The same holds for a batch that
+is computed in parts, except for the statistics, which are those of a part.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class DropPath(OfBatch):
 
 
 class BatchNorm(nn.BatchNorm2d, OfBatch):
-    """Batch normalisation with the statistics of the whole batch, also where several ranks share it."""
+    """Batch normalisation with the statistics of all images that are computed at once, also by several ranks."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.rows is None or not self.training:
+        if self.rows is None or not self.rows.together or not self.training:
             return super().forward(x)
         values = x.float()  # (B, C, H, W)
-        count = self.rows.total * x.shape[2] * x.shape[3]
+        count = self.rows.together * x.shape[2] * x.shape[3]
         mean = sum_over_ranks(values.sum(dim=(0, 2, 3))) / count  # (C,)
         centred = values - mean[:, None, None]
         variance = sum_over_ranks(centred.square().sum(dim=(0, 2, 3))) / count

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError, unknown_key
@@ -165,10 +166,29 @@ class Block(nn.Module):
         self.mlp = Mlp(width, hidden, dropout)
         self.ls2 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path = DropPath(drop_path)
+        self.recompute = False  # in the backward pass, instead of keeping what is inside (Chen et al. 2016, 1604.06174)
 
     def forward(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
+        if self.recompute and self.training:
+            return checkpoint(self.compute, x, collected, queries, use_reentrant=False)  # type: ignore[no-any-return]
+        return self.compute(x, collected, queries)
+
+    def compute(self, x: Tensor, collected: list[Tensor] | None, queries: slice) -> Tensor:
+        """As `forward`, always keeping what is inside."""
         x = x[:, queries] + self.drop_path(self.ls1(self.attn(self.norm1(x), collected, queries)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+
+
+def checkpoint_gradients(model: nn.Module, on: bool = True) -> None:
+    """Whether the blocks of a network recompute their inside in the backward pass: less memory, the same gradients."""
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.recompute = on
+
+
+def checkpoints_gradients(model: nn.Module) -> bool:
+    """Whether the blocks of a network recompute their inside."""
+    return any(isinstance(module, Block) and module.recompute for module in model.modules())
 
 
 class ViT(nn.Module):

@@ -27,6 +27,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.hardware import Precision, busy, machine, pick_precision, seeded, synchronise, using_threads
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Rows
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
 from vitmed.models.block_kernels import (
@@ -37,10 +38,20 @@ from vitmed.models.block_kernels import (
     use_attention,
 )
 from vitmed.models.vit import prefers_explicit
+from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.losses import LossOf
 
 LossFor = Callable[[nn.Module, Precision], LossOf]
-SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks"}  # that count for it
+SETTINGS = {
+    "batch_size",
+    "precision",
+    "attention",
+    "threads",
+    "compile",
+    "lora",
+    "freeze_blocks",
+    "micro_batch",
+}  # that count for it
 
 SHARE, MOST_SECONDS = 0.03, 15.0  # of the run, and in all; only a compiler that has begun may take longer
 ROUNDS = 5  # in which the candidates take turns
@@ -108,11 +119,16 @@ def autotune(
     file = cache_folder() / "autotune" / f"{_key(config, device, steps)}.json"
     with suppress(OSError, ValueError):
         return Tuned.model_validate_json(file.read_text(encoding="utf-8"))
+    usual = usual_engine(config, device)
     if device.type == "cpu" and (load := busy()) is not None:
-        usual = usual_engine(config, device)
         return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
     with ui.bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
-        tuned = Race(copy.deepcopy(model), loss_for, config, device, steps, classes, advance).run()
+        try:
+            tuned = Race(copy.deepcopy(model), loss_for, config, device, steps, classes, advance).run()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return Tuned(engine=usual, usual=usual, note="not measured: too little memory for a copy of the network")
     if tuned.rates is not None:
         with suppress(OSError, UsageError):  # a cache that cannot be written is none
             make_folder(file.parent)
@@ -147,7 +163,8 @@ class Race:
     ):  # fmt: skip
         self.model, self.loss_for, self.config, self.device = model, loss_for, config, device
         self.steps, self.advance, self.start, self.done = steps, advance, time.perf_counter(), 0
-        side, count = config.model.image_size, config.train.batch_size
+        side, train = config.model.image_size, config.train
+        count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
         self.images = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8).to(device)
         self.labels = (torch.arange(count) % classes).to(device)
 
@@ -224,7 +241,7 @@ class Race:
         with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
             synchronise(self.device)
             start = time.perf_counter()
-            loss = loss_of(self.images, self.labels)
+            loss = loss_of(self.images, self.labels)(Rows(0, len(self.labels), len(self.labels)))
             loss.backward()
             synchronise(self.device)
             seconds = time.perf_counter() - start

@@ -16,13 +16,13 @@ from torch.utils.data import DataLoader
 
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.hardware import seeded
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import ALONE, Ranks, sync_gradients, whole
-from vitmed.data.loading import EpochBatches, seed_of
+from vitmed.core.ranks import ALONE, Ranks, whole
+from vitmed.data.loading import EpochBatches
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.training.epoch_records import end_epoch, finished, speed
 from vitmed.training.failure_detection import LossWatch
+from vitmed.training.gradients import Batch, Gradients, Relief
 from vitmed.training.losses import LossOf, rows_of
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.train_state import Record, TrainState
@@ -52,7 +52,7 @@ def fit(
     config: Config | PretrainConfig,
     stop: Callable[[], bool] = lambda: False,
     ranks: Ranks = ALONE,
-) -> Iterator[Step | Record]:
+) -> Iterator[Step | Relief | Record]:
     """Train until all epochs are done, patience runs out or `stop()` is true; yield every step, and every record.
 
     `state` can be saved when an epoch's record comes and when `fit` returns.
@@ -64,6 +64,7 @@ def fit(
 
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
+        OutOfMemoryError: one image at once is too much.
     """
     while not finished(state, config) and not ranks.agree(stop=stop()):
         if not (yield from train_epoch(state, loader, batches, loss_of, config, stop, ranks=ranks)):
@@ -82,12 +83,11 @@ def train_epoch(
     stop: Callable[[], bool],
     rate: Callable[[int], float] | None = None,
     ranks: Ranks = ALONE,
-) -> Generator[Step, None, bool]:
+) -> Generator[Step | Relief, None, bool]:
     """Train on the remaining batches of the current epoch; False if `stop()` ended it before the last.
 
     Args:
-        loss_of: images (B, S, S, C) uint8 and labels (B,) on the device -> the mean loss, (), or this rank's part of
-            it. torch's generators are seeded for the batch during each call.
+        loss_of: torch's generators are seeded for the batch during each call.
         stop: whether to end after the current step; one rank that says so ends all.
         rate: optimiser step -> learning rate; default the configured schedule.
         ranks: share every batch; all randomness is drawn for the whole batch, so their number changes no result.
@@ -100,6 +100,7 @@ def train_epoch(
         state.running, images_of_run.samples, state.epoch + 1, config, state.scaler.is_enabled(), ranks=ranks,
         batch=rows and rows.total,
     )  # fmt: skip
+    gradients, under_way = Gradients(state, loss_of, config, count, rows, ranks), list[Batch]()
     rate = rate or (lambda step: scheduled_lr(step, count, config))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
@@ -116,16 +117,12 @@ def train_epoch(
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
             images = loader.dataset.finish(images, state.epoch, indices)  # type: ignore[attr-defined]
             stepped = (state.batch + 1) % train.accumulate == 0 or state.batch + 1 == count
-            sync_gradients(state.network, on=stepped)
-            with seeded(seed_of(train.seed, state.epoch, state.batch), device):  # dropout, drop path, mixing, masks
-                loss = loss_of(images, labels)
-            first = state.batch - state.batch % train.accumulate  # a step averages over the batches from here
-            scale = ranks.world / min(train.accumulate, count - first)  # the mean over the ranks is then their sum
-            state.scaler.scale(loss * scale).backward()
-            loss = norm = ranks.total(loss.detach())
+            under_way.append(Batch(state.batch, images, labels, stepped))
+            loss = norm = ranks.total((yield from gradients.add(under_way)))
             state.batch += 1
             if stepped:
                 norm = optimiser_step(state, rate(state.step), train.clip_norm)
+                under_way.clear()
             watch.add(loss, norm, indices)
             state.running["seconds"] += time.perf_counter() - clock
             clock = time.perf_counter()

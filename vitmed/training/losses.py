@@ -15,7 +15,8 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import ALONE, Ranks, Rows
 from vitmed.data.loading import Images
 
-LossOf = Callable[[Tensor, Tensor], Tensor]
+LossOf = Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]
+"""Images (B, S, S, C) uint8 and labels (B,) on the device -> rows -> their share of the mean loss of the batch, ()."""
 
 
 def classification_loss(
@@ -26,25 +27,30 @@ def classification_loss(
     Args:
         images: of training; the class weights follow from their labels.
         classes: K.
-        ranks: each computes its part of the mean; the parts add up to it.
+        ranks: each computes its rows of a batch.
     """
     train = config.train
     device = next(model.parameters()).device
     weights = class_weights(images.labels, classes, device) if train.balance == "loss" else None
     mix = mixer(config, classes)
-    rows = rows_of(ranks, images, config)
+    own = rows_of(ranks, images, config)
 
-    def loss_of(batch: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(batch: Tensor, labels: Tensor) -> Callable[[Rows], Tensor]:
         x, y = mix(images.preprocessing.normalise(batch), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
-        if rows is not None:  # without the image that was there to be mixed
-            x, y = x[rows.start - rows.stop :], y[rows.start - rows.stop :]
-        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-            if rows is None:
-                return F.cross_entropy(model(x), y, weights, label_smoothing=train.smoothing)
-            total = F.cross_entropy(model(x), y, weights, reduction="sum", label_smoothing=train.smoothing)
-            if weights is None or y.ndim == 2:
-                return total / rows.total
-            return total / ranks.total(weights[y].sum())
+        first = 0
+        if own is not None:  # without the image that was there to be mixed
+            x, y, first = x[own.start - own.stop :], y[own.start - own.stop :], own.start
+        count = None if weights is None or y.ndim == 2 else ranks.total(weights[y].sum())
+
+        def part(rows: Rows) -> Tensor:
+            here = slice(rows.start - first, rows.stop - first)
+            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+                total = F.cross_entropy(
+                    model(x[here]), y[here], weights, reduction="sum", label_smoothing=train.smoothing
+                )
+            return total / (rows.total if count is None else count)
+
+        return part
 
     return loss_of
 

@@ -30,6 +30,7 @@ from vitmed.metrics.subgroups import check_columns
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.loop import optimiser_step
+from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings
 from vitmed.training.train_state import new_state
 
@@ -99,7 +100,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     complete = with_values(config, {setting.field: setting.value for setting in settings})
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
-    complete = with_window(complete, splits, ui)
+    complete = with_window(one_batch(complete), splits, ui)
     complete = build_config(complete.model_dump())  # raises for values that do not go together
     return PreparedRun(config, complete, splits, weights, device, inputs, settings)
 
@@ -162,7 +163,8 @@ def estimated_minutes(prepared: PreparedRun) -> float:
     if config.train.freeze:
         return 0.0
     images, val = len(splits.samples["train"]), len(splits.samples["val"])
-    batch = min(images, config.train.batch_size)
+    at_once = config.train.micro_batch
+    batch = min(images, config.train.batch_size, at_once if isinstance(at_once, int) else 32)
     precision = pick_precision(config.train.precision, device)
     side, preprocessing = config.model.image_size, Preprocessing.of(config)
     with seeded(config.train.seed, device):

@@ -5,6 +5,7 @@ The seed of a batch decides its mask, so a resumed run hides the patches that an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -42,15 +43,20 @@ def masked_loss(
 
     Args:
         model: a MAE as training calls it; patches: how many an image has.
-        rows: of every batch that this rank computes; the losses of the ranks add up to that of the batch.
+        rows: of every batch that this rank computes.
     """
 
-    def loss_of(batch: Tensor, _: Tensor) -> Tensor:
+    def loss_of(batch: Tensor, _: Tensor) -> Callable[[Rows], Tensor]:
         x = images.preprocessing.normalise(batch)  # (B, C, S, S)
-        start, stop, total = rows or Rows(0, len(x), len(x))
-        noise = torch.rand(total, patches, device=x.device)[start:stop]
-        with torch.autocast(x.device.type, precision.dtype, enabled=precision.mixed):
-            return model(x, noise) * (len(x) / total)
+        own = rows or Rows(0, len(x), len(x))
+        noise = torch.rand(own.total, patches, device=x.device)
+
+        def part(here: Rows) -> Tensor:
+            some = x[here.start - own.start : here.stop - own.start]
+            with torch.autocast(x.device.type, precision.dtype, enabled=precision.mixed):
+                return model(some, noise[here.start : here.stop]) * (len(some) / here.total)
+
+        return part
 
     return loss_of
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from vitmed.core.config import Config
 from vitmed.core.errors import OutOfMemoryError
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted
 from vitmed.core.ui import Advance
+from vitmed.training.gradients import Relief, is_out_of_memory
 from vitmed.training.loop import Step
 from vitmed.training.train_state import Record
 
 
 def with_progress(
-    events: Iterator[Step | Record], config: Config | PretrainConfig, advance: Advance
-) -> Iterator[Record]:
-    """Show the steps on a progress bar and yield the records. Raises OutOfMemoryError if a step runs out of memory."""
+    events: Iterator[Step | Relief | Record], config: Config | PretrainConfig, advance: Advance
+) -> Iterator[Relief | Record]:
+    """Show the steps on a progress bar and yield the rest. Raises OutOfMemoryError if memory runs out."""
     epochs = config.train.epochs
     try:
         for event in events:
@@ -35,10 +34,11 @@ def with_progress(
 def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:
     """OutOfMemoryError if the device or a loader process ran out of memory, else the error itself."""
     text, train = str(error), config.train
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+    if is_out_of_memory(error):
+        at_once = train.micro_batch if isinstance(train.micro_batch, int) else train.batch_size
         return OutOfMemoryError(
             f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px",
-            f"--batch-size {max(1, train.batch_size // 2)} --accumulate {train.accumulate * 2}, or a smaller --model",
+            f"--micro-batch {max(1, at_once // 2)}, --grad-checkpointing, or a smaller --image-size or --model",
         )
     killed = "DataLoader worker" in text and "killed by signal" in text
     if killed or "unable to allocate shared memory" in text:

@@ -16,7 +16,7 @@ from vitmed.core.config import Config, TrainConfig
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Ranks, full, sharded_like
-from vitmed.models.vit import ViT
+from vitmed.models.vit import ViT, checkpoint_gradients
 from vitmed.training.optimiser import adamw, averaged, ema_decay, steps_per_epoch
 
 PARTS = ("model", "optimiser", "scaler", "ema")
@@ -64,6 +64,7 @@ class TrainState:
 
     Attributes:
         network: the model as training calls it; with several ranks it adds up their gradients.
+        micro_batch: images that a rank computes at once; None: all of its rows of a batch. Kept in the configuration.
         epoch: finished epochs; batch: finished batches of the current epoch; step: finished optimiser steps.
         best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
         best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
@@ -76,6 +77,7 @@ class TrainState:
     scaler: torch.amp.GradScaler
     ema: AveragedModel | None
     network: nn.Module = field(init=False)
+    micro_batch: int | None = None
     epoch: int = 0
     batch: int = 0
     step: int = 0
@@ -148,7 +150,9 @@ def new_state(
     if isinstance(train, TrainConfig) and train.ema:
         ema = averaged(model, train.ema_decay or ema_decay(train.epochs * steps_per_epoch(batches, train.accumulate)))
     scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
-    return TrainState(model, optimiser_of(model, config), scaler, ema)
+    checkpoint_gradients(model, train.grad_checkpointing)
+    at_once = train.micro_batch if isinstance(train.micro_batch, int) else None
+    return TrainState(model, optimiser_of(model, config), scaler, ema, at_once)
 
 
 def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:

@@ -16,7 +16,7 @@ from torch import nn
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.csv_files import csv_text
 from vitmed.core.environment import environment, versions
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, VitmedError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import Precision, describe, pick_precision, seeded, using_threads
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
@@ -47,14 +47,16 @@ from vitmed.models.block_kernels import compile_blocks, is_of_compiler, require_
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.vit import ViT, build_vit, checkpoint_gradients
 from vitmed.models.weight_files import AGAIN
 from vitmed.training.autotune import autotune, is_open
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
+from vitmed.training.gradients import Relief
 from vitmed.training.loop import fit
 from vitmed.training.losses import LossOf, classification_loss, rows_of
+from vitmed.training.memory import fit_memory
 from vitmed.training.progress import with_progress
 from vitmed.training.train_state import Record, new_state
 
@@ -117,7 +119,6 @@ class Run(Generic[AnyConfig]):
         balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
         mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)
         rows = rows_of(self.ranks, images, self.config)
-        take_rows(self.model, rows)
         self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, rows, mixed)
         workers = pick_workers(
             train.workers, augment.policy != "none" and not on_device, images.in_memory, self.device,
@@ -125,6 +126,33 @@ class Run(Generic[AnyConfig]):
         )  # fmt: skip
         self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
         self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
+        if train.micro_batch == "auto":
+            self.fit_memory()
+        take_rows(self.model, rows)
+
+    def fit_memory(self) -> None:
+        """Set how many images are computed at once to what fits the memory."""
+        ranks, total = self.ranks, min(self.config.train.batch_size, len(self.images["train"]))
+        if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
+            raise UsageError(
+                "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
+            )
+        found = fit_memory(self.state, self.config, ranks.rows(total), self.precision, ranks.local_world)
+        sizes = [part.stop - part.start for part in ranks.parts(total, found.micro_batch)]
+        self.set_parts(max(sizes), found.grad_checkpointing)
+        how = ", with gradient checkpointing" if found.grad_checkpointing else ""
+        whose = f" on each of {ranks.world} processes" if ranks.wide else ""
+        at_once = self.state.micro_batch
+        self.ui.say(
+            f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})"
+        )
+
+    def set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
+        """Change how many images are computed at once, from the next batch and in the configuration."""
+        self.state.micro_batch = micro_batch
+        checkpoint_gradients(self.model, grad_checkpointing)
+        values = {"train.micro_batch": micro_batch, "train.grad_checkpointing": grad_checkpointing}
+        self.config = with_values(self.config, values)
 
     def begin(self, folder: RunFolder) -> None:
         """Write everything known before the first batch, and make a new state."""
@@ -132,10 +160,10 @@ class Run(Generic[AnyConfig]):
         place = pick_place(self.config.train.augment_on, self.device, self.ranks.local_world)
         self.config = with_values(self.config, {"train.augment_on": place})
         self.tune()
+        self.prepare()
         write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
-        self.prepare()
 
     def tune(self) -> None:
         """Settle how a step is computed, where the configuration leaves it open; several processes take the usual."""
@@ -185,8 +213,13 @@ class Run(Generic[AnyConfig]):
         with ranks.shared_cores(), threads, stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
             events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks)
             try:
-                for record in with_progress(events, self.config, advance):
-                    self.end_epoch(record)
+                for event in with_progress(events, self.config, advance):
+                    if isinstance(event, Relief):
+                        self.set_parts(event.micro_batch, event.grad_checkpointing)
+                        write_text(self.folder.config, store_paths(self.config, self.folder.path).to_yaml())
+                        self.ui.warn(str(event))
+                    else:
+                        self.end_epoch(event)
             except (DataError, LeaderReports):  # on all ranks, which save a divided network together
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
                     self.save_last()

@@ -1,0 +1,148 @@
+"""The gradients of an optimiser step, computed in parts where memory is short.
+
+A batch is normalised and mixed as a whole, and every part draws the masks of the whole batch, so the parts add up to
+what the batch gives at once (up to rounding, and to the statistics of batch norm, which are those of a part).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitmed.core.config import Config
+from vitmed.core.errors import OutOfMemoryError
+from vitmed.core.hardware import seeded
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Ranks, Rows, sync_gradients
+from vitmed.core.text import counted
+from vitmed.data.loading import seed_of
+from vitmed.models.batch_layers import BatchNorm, take_rows
+from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
+from vitmed.training.losses import LossOf
+from vitmed.training.train_state import TrainState
+
+MASKS = 1  # marks the seed of dropout and drop path; mixing has another
+
+
+class Batch(NamedTuple):
+    """A batch on the device: its number in the epoch, images (B, S, S, C) uint8, labels (B,), whether a step ends."""
+
+    number: int
+    images: Tensor
+    labels: Tensor
+    last: bool
+
+
+@dataclass(frozen=True)
+class Relief:
+    """A step ran out of memory: from now on this many images are computed at once."""
+
+    before: int
+    micro_batch: int
+    grad_checkpointing: bool
+
+    def __str__(self) -> str:
+        how = "gradient checkpointing" if self.micro_batch == self.before else f"{self.micro_batch} at once"
+        return f"out of memory with {counted(self.before, 'image')} at once; the same batch is computed with {how}"
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error of torch says that a device or this machine has no memory left.
+
+    oneDNN, which computes on a CPU, says then that it could not create a primitive.
+    """
+    words = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
+
+
+class Gradients:
+    """Adds the gradients of batches to those of the model.
+
+    Args:
+        loss_of: as in `loop.train_epoch`.
+        batches: of the epoch.
+        rows: of every batch that this rank computes; None: all.
+    """
+
+    def __init__(
+        self, state: TrainState, loss_of: LossOf, config: Config | PretrainConfig, batches: int, rows: Rows | None,
+        ranks: Ranks,
+    ):  # fmt: skip
+        self.state, self.loss_of, self.config, self.batches, self.ranks = state, loss_of, config, batches, ranks
+        self.rows = rows
+        norms = [module for module in state.model.modules() if isinstance(module, BatchNorm)]
+        self.statistics = [buffer for module in norms for buffer in module.buffers()]
+
+    def add(self, batches: Sequence[Batch]) -> Generator[Relief, None, Tensor]:
+        """Add those of the last of `batches`, which an optimiser step has so far; return its loss, (), or this rank's
+        part of it.
+
+        Where memory runs out, what the step has added is thrown away, and all its batches are computed in smaller
+        parts. Several ranks do not do so: the others wait for the gradients of the one that would begin again.
+
+        Raises OutOfMemoryError if memory runs out with one image at once and gradient checkpointing, RuntimeError if
+        it does so with several ranks.
+        """
+        if len(batches) == 1 and not self.ranks.wide:
+            self.before = [buffer.clone() for buffer in self.statistics]
+        todo, loss = batches[-1:], torch.tensor(0.0)
+        while todo:
+            try:
+                for batch in todo:
+                    loss = self._add(batch)
+                todo = []
+            except (RuntimeError, MemoryError) as error:
+                if self.ranks.wide or not is_out_of_memory(error):
+                    raise
+                todo = batches
+            if todo:  # not in the except clause, whose error holds on to the memory
+                yield self._relieve(batches[-1])
+                self.state.optimiser.zero_grad(set_to_none=True)
+                for buffer, value in zip(self.statistics, self.before, strict=True):
+                    buffer.copy_(value)
+        return loss
+
+    def _add(self, batch: Batch) -> Tensor:
+        """Add the gradients of a batch; its loss, or this rank's part of it."""
+        state, train, device = self.state, self.config.train, batch.images.device
+        with seeded(seed_of(train.seed, state.epoch, batch.number), device):  # mixing, hidden patches
+            part_of = self.loss_of(batch.images, batch.labels)
+        first = batch.number - batch.number % train.accumulate  # a step averages over the batches from here
+        scale = self.ranks.world / min(train.accumulate, self.batches - first)  # the mean over ranks is then their sum
+        parts = self._parts(batch)
+        total = torch.zeros((), device=device)
+        for rows in parts:
+            if len(parts) > 1:
+                take_rows(state.model, rows)
+            sync_gradients(state.network, on=batch.last and rows is parts[-1])
+            with seeded(seed_of(train.seed, state.epoch, batch.number, MASKS), device):  # dropout, drop path
+                loss = part_of(rows)
+            state.scaler.scale(loss * scale).backward()
+            total += loss.detach()
+        return total
+
+    def _parts(self, batch: Batch) -> list[Rows]:
+        """The rows of this rank, divided."""
+        return self.ranks.parts(self.rows.total if self.rows else len(batch.labels), self.state.micro_batch)
+
+    def _relieve(self, batch: Batch) -> Relief:
+        """Compute half as many images at once, or, where it is one already, checkpoint gradients."""
+        state = self.state
+        before = max(part.stop - part.start for part in self._parts(batch))
+        if before == 1 and checkpoints_gradients(state.model):
+            px = self.config.model.image_size
+            raise OutOfMemoryError(
+                f"out of memory with batches of {counted(len(batch.labels), 'image')} of {px} px, computed one by one "
+                "with gradient checkpointing",
+                "a smaller --image-size or --model, or a device with more memory",
+            )
+        if before == 1:
+            checkpoint_gradients(state.model)
+        state.micro_batch = -(-before // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return Relief(before, state.micro_batch, checkpoints_gradients(state.model))
