@@ -18,6 +18,7 @@ LABELLED = f"{CONFIGURED} check evaluate stress"  # that read the labels or pati
 RAISED_BY = {
     "checks/evaluation_images.py": "evaluate stress",
     "cli/commands.py": "predict",
+    "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/cross_validate.py": "train",
     "core/files.py": "train probe pretrain evaluate stress",
     "core/outputs.py": "predict plan lr-find",
@@ -43,6 +44,7 @@ RAISED_BY = {
     "core/ranks.py": "train",
     "report/rebuild.py": "evaluate",
     "training/epoch_records.py": "train",
+    "training/gradients.py": "train pretrain",
     "training/fit_policy.py": "evaluate",
     "training/follow.py": "train",
     "training/launch.py": "train",
