@@ -42,7 +42,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.data.samples import Sample
     from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
-    from vitmed.models.block_kernels import compile_blocks, use_attention
+    from vitmed.models.block_kernels import compile_network, use_attention
     from vitmed.models.vit import build_vit
     from vitmed.training.autotune import autotune
     from vitmed.training.loop import fit
@@ -72,7 +72,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     use_attention(model, config.train.attention)
     torch.set_num_threads(config.train.threads or torch.get_num_threads())
     if config.train.compile:
-        compile_blocks(model)
+        compile_network(model)
     loss_of = classification_loss(model, images, CLASSES, config, precision)
     events = fit(state, loader, batches, loss_of, dict, config)
     return lambda: next(events)

@@ -19,7 +19,7 @@ from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.load_config import load_config
 from vitmed.core.ranks import Rows
 from vitmed.core.ui import Silent, Ui
-from vitmed.models.block_kernels import compile_blocks, uncompiled, use_attention
+from vitmed.models.block_kernels import compile_network, uncompiled, use_attention
 from vitmed.models.vit import ViT, build_vit
 from vitmed.training import autotune as tuning
 from vitmed.training.autotune import Engine, Race, Tuned, autotune, usual_engine
@@ -215,7 +215,7 @@ def test_compiled_blocks_compute_the_same_with_the_same_masks() -> None:
         return loss.detach(), gradient.clone()  # type: ignore[operator,return-value]
 
     plain = step(network)
-    compile_blocks(network)
+    compile_network(network)
     for one, other in zip(plain, step(network), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     with uncompiled(True):

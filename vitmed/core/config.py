@@ -316,7 +316,7 @@ class LoopConfig(Section):
         Flag(),
     )
     compile: bool | None = setting(
-        None, "Compile the blocks of the network; default: where a long run earns the time of compiling.", Flag()
+        None, "Compile the network; default: where a long run earns the time of compiling.", Flag()
     )
     attention: Literal["auto", "fused", "explicit"] = setting(
         "auto", "Kernel of attention in training: PyTorch's fused one, or plain matrices. No effect on the result."

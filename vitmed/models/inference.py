@@ -8,6 +8,7 @@ filled up: an image gets the same logits, to the bit, alone and among any others
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -22,26 +23,26 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 
 MOST = 64  # images in a batch
-TOKENS = 512  # in a batch on a CPU, at least; from two threads on half as many for each
-TOKENS_REDUCED = 2048  # the same for 16-bit floats
+WORK = 100_000  # tokens x width in a batch on a CPU, at least; from two threads on half as many for each
+WORK_REDUCED = 400_000  # the same for 16-bit floats
 ROUNDS = 5  # of a comparison of speed
 FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 
 
-def batch_size(tokens: int, device: torch.device, precision: Precision = FP32) -> int:
-    """Images in every batch: on a CPU as few as keep its threads busy, since one image costs as much as a batch.
+def batch_size(work: int, device: torch.device, precision: Precision = FP32) -> int:
+    """Images in every batch, a power of two: on a CPU as few as keep its threads busy, since one costs as much as all.
 
-    Milliseconds of one core with AMX per image, in batches of 1, 2 and 10: ViT-Tiny at 224 px 28, 22 and 21, in bf16
-    16, 12 and 9; ViT-Base at 224 px 280, 245 and 216, in bf16 138, 84 and 61. In batches of 1, 10 and 40: ViT-Tiny at
-    28 px with patches of 4 px 8.9, 4.2 and 3.7, in bf16 8.9, 2.1 and 1.5.
+    Images/s of two cores with AMX in batches of 1, 2, 4, 8, 16 and 32: ViT-Tiny at 224 px 69, 85, 95, 100, 98 and 97,
+    in bf16 80, 115, 175, 227, 256 and 265. A ViT of width 64 at 64 px in batches of 4, 16 and 64: 1,670, 2,720 and
+    3,380, in bf16 1,430, 2,820 and 4,180.
 
     Args:
-        tokens: N of the network.
+        work: tokens x width of an image, N x D.
     """
     if device.type != "cpu":
         return MOST
-    most = TOKENS_REDUCED if precision.mixed else TOKENS
-    return min(MOST, max(1, most * max(2, torch.get_num_threads()) // 2 // tokens))
+    wanted = (WORK_REDUCED if precision.mixed else WORK) * max(2, torch.get_num_threads()) / 2 / work
+    return min(MOST, 1 << max(0, math.ceil(math.log2(wanted))))
 
 
 @FULL_FP32
@@ -66,7 +67,7 @@ def predict_logits(
         the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
     """
     model.eval()
-    size = batch_size(tokens_of(model), device, precision)
+    size = batch_size(work_of(model), device, precision)
     indices: list[int] = []
     logits: list[np.ndarray] = []
     problems: dict[int, str] = {}
@@ -87,9 +88,9 @@ def predict_logits(
     return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
 
 
-def tokens_of(model: ViT) -> int:
-    """N: class token, registers and patches."""
-    return model.pos_embed.shape[1] + model.registers
+def work_of(model: ViT) -> int:
+    """N x D: the tokens of an image, which are class token, registers and patches, times their width."""
+    return (model.pos_embed.shape[1] + model.registers) * model.pos_embed.shape[2]
 
 
 def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:
@@ -111,7 +112,7 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
     with torch.autocast(device.type, precision.dtype):  # keeps the converted weights from round to round
         for _ in range(1 + ROUNDS):  # in turn, so that both have a share of the moments without other work
             for each in (FP32, precision):
-                side, size = preprocessing.image_size, batch_size(tokens_of(model), device, each)
+                side, size = preprocessing.image_size, batch_size(work_of(model), device, each)
                 x = torch.zeros(size, preprocessing.channels, side, side, device=device)
                 start = time.perf_counter()
                 with torch.autocast(device.type, precision.dtype, enabled=each.mixed):

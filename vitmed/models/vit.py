@@ -11,6 +11,7 @@ Parameter names are timm's, so a timm, DeiT, MAE or DINO state dict loads withou
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -128,9 +129,10 @@ class Mlp(nn.Module):
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
         self.drop = Drop(dropout)
+        self.gelu: Callable[[Tensor], Tensor] = F.gelu
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
+        return self.drop(self.fc2(self.drop(self.gelu(self.fc1(x)))))
 
 
 class LayerScale(nn.Module):

@@ -31,7 +31,7 @@ from vitmed.core.ranks import Rows
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
 from vitmed.models.block_kernels import (
-    compile_blocks,
+    compile_network,
     is_of_compiler,
     leave_uncompiled,
     missing_compiler,
@@ -58,7 +58,7 @@ ROUNDS = 5  # in which the candidates take turns
 GAIN = 1.05  # how many times as fast as the usual engine another one has to be
 SAME_LOSS = 0.01  # largest difference from the loss in fp32, relative
 LEAST_STEPS = 10  # that measuring takes
-COMPILES_FROM = 300.0  # seconds of training from which compiling, which takes 4 to 30, is tried
+COMPILES_FROM = 1800.0  # seconds of training from which compiling, which takes 10 to 40, is tried
 
 
 class Engine(BaseModel):
@@ -251,7 +251,7 @@ class Race:
         return seconds, float(loss.detach())
 
     def _loss_of(self, engine: Engine) -> LossOf:
-        (compile_blocks if engine.compile else leave_uncompiled)(self.model)
+        (compile_network if engine.compile else leave_uncompiled)(self.model)
         use_attention(self.model, engine.attention)
         self.model.train()
         return self.loss_for(self.model, pick_precision(engine.precision, self.device))

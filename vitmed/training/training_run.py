@@ -43,7 +43,7 @@ from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import positive_class
 from vitmed.models.batch_layers import take_rows
-from vitmed.models.block_kernels import compile_blocks, is_of_compiler, require_compiler, uncompiled, use_attention
+from vitmed.models.block_kernels import compile_network, is_of_compiler, require_compiler, uncompiled, use_attention
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
@@ -204,7 +204,7 @@ class Run(Generic[AnyConfig]):
             meet(ranks)
         use_attention(self.model, self.config.train.attention)
         if self.config.train.compile:
-            compile_blocks(self.model)
+            compile_network(self.model)
         if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
             self.state.shard(self.config, ranks, self.device)
         else:
