@@ -20,13 +20,14 @@ def tune_process() -> None:
     """Let waiting threads sleep, and let freed memory stay with the process.
 
     Threads that spin for long make training ten times slower if another process, such as a loader worker, needs the
-    same core; threads that sleep at once make a small network half as fast. They therefore spin for some microseconds.
+    same core; threads that sleep at once make a small network half as fast, and after 10,000 turns a woken thread can
+    stay on the core of the waiting one. They therefore spin for some milliseconds.
     Returning every large block to the system costs up to a fifth of a training step on a CPU. Variables that you have
     set are kept. Figures: docs/performance.md.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "100000")
     if not sys.platform.startswith("linux"):
         return
     try:

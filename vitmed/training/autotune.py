@@ -42,16 +42,8 @@ from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.losses import LossOf
 
 LossFor = Callable[[nn.Module, Precision], LossOf]
-SETTINGS = {
-    "batch_size",
-    "precision",
-    "attention",
-    "threads",
-    "compile",
-    "lora",
-    "freeze_blocks",
-    "micro_batch",
-}  # that count for it
+# Fields of the configuration that count for it.
+SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks", "micro_batch"}
 
 SHARE, MOST_SECONDS = 0.03, 15.0  # of the run, and in all; only a compiler that has begun may take longer
 ROUNDS = 5  # in which the candidates take turns
@@ -118,7 +110,8 @@ def autotune(
     """
     file = cache_folder() / "autotune" / f"{_key(config, device, steps)}.json"
     with suppress(OSError, ValueError):
-        return Tuned.model_validate_json(file.read_text(encoding="utf-8"))
+        known = Tuned.model_validate_json(file.read_text(encoding="utf-8"))
+        return known.model_copy(update={"note": "measured in an earlier run"})
     usual = usual_engine(config, device)
     if device.type == "cpu" and (load := busy()) is not None:
         return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
