@@ -311,6 +311,9 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     values |= {
         "micro_batch": 3,
         "grad_checkpointing": True,
+        "augment_on": "device",
+        "autotune": False,
+        "compile": True,
         "stem": "conv",
         "positions": "sincos_1d",
         "pool": "cls",
@@ -323,7 +326,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     args: list[object] = []
     for flag, value in values.items():
         option = f"--{flag.replace('_', '-')}"
-        args += ["--no-cache"] if value is False else [option] if value is True else [option, value]
+        args += [f"--no-{flag}"] if value is False else [option] if value is True else [option, value]
     vitmed("pretrain", tmp_path, *args)
     told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()
     for flag in values:
