@@ -15,17 +15,18 @@ from typing import Any
 
 import torch
 
+from vitmed import __version__
 from vitmed.core.config import Config
 from vitmed.core.hardware import Precision, describe
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import now
 
-PACKAGES = ("vitmed", "torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
+PACKAGES = ("torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
 
 
 def versions() -> dict[str, str]:
     """The versions of the packages that decide the numbers."""
-    return {package: version(package) for package in PACKAGES}
+    return {"vitmed": __version__, **{package: version(package) for package in PACKAGES}}
 
 
 def environment(

@@ -90,7 +90,9 @@ def require_compiler(device: torch.device) -> None:
 def missing_compiler(device: torch.device) -> str | None:
     """Why this machine cannot compile a network for a device; None if it can."""
     if device.type == "cuda":
-        return None if torch.utils._triton.has_triton() else "Triton is not installed or does not know this GPU"
+        from torch.utils._triton import has_triton  # `import torch` alone does not load this module in every version
+
+        return None if has_triton() else "Triton is not installed or does not know this GPU"
     if device.type != "cpu":
         return f"compilation is not tried on {device.type}"
     wanted = os.environ.get("CXX", "g++")
