@@ -306,7 +306,8 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
         raise source.error(
             f"{source.name}: you must accept the licence of {source.hub} ({source.licence}) on the Hugging Face hub",
             f"accept it at https://huggingface.co/{source.hub}, make a token at "
-            "https://huggingface.co/settings/tokens, and set HF_TOKEN to it",
+            f"https://huggingface.co/settings/tokens, and set HF_TOKEN to it; or download {source.url} in a browser "
+            f"and put it at {path}",
         ) from None
     except UsageError:
         raise
