@@ -159,7 +159,8 @@ def rank_weights(
     predictions = _predictions(found, pool, rounds, settings, ui)
     content = _ranking(found, left_out, predictions, describe_rounds(pool, rounds), device, ui)
     with_best = with_values(settings, {"model.weights": used[content.best]})
-    folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_weights")
+    today = default_name(splits.root, settings).rpartition("_")[0]  # without the network
+    folder = RunFolder.create(output, name or f"{today}_weights")
     write_text(folder.config, store_paths(settings, folder.path).to_yaml())
     write_json(folder.ranking, content.to_dict())
     write_bytes(folder.ranking_picture, png(ranking_picture(content)))

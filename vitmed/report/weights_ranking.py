@@ -104,7 +104,7 @@ def ranking_verdict(ranking: list[RankedWeights], pairs: int) -> str:
     if colours is not None and colours.minus_best is not None:
         gap = colours.minus_best["auroc"].value or 0.0
         if colours.like_best:
-            text += "; it is not shown to be better than colours and size alone"
+            text += "; the best is not shown to be better than colours and size alone"
         elif gap > 0:
             text += "; colours and size alone are better: look for a shortcut (vitmed check)"
     return text

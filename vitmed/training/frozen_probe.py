@@ -128,8 +128,8 @@ class Pool:
                     return number
         what = counted(held[rarest], "patient" if self.splits.grouped else "image")
         raise DataError(
-            f"{self.splits.root}: class {classes[rarest]!r} has {what} outside the test, expected {FOLDS[-1]} or more: to "
-            "fit a classifier, to choose its penalty, and to hold out",
+            f"{self.splits.root}: class {classes[rarest]!r} has {what} outside the test, expected {FOLDS[-1]} or more "
+            "to fit a classifier, to choose its penalty, and to hold out",
             "add images of it, or leave the class out",
         )
 
