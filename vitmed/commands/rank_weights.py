@@ -142,6 +142,7 @@ def rank_weights(
     RunFolder.probe(output)
     device, settings = pick_device(settings.train.device), with_window(settings, splits, ui)
     pool = Pool(splits, settings.data, ui)
+    pool.rounds(settings.data.split_seed)  # raises now, not after hours
     found, left_out = dict[str, Probed](), dict[str, str]()
     used = dict[str, str]()  # short name -> as given
     for number, (short, given) in enumerate(short_names(names).items(), 1):
@@ -158,23 +159,31 @@ def rank_weights(
     rounds = pool.rounds(settings.data.split_seed)
     predictions = _predictions(found, pool, rounds, settings, ui)
     content = _ranking(found, left_out, predictions, describe_rounds(pool, rounds), device, ui)
-    with_best = with_values(settings, {"model.weights": used[content.best]})
+    best = used[content.best]
+    prepared = prepare_run(with_values(settings, {"model.weights": best}), plans, offline, Silent())
     today = default_name(splits.root, settings).rpartition("_")[0]  # without the network
     folder = RunFolder.create(output, name or f"{today}_weights")
     write_text(folder.config, store_paths(settings, folder.path).to_yaml())
-    write_json(folder.ranking, content.to_dict())
-    write_bytes(folder.ranking_picture, png(ranking_picture(content)))
-    make_folder(folder.held_out)
-    for short, (linear, _) in predictions.items():
-        write_text(folder.held_out / f"{file_name(short)}.csv", linear.to_csv())
-    write_text(folder.train_config, plan_yaml(prepare_run(with_best, plans, offline, Silent()), folder.path))
+    write_text(folder.train_config, plan_yaml(prepared, folder.path))
+    _write(folder, content, predictions)
     for line in (*content.notes, *ranking_lines(content), content.verdict):
         ui.say(line)
-    command = command.format(shlex.quote(used[content.best]))
+    command = command.format(shlex.quote(best))
     ui.say(f"held out: {content.held_out}; the test images were not opened. Files: {folder.path}")
     ui.say(f"to train: {command}")
     ui.say(f"or, with settings to edit: vitmed train --config {folder.train_config}")
     return RankingResult(content, folder.path, command)
+
+
+def _write(
+    folder: RunFolder, found: WeightsRanking, predictions: Mapping[str, tuple[Predictions, Predictions]]
+) -> None:
+    """The ranking, its picture, and the predictions of each logistic regression, which `vitmed compare` reads."""
+    write_json(folder.ranking, found.to_dict())
+    write_bytes(folder.ranking_picture, png(ranking_picture(found)))
+    make_folder(folder.held_out)
+    for number, (name, (linear, _)) in enumerate(predictions.items(), 1):
+        write_text(folder.held_out / f"{number}_{file_name(name)}.csv", linear.to_csv())
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

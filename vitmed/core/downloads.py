@@ -75,9 +75,10 @@ class Source(NamedTuple):
         """How to get the file to `path`, with a network and without one."""
         size = megabytes(self.size) if self.size else "size unknown"
         digest = (self.checksum or "sha256 unknown").replace(":", " ")
+        page = f", page https://huggingface.co/{self.hub}" if self.hub else ""  # where a licence is accepted
         return (
             f"with a network: {self.again}. For a machine without one, download {self.url} "
-            f"elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
+            f"elsewhere ({size}, {digest}, licence {self.licence}{page}) and put it at {path}"
         )
 
     def check_size(self, size: int, what: str, fix: str) -> None:

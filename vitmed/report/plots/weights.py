@@ -48,7 +48,7 @@ def ranking_picture(found: WeightsRanking) -> Figure:
     right.margins(x=0.25)
     figure.legend(*_handles(left, middle), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     patients = "" if found.patients is None else f" of {counted(found.patients, 'patient')}"
-    figure.suptitle(f"frozen features, {counted(found.images, 'image')}{patients}; {found.held_out}", fontsize=10)
+    figure.suptitle(f"frozen features; {found.held_out}{patients}", fontsize=10)
     return figure
 
 
