@@ -112,7 +112,7 @@ def local_weights() -> list[str]:
     if not files:
         raise UsageError(
             f"--weights {ALL_LOCAL}: there is no weight file in {folder}",
-            "vitmed weights fetch NAME (names: vitmed weights list), or name files: --weights A.safetensors,B.pth",
+            "fetch some: vitmed weights fetch NAME; or name files: vitmed probe DIR --weights A.safetensors,B.pth",
         )
     return [named.get(file.absolute(), str(file)) for file in files]
 
