@@ -15,7 +15,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.load_config import check_names, load_config, store_paths, with_values
+from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
@@ -64,11 +64,15 @@ def probe(
         VitmedError: as in `train`.
     """
     ui = ui or Ui()
-    if (names := weight_list(flags.get("weights"))) is not None:
-        return _ranked(names, data, config, sets, output, name, fail_under, offline, ui, flags)
-    overrides = {"data.root": data, **read_overrides(flags, FLAGS, "probe")}
-    settings = load_config(config, overrides, sets)
+    names = weight_list(flags.get("weights"))
+    own = {name: value for name, value in flags.items() if names is None or name != "weights"}
+    settings = load_config(config, {"data.root": data, **read_overrides(own, FLAGS, "probe")}, sets)
     check_place(settings, output, name)
+    if names is not None:
+        _check_ranking(settings, fail_under)
+        command = train_command({"config": config, "sets": sets, **own}, data)
+        offline = offline or flags["weights"] == ALL_LOCAL
+        return rank_weights(settings, names, output, name, command, config is None, offline, ui)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
@@ -77,21 +81,12 @@ def probe(
     return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
 
 
-def _ranked(
-    names: Sequence[str], data: str | Path | None, config: str | Path | None, sets: Sequence[str], output: str | Path,
-    name: str | None, fail_under: Sequence[str], offline: bool, ui: Ui, flags: dict[str, Any],
-) -> RankingResult:  # fmt: skip
-    """The ranking of several weights; the arguments are those of `probe`."""
-    local, flags = flags["weights"] == ALL_LOCAL, {name: value for name, value in flags.items() if name != "weights"}
-    settings = load_config(config, {"data.root": data, **read_overrides(flags, FLAGS, "probe")}, sets)
-    settings = with_values(settings, {"model.weights": None})
-    check_place(settings, output, name)
+def _check_ranking(settings: Config, fail_under: Sequence[str]) -> None:
+    """Raises UsageError for what a ranking of several weights does not do."""
     check_names(settings, SIZES, POLICIES, METRICS)
     _refuse_all_folds(settings, "several weights are ranked on one fold")
     if fail_under:
         raise UsageError("--fail-under is about the test, which a ranking of weights does not open", "omit it")
-    command = train_command({"config": config, "sets": sets, **flags}, data)
-    return rank_weights(settings, names, output, name, command, config is None, offline or local, ui)
 
 
 def train_command(options: dict[str, Any], data: str | Path | None) -> str:

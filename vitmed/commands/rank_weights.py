@@ -140,7 +140,8 @@ def rank_weights(
     check_folder(settings.data, ui)
     report_patients(splits, "one patient may be in two folds, which makes results look too good", ui)
     RunFolder.probe(output)
-    device, settings = pick_device(settings.train.device), with_window(settings, splits, ui)
+    settings = with_values(with_window(settings, splits, ui), {"model.weights": None})
+    device = pick_device(settings.train.device)
     pool = Pool(splits, settings.data, ui)
     pool.rounds(settings.data.split_seed)  # raises now, not after hours
     found, left_out = dict[str, Probed](), dict[str, str]()
