@@ -254,12 +254,12 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
     assert model.head.weight.shape == (5, 16)
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recorder) -> None:
     weights = open_weights(str(trained.folder), ui)
     assert weights.path == trained.best and weights.model["width"] == 16
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_training_starts_from_a_file_alone_and_says_so(tmp_path: Path, ui: Recorder) -> None:
     data = draw_splits(tmp_path / "data")
     torch.manual_seed(0)
