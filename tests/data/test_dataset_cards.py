@@ -45,9 +45,9 @@ def read(card: Path) -> dict[str, Any]:
 
 
 def group(pattern: str, path: str) -> str | None:
-    """The patient as the config field data.group_regex promises: the first bracket, or the whole match."""
+    """The patient as the config field data.group_regex promises: the first bracket that matches, or the whole match."""
     match = re.search(pattern, path)
-    return match and (match[1] if match.re.groups else match[0])
+    return match and (next(filter(None, match.groups()), None) if match.re.groups else match[0])
 
 
 def test_all_cards_are_there() -> None:

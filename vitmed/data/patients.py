@@ -109,7 +109,9 @@ def show_expression(expression: str | None, ui: Ui) -> None:
 
 
 def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
-    """The patient in each relative path; None where the expression does not match.
+    """The patient in each relative path: the first bracket that matched, or the whole match if there is none.
+
+    None where the expression does not match. Names of several shapes need alternatives, each with its own bracket.
 
     Raises:
         UsageError: not a regular expression, or one that takes too long on these paths.
@@ -118,7 +120,6 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     assert pattern is not None
     seconds = max(SECONDS, SECONDS_A_PATH * len(paths))
     end, found = time.monotonic() + seconds, list[str | None]()
-    which = 1 if pattern.groups else 0
     for path in paths:
         try:
             match = pattern.search(path, timeout=max(0.001, end - time.monotonic()))
@@ -128,7 +129,8 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
                 f"stopped at {path!r}: the expression backtracks",
                 "write it without a repetition of a repetition, such as (a+)+; or use --groups TABLE",
             ) from None
-        found.append((match.group(which) or None) if match else None)
+        texts = (match.groups() if pattern.groups else (match[0],)) if match else ()
+        found.append(next(filter(None, texts), None))
     return found
 
 
