@@ -144,6 +144,11 @@ WARNINGS = {
         "The colour of the border predicts the label: through frames, rulers, vignettes or the background.",
         "crop all images in the same way",
     ),
+    "augmented_copies": (
+        "File names look like augmented copies of other images, as flip, rot90 or _0_1234 in a name. Copies of one "
+        "original in two splits make a result look too good; vitmed augments while it trains and needs no copies.",
+        "remove the copies; or --groups names keeps the copies of one original in one split",
+    ),
     "copies": ("The same file is in a class more than once.", "keep one of each"),
     "person_in_name": (
         "The name of a file or folder looks like a person's name, a date of birth or an e-mail address.",
@@ -174,6 +179,10 @@ WARNINGS = {
     "loose_images": ("Images lie beside the class folders and have no class.", "move them into a class"),
 }
 NOTES = {
+    "known_set": (
+        "The file names and counts are those of a public data set; its card names mistakes that others made with it.",
+        "read the warnings of the card",
+    ),
     "outside_splits": ("Images lie beside the split folders; training ignores them.", "move them, or leave them"),
     "near_copies": (
         "Two files of one class and split show the same picture in another size, quality or brightness.",

@@ -16,6 +16,7 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device, pick_precision, seeded, synchronise
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.ui import Ui
+from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
@@ -76,6 +77,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
+    report_known_set(splits, ui)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
