@@ -51,7 +51,7 @@ def _valid(expression: str) -> bool:
 def test_the_same_patients_as_re(expression: str) -> None:
     pattern = re.compile(expression)
     matches = [pattern.search(path) for path in PATHS]
-    expected = [match and (match[match.lastindex] if match.lastindex else match[0]) or None for match in matches]
+    expected = [(match and (match[match.lastindex] if match.lastindex else match[0])) or None for match in matches]
     assert groups_of(expression, PATHS) == expected
 
 

@@ -28,7 +28,7 @@ BEHIND = (
     rf"(?:[._](?:{SUFFIXES}))?\.rf\.[0-9a-z]+",  # of Roboflow
     rf"\.(?:{SUFFIXES})_[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}",  # of Augmentor
 )
-BEFORE = r"aug(?:mented)?_(?:\d+_)?|(?:flip|rotat|mirror)(?:p?ed)_|copy of |[^/]*_original_(?=[^/]*\.[a-z]+_[0-9a-f]{8}-)"
+BEFORE = r"aug(?:mented)?_(?:\d+_)?|(?:flip|rotat|mirror)(?:p?ed)_|copy of "
 MARK = re.compile(rf"(?i)^(?:{BEFORE})|(?:{'|'.join(BEHIND)})$")
 NUMBERED = re.compile(r"^(.+?) ?\(\d+\)$")  # a second download, if the first one is there too
 KERAS = re.compile(r"^(.*?)_(\d+)_(0|[1-9]\d{0,6})$")  # save_to_dir: prefix, index of the image, random number

@@ -13,7 +13,6 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.augmented_copies import stem, without_marks
 from vitmed.data.dataset_cards import Card, Recognise, cards
-from vitmed.data.patient_names import Guess, ids_of
 from vitmed.data.samples import Splits
 from vitmed.imaging.decode import read_size
 
@@ -96,16 +95,6 @@ def _other_evidence(recognise: Recognise, root: Path, paths: Sequence[str], labe
         return all(max(read_size(root / path)) == recognise.size_px for path in paths[:: len(paths) // SIZES][:SIZES])
     except DataError:
         return False
-
-
-def patients_of(known: KnownSet, paths: Sequence[str]) -> Guess | None:
-    """The patients that the card finds in the paths; None if it finds none, or not in every path."""
-    expression = known.card.group_regex
-    ids = ids_of(expression, paths) if expression else None
-    if not expression or not ids:
-        return None
-    groups = sorted(set(ids))
-    return Guess(expression, len(groups), tuple(groups[:3]), evidence=f"by the card of {known.card.name}")
 
 
 def report_known_set(splits: Splits, ui: Ui) -> None:

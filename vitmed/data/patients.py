@@ -20,7 +20,7 @@ from vitmed.core.files import check_regular
 from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.ui import Ui
 from vitmed.data.augmented_copies import guess_copies
-from vitmed.data.known_sets import find_known_set, patients_of
+from vitmed.data.known_sets import find_known_set
 from vitmed.data.patient_names import Guess, class_folder, guess_patients
 from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
@@ -103,8 +103,12 @@ def suggest_groups(
     if folders_are_classes and not labels:
         labels = [class_folder(path) for path in paths]
     known = find_known_set(root, paths, labels)
-    guess = None if known is None else patients_of(known, paths)
-    return guess or guess_patients(paths, folders_are_classes) or guess_copies(paths, folders_are_classes)
+    if known is not None and known.card.group_regex is not None:
+        found = set(groups_of(known.card.group_regex, paths))
+        if None not in found:
+            first = tuple(sorted(map(str, found))[:3])
+            return Guess(known.card.group_regex, len(found), first, evidence=f"by the card of {known.card.name}")
+    return guess_patients(paths, folders_are_classes) or guess_copies(paths, folders_are_classes)
 
 
 def compile_group(expression: str | None) -> regex.Pattern[str] | None:
