@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.checks.duplicates import exact_groups, near_pairs
-from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TOLD, Finding, make
+from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TINY, TOLD, Finding, make
 from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.text import counted, listed
@@ -23,6 +23,7 @@ from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
 
 COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "in one class"}
+MODES = {"L": "grey", "LA": "grey with alpha", "P": "palette", "1": "black and white", "RGBA": "RGB with alpha"}
 Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of copies, as indices into the images
 
 
@@ -153,7 +154,14 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
         empty = [name for name in folders if not counts[split, name] and not _has_unreadable(contents, split, name)]
         if empty and classes:
             yield make("empty_class", f"{where}no image of {listed([*map(repr, empty)])}", empty)
-        small = [name for name in folders if 0 < counts[split, name] < SMALL_CLASS]
+        needed = 1
+        if set(contents.folders) == {None} or (split == "train" and split in contents.splits):
+            needed += sum(name not in contents.folders for name in ("val", "test"))  # which are split off
+        few = [name for name in folders if 0 < counts[split, name] < needed]
+        if few:
+            text = listed([f"{name!r} has {counted(counts[split, name], 'image')}" for name in few])
+            yield make("too_small_class", f"{where}class {text}, and training needs {needed} to split them", few)
+        small = [name for name in folders if needed <= counts[split, name] < SMALL_CLASS]
         if small:
             text = listed([f"{counts[split, name]} of {name!r}" for name in small])
             yield make("small_class", f"{where}very few images: {text}", small)
@@ -185,7 +193,7 @@ def _file_findings(images: Sequence[Image]) -> Iterator[Finding]:
     if not headers:
         return
     for code, values in (
-        ("mixed_modes", [header.mode for header in headers]),
+        ("mixed_modes", [MODES.get(header.mode, header.mode) for header in headers]),
         ("mixed_depths", [counted(header.bits, "bit") for header in headers]),
         ("mixed_formats", [header.format for header in headers]),
     ):
@@ -201,6 +209,7 @@ def _file_findings(images: Sequence[Image]) -> Iterator[Finding]:
     for code, which, text in (
         ("thin", longer >= THIN * shorter, f"with one side {THIN:g} or more times the other"),
         ("rotated", [header.orientation != 1 for header in headers], "rotated or mirrored by EXIF orientation"),
+        ("tiny", longer < TINY, f"with a longer side below {TINY} px"),
         ("constant", numbers[:, 6] == numbers[:, 7], "of a single colour"),
     ):
         if paths := [image.path for image, applies in zip(good, which, strict=True) if applies]:

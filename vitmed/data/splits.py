@@ -15,7 +15,7 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig
-from vitmed.core.text import counted, counted_doing, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import find_patients
@@ -104,6 +104,7 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
     how = f"{_way(listing)}, seed {config.split_seed}"
+    _check_enough(listing, rest, [name for name in SPLITS if name == rest or name not in parts])
     if config.folds is not None:
         if "test" in parts:
             raise UsageError(
@@ -124,6 +125,20 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         parts["train"] = parts.pop(ALL)
         made["train"] = "the rest"
     return parts, made
+
+
+def _check_enough(listing: Listing, rest: str, made: Sequence[str]) -> None:
+    """Raises DataError for classes with fewer images than the splits that `rest` is divided into."""
+    splits = ["train", *(name for name in made if name != "train")]
+    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes))
+    needed = len(splits)
+    few = [f"{name!r} has {counted(n, 'image')}" for name, n in zip(listing.classes, counts, strict=True) if n < needed]
+    if few:
+        raise DataError(
+            f"{listing.source}: class {listed(few)}, too few for {', '.join(splits[:-1])} and {splits[-1]}, "
+            "which need one each",
+            f"add images until every class has {needed}, remove the class, or make the splits yourself",
+        )
 
 
 def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = None) -> tuple[Splits, int]:

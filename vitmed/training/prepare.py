@@ -36,6 +36,7 @@ from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan
 from vitmed.training.train_state import new_state
 
 SAMPLE = 200  # training images whose size is read
+SHRUNK = 20  # times smaller images lose so much detail that it is said
 TIMED = 3  # timed steps, after one untimed step
 
 
@@ -102,6 +103,12 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     complete = with_values(config, {setting.field: setting.value for setting in settings})
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
+    if inputs.side > SHRUNK * complete.model.image_size:
+        size = complete.model.image_size
+        ui.warn(
+            f"images of about {inputs.side:,} px are shrunk to {size} px: a detail of fewer than "
+            f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
+        )
     complete = with_window(one_batch(complete), splits, ui)
     complete = build_config(complete.model_dump())  # raises for values that do not go together
     return PreparedRun(config, complete, splits, weights, device, inputs, settings)
