@@ -129,7 +129,7 @@ def thumbnails(root: Path) -> None:
 
 @made("small_class", "warning")
 def small_class(root: Path) -> None:
-    draw_classes(root, 2, ["green"], seed=5)
+    draw_classes(root, 3, ["green"], seed=5)
 
 
 @made("one_class", "error")
@@ -739,13 +739,13 @@ def test_training_sees_the_border_of_deep_images_in_its_window(tmp_path: Path, n
 
 
 def test_lists_of_many_classes_are_cut(tmp_path: Path, vitmed: RUN) -> None:
-    folder = draw_classes(tmp_path / "data", 1, [f"c{i:03}" for i in range(120)])
+    folder = draw_classes(tmp_path / "data", 3, [f"c{i:03}" for i in range(120)])
     answer = vitmed("check", folder, "-o", tmp_path / "out")
     assert answer.code == 0, answer.err
     assert (
         "c049" in answer.out and "c050" not in answer.out and "... and 70 more rows, in data_report.json" in answer.out
     )
-    assert "1 of 'c009' and 110 more" in answer.out
+    assert "3 of 'c009' and 110 more" in answer.out
     page = (tmp_path / "out" / "data_report.html").read_text()
     assert "100 of 120 rows shown; data_report.json has all" in page
     assert len(json.loads((tmp_path / "out" / "data_report.json").read_text())["table"]) == 120

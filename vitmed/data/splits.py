@@ -104,7 +104,8 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
     how = f"{_way(listing)}, seed {config.split_seed}"
-    _check_enough(listing, rest, [name for name in SPLITS if name == rest or name not in parts])
+    if config.folds is None:
+        _check_enough(listing, rest, [name for name in SPLITS if name == "train" or name not in parts])
     if config.folds is not None:
         if "test" in parts:
             raise UsageError(
@@ -127,17 +128,16 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     return parts, made
 
 
-def _check_enough(listing: Listing, rest: str, made: Sequence[str]) -> None:
+def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
     """Raises DataError for classes with fewer images than the splits that `rest` is divided into."""
-    splits = ["train", *(name for name in made if name != "train")]
-    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes))
-    needed = len(splits)
-    few = [f"{name!r} has {counted(n, 'image')}" for name, n in zip(listing.classes, counts, strict=True) if n < needed]
+    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
+    few = [label for label, count in enumerate(counts) if count < len(splits)]
     if few:
+        has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
         raise DataError(
-            f"{listing.source}: class {listed(few)}, too few for {', '.join(splits[:-1])} and {splits[-1]}, "
-            "which need one each",
-            f"add images until every class has {needed}, remove the class, or make the splits yourself",
+            f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
+            f"{', '.join(splits[:-1])} and {splits[-1]}, which need one each",
+            f"add images until every class has {len(splits)}, remove the class, or make the splits yourself",
         )
 
 
