@@ -6,6 +6,7 @@ it only if you confirm it. The originals are no patients: one patient may have s
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ NUMBERED = re.compile(r"^(.+?) ?\(\d+\)$")  # a second download, if the first on
 KERAS = re.compile(r"^(.*?)_(\d+)_(0|[1-9]\d{0,6})$")  # save_to_dir: prefix, index of the image, random number
 RANDOM = (10**4, 10**7)  # ranges of that number in old and new versions
 FEWEST = 10  # copies
+SAMPLE = 5000  # paths to try first
 
 
 class _Name(NamedTuple):
@@ -59,9 +61,12 @@ def guess_copies(paths: Sequence[str], folders_are_classes: bool = True) -> Gues
         folders_are_classes: as in `guess_patients`.
     """
     names = [_Name(path.rpartition("/")[0], stem(path)) for path in paths]
-    for behind in _marks(names):
+    some = random.Random(0).sample(names, min(SAMPLE, len(names)))  # every k-th name may be an original
+    for behind in _marks(some, names):
         marks = "|".join(behind) or "(?!)"
         marked = re.compile(rf"(?i)^(?:{BEFORE})|(?:{marks})$")
+        if not any(marked.search(name.stem) for name in some):
+            continue
         copies = [bool(marked.search(name.stem)) for name in names]
         if sum(copies) < FEWEST:
             continue
@@ -81,19 +86,21 @@ def stem(path: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def _marks(names: Sequence[_Name]) -> Iterator[tuple[str, ...]]:
-    """What is behind the names of copies: the marks of Keras, which need statistics, or all others."""
-    there = {(name.folder, name.stem) for name in names}
-    numbered = [(name.folder, match[1]) for name in names if (match := NUMBERED.match(name.stem))]
-    second = numbered and sum(original in there for original in numbered) >= 0.95 * len(numbered)
-    used = [mark for mark in BEHIND if any(map(re.compile(rf"(?i){mark}$").search, (name.stem for name in names)))]
-    yield (*used, *((r" ?\(\d+\)",) if second else ()))
-    found = [match for name in names if (match := KERAS.match(name.stem))]
+def _marks(some: Sequence[_Name], names: Sequence[_Name]) -> Iterator[tuple[str, ...]]:
+    """What is behind the names of copies: the marks of Keras, which need statistics, or all others that occur."""
+    used = [mark for mark in BEHIND if any(map(re.compile(rf"(?i){mark}$").search, (name.stem for name in some)))]
+    if any(NUMBERED.match(name.stem) for name in some):
+        there = {(name.folder, name.stem) for name in names}
+        originals = [(name.folder, match[1]) for name in names if (match := NUMBERED.match(name.stem))]
+        if sum(original in there for original in originals) >= 0.95 * len(originals):
+            used.append(r" ?\(\d+\)")
+    yield tuple(used)
+    found = [match for name in some if (match := KERAS.match(name.stem))]
     if len(found) >= FEWEST and _random([int(match[3]) for match in found]):
         indices = {match[2] for match in found}
         if len(indices) == 1:  # one image at a time: the prefix is the original
             yield (rf"_{indices.pop()}_\d+",)
-        elif len(found) == len(names):
+        elif len(found) == len(some):
             yield (r"(?<=\d)_\d+",)
 
 
