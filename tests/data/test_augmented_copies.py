@@ -103,4 +103,5 @@ def test_originals_are_reported_and_used_only_on_request(tmp_path: Path) -> None
     assert without.guess.evidence == "80 of 120 file names look like copies, such as img0.png and img0_flip.png"
     splits = make_splits(DataConfig(root=str(tmp_path), cache=False, groups="names"))
     assert splits.shared() == {} and len(set().union(*splits.groups().values())) == 40
+    assert "by original, seed 0" in splits.made["test"]
     assert "one patient may be in two splits" in patient_notes(splits, "test")[0]

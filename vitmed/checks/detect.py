@@ -18,6 +18,7 @@ from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
+from vitmed.data.patients import AS_ORIGINALS
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
@@ -260,6 +261,7 @@ def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[F
         if images:
             yield make("patients_unknown", "which images are of one patient is not known")
         return
+    originals = source.startswith(AS_ORIGINALS)  # of copies: nobody knows how many patients they are of
     guessed = source.startswith("guess")
     by = f" ({source})" if guessed else ""
     classes: dict[str, dict[str, Counter[str]]] = {name: defaultdict(Counter) for name in ("", *SPLITS)}
@@ -271,12 +273,13 @@ def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[F
         if image.label is not None:
             classes[image.split or ""][image.label][image.group] += 1
     for split, of_class in classes.items():
-        if len(of_class) > 1:
+        if len(of_class) > 1 and not originals:
             yield from _patients_by_class(f"{split}: " if split else "", of_class, by)
     both = sorted(group for group, where in splits.items() if len(where - {None}) > 1)
     if both:
         severity = "warning" if guessed else None  # the guess may be wrong
-        yield make("patients_across_splits", f"{counted(len(both), 'patient')} in two splits{by}", both, severity)
+        what = counted(len(both), "original" if originals else "patient")
+        yield make("patients_across_splits", f"{what} in two splits{by}", both, severity)
     if guessed:
         yield make("patients_guessed", f"{counted(len(splits), 'patient')}, {source}")
 

@@ -253,7 +253,8 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
     for text in splits.notes:
         ui.warn(text)
     if splits.grouped:
-        ui.say(f"patients: {describe_patients(splits)}")
+        what = "originals" if splits.patients.startswith(AS_ORIGINALS) else "patients"
+        ui.say(f"{what}: {describe_patients(splits)}")
         return
     guess = splits.guess
     if guess is None:

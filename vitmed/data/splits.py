@@ -18,7 +18,7 @@ from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.patients import find_patients
+from vitmed.data.patients import AS_ORIGINALS, find_patients
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, first_copies
 from vitmed.data.split_names import SPLITS
@@ -96,6 +96,8 @@ def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
 
 
 def _way(listing: Listing) -> str:
+    if listing.patients.startswith(AS_ORIGINALS):
+        return "by original"
     return "by patient" if listing.patients else "by image"
 
 
