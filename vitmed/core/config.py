@@ -148,7 +148,8 @@ class DataConfig(Section):
     group_regex: str | None = setting(
         None,
         "Regular expression that finds the patient in a file's path; a patient is never split. The path is relative "
-        "to the data root; the patient is the first bracket, or the whole match.",
+        "to the data root; the patient is the first bracket that matches, or the whole match. Names of several "
+        "shapes need an alternative each, with its own bracket.",
         Flag(panel="Patients", metavar="REGEX", first=True),
     )
     groups: str | None = setting(

@@ -16,6 +16,7 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device, pick_precision, seeded, synchronise
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.ui import Ui
+from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
@@ -35,6 +36,7 @@ from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan
 from vitmed.training.train_state import new_state
 
 SAMPLE = 200  # training images whose size is read
+SHRUNK = 20  # times smaller images lose so much detail that it is said
 TIMED = 3  # timed steps, after one untimed step
 
 
@@ -76,6 +78,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
+    report_known_set(splits, ui)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
@@ -100,6 +103,12 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     complete = with_values(config, {setting.field: setting.value for setting in settings})
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
+    if inputs.side > SHRUNK * complete.model.image_size:
+        size = complete.model.image_size
+        ui.warn(
+            f"images of about {inputs.side:,} px are shrunk to {size} px: a detail of fewer than "
+            f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
+        )
     complete = with_window(one_batch(complete), splits, ui)
     complete = build_config(complete.model_dump())  # raises for values that do not go together
     return PreparedRun(config, complete, splits, weights, device, inputs, settings)
