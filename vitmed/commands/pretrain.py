@@ -50,8 +50,9 @@ from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
+from vitmed.training.run_setup import all_its_images
 from vitmed.training.train_state import Record
-from vitmed.training.training_run import Run, all_its_images
+from vitmed.training.training_run import Run
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 # Beside --resume: they change no result.

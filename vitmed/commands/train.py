@@ -45,7 +45,8 @@ from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.follow import follow
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run
-from vitmed.training.training_run import Run, TrainingRun, all_its_images
+from vitmed.training.run_setup import all_its_images
+from vitmed.training.training_run import Run, TrainingRun
 
 # Settings allowed beside --resume: the length of the training, and those that change no result.
 RESUMABLE = {
