@@ -43,6 +43,7 @@ from vitmed.models.weight_files import AGAIN
 from vitmed.training.autotune import autotune, is_open
 from vitmed.training.losses import LossOf, rows_of
 from vitmed.training.memory import fit_memory
+from vitmed.training.time_budget import Clock
 from vitmed.training.train_state import new_state
 
 AS_BEFORE = (
@@ -66,6 +67,7 @@ class RunSetup(Generic[AnyConfig]):
         self.images = images_of(splits, Preprocessing.of(config))
         rows_of(ranks, self.images["train"], config)  # raises now, not after the images are read
         self.hashes: dict[str, list[str]] = {}
+        self.clock = Clock()
 
     def prepare(self) -> None:
         """Make the data loader and a new state."""
@@ -145,6 +147,7 @@ class RunSetup(Generic[AnyConfig]):
         except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
             problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
             raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
+        self.clock.go_on(self.state.spent)
         write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
         self.write_records()  # a kill may have come between last.pt and metrics.jsonl
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,13 @@ from vitmed.models.vit import ViT, build_vit
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
+from vitmed.training.forecast import Forecaster
 from vitmed.training.gradients import Relief
 from vitmed.training.loop import fit
 from vitmed.training.losses import LossOf, classification_loss
-from vitmed.training.progress import with_progress
+from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
+from vitmed.training.time_budget import TimeBudget
 from vitmed.training.train_state import Record
 
 
@@ -87,7 +90,10 @@ class Run(RunSetup[AnyConfig]):
             self.state.network = ranks.wrap(self.model, self.device)
         threads = using_threads(self.config.train.threads)
         with ranks.shared_cores(), threads, stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
-            events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks)
+            events = fit(
+                self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks,
+                self.ticker(),
+            )  # fmt: skip
             try:
                 for event in with_progress(events, self.config, advance):
                     if isinstance(event, Relief):
@@ -115,6 +121,24 @@ class Run(RunSetup[AnyConfig]):
                     f"vitmed {self.command} --resume {self.folder.path}",
                 )
 
+    def ticker(self) -> Callable[[], None]:
+        """What the loop calls before every step: it notes the time used, and of a limited time the leader's share."""
+        state, ranks, limit, budget = self.state, self.ranks, self.config.train.time, None
+        if limit is not None:
+            end = limit - (self.seconds_after() if ranks.leads else 0.0)
+            budget = TimeBudget(self.clock.seconds(), state.share, end)
+
+        def tick() -> None:
+            state.spent = self.clock.seconds()
+            if budget is not None:
+                state.share = ranks.of_leader(budget.share_at(state.spent))
+
+        return tick
+
+    def seconds_after(self) -> float:
+        """About how long the command goes on after training."""
+        raise NotImplementedError
+
     def start(self) -> Start:
         """What the other ranks need to take part."""
         config = with_values(self.config, {"train.precision": self.precision.name, "train.device": self.device.type})
@@ -140,9 +164,9 @@ class Run(RunSetup[AnyConfig]):
         """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
         self.write_records()
         self.ui.say(
-            f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}{monitor}  lr {record['lr']:.1e}  "
-            f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
+            f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  "
+            f"train loss {record['train_loss']:.4f}  val loss {record['val_loss']:.4f}{monitor}  "
+            f"lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
         )
 
 
@@ -231,6 +255,8 @@ class TrainingRun(Run[Config]):
         assert checkpoint.training is not None
         self.seen = checkpoint.seen
         self.resume(folder, checkpoint.training)
+        if (limit := self.config.train.time) is not None and limit != checkpoint.config.train.time:
+            self.state.share = min(1.0, self.state.spent / limit)  # as if it had been so from the start
         if self.splits.root != checkpoint.splits.root:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, self.splits.root)
@@ -243,6 +269,9 @@ class TrainingRun(Run[Config]):
         batches, classes = self.batches.batches, self.splits.classes
         with uncompiled(self.config.train.compile):
             return validate(self.state, self.images["val"], classes, batches, self.config, self.precision, self.ranks)
+
+    def seconds_after(self) -> float:
+        return Forecaster(self.splits, self.device, self.ranks.world).after(self.config)
 
     def run_epochs(self) -> None:
         self.ui.say(
@@ -275,7 +304,9 @@ class TrainingRun(Run[Config]):
         if problem and not self.warned:
             self.ui.warn(problem)
         self.warned = problem is not None
-        if state.epoch < self.config.train.epochs and finished(state, self.config):
+        if state.share >= 1:
+            self.ui.say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
+        elif state.epoch < self.config.train.epochs and finished(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
 
     def save_last(self) -> None:
