@@ -33,10 +33,10 @@ def duration_text(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """`40 s`, `6 min`, `2.5 h`: a duration that is an estimate."""
+    """`40 s`, `2.5 min`, `20 min`, `2.5 h`: a duration that is an estimate."""
     if seconds < 99.5:
         return f"{max(1, round(seconds, -1 if seconds > 20 else 0)):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5940 else f"{seconds / 3600:.2g} h"
+    return f"{seconds / 60:.2g} min" if seconds < 5940 else f"{seconds / 3600:.2g} h"
 
 
 def round_up(seconds: float) -> float:

@@ -38,12 +38,13 @@ STEPS = 4  # timed, after one untimed step
 AT_ONCE = 64  # images of a timed step at most
 FILES, MOST_SECONDS = 8, 1.0  # read and augmented for a sample, at most
 # Measured on 2 cores of a server (bf16, 2026), for 800 to 27,600 images; s.
-STARTING = 9.0  # Python, the plan, the autotuner, the contact sheet, a baseline
-REPORTING = 26.0  # policy, two evaluations with figures and attention maps, the end of Python
-TABLES = 5.0  # the same with --no-report
+STARTING = 6.0  # the plan, the autotuner, the contact sheet, a baseline
+REPORTING = 30.0  # policy, two evaluations with figures and attention maps; the start and the end of Python
+TABLES = 10.0  # the same with --no-report
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
 FORWARD = 1 / 3  # of a training step
+IN_TRAINING = 1.2  # how many times as long a step takes there as alone: loading shares the core and its caches
 
 
 class Forecast(NamedTuple):
@@ -83,10 +84,10 @@ class Forecaster:
         every = sum(map(len, self.splits.samples.values()))
         if self.files is None:
             self.files = reading_seconds(self.splits, config)
-        step, rows = self.step(config), train // config.train.batch_size * config.train.batch_size or train
-        loaded = self.slower(step, config)
+        rows = train // config.train.batch_size * config.train.batch_size or train
+        one_pass = rows * self.image(config) + val * FORWARD * self.step(config) + EACH_EPOCH
         before = STARTING + every * (self.files / cores() + EACH_IMAGE)
-        return Forecast(before, rows * loaded + val * FORWARD * step + EACH_EPOCH, self.after(config))
+        return Forecast(before, one_pass, self.after(config))
 
     def after(self, config: Config) -> float:
         """Seconds from the last step of training to the end of the command."""
@@ -102,9 +103,9 @@ class Forecaster:
             self.steps[key] = step_seconds(config, self.device, len(self.splits.classes)) / self.processes
         return self.steps[key]
 
-    def slower(self, step: float, config: Config) -> float:
+    def image(self, config: Config) -> float:
         """Seconds that an image takes in training: of its step or of loading it, whichever is slower."""
-        train, own = config.train, cores() / self.processes
+        train, own, step = config.train, cores() / self.processes, IN_TRAINING * self.step(config)
         if pick_place(train.augment_on, self.device, self.processes) == "device":
             return step
         augment = augmenting_seconds(config)

@@ -74,9 +74,9 @@ def fit(
         if not (yield from train_epoch(state, loader, batches, loss_of, config, stop, ranks=ranks, tick=tick)):
             return
         record = validate()
+        tick()
         end_epoch(state, record)
         yield record
-        tick()
 
 
 def train_epoch(
@@ -97,7 +97,7 @@ def train_epoch(
         stop: whether to end after the current step; one rank that says so ends all.
         rate: optimiser step -> learning rate; default the configured schedule.
         ranks: share every batch; all randomness is drawn for the whole batch, so their number changes no result.
-        tick: called before every optimiser step; it sets `state.share` where the time is limited.
+        tick: called before every optimiser step, and by `fit` after validation; it sets `state.share` where the time is limited.
     """
     train, count = config.train, batches.batches
     device = next(state.model.parameters()).device

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
+
+RECENT = 5  # epochs
 
 
 class Clock:
@@ -27,15 +31,27 @@ class TimeBudget(NamedTuple):
 
     Attributes:
         start: seconds of the run when training begins or goes on; share: what was used then.
-        end: when training has to end, so that the evaluation fits.
+        limit: seconds of the whole run.
     """
 
     start: float
     share: float
-    end: float
+    limit: float
 
-    def share_at(self, seconds: float) -> float:
-        """The share at so many seconds of the run, 0 to 1."""
-        if seconds >= self.end:
+    def share_at(self, seconds: float, after: float) -> float:
+        """The share at so many seconds of the run, 0 to 1, if what follows training takes `after` seconds."""
+        end = self.limit - after
+        if seconds >= end:
             return 1.0
-        return self.share + (1 - self.share) * (seconds - self.start) / (self.end - self.start)
+        return self.share + (1 - self.share) * (seconds - self.start) / (end - self.start)
+
+
+def slowdown(rates: Sequence[float], usual: float) -> float:
+    """How many times as long as usual the evaluation is likely to take.
+
+    The root of the slowdown of training in the last epochs: other work on the machine may go on, or end.
+
+    Args:
+        rates: images/s of each epoch; usual: images/s that were expected.
+    """
+    return max(1.0, usual / statistics.median(rates[-RECENT:])) ** 0.5 if rates else 1.0

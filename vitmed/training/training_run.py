@@ -41,7 +41,7 @@ from vitmed.training.loop import fit
 from vitmed.training.losses import LossOf, classification_loss
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
-from vitmed.training.time_budget import TimeBudget
+from vitmed.training.time_budget import TimeBudget, slowdown
 from vitmed.training.train_state import Record
 
 
@@ -125,18 +125,18 @@ class Run(RunSetup[AnyConfig]):
         """What the loop calls before every step: it notes the time used, and of a limited time the leader's share."""
         state, ranks, limit, budget = self.state, self.ranks, self.config.train.time, None
         if limit is not None:
-            end = limit - (self.seconds_after() if ranks.leads else 0.0)
-            budget = TimeBudget(self.clock.seconds(), state.share, end)
+            after = self.seconds_after() if ranks.leads else lambda: 0.0
+            budget = TimeBudget(self.clock.seconds(), state.share, limit)
 
         def tick() -> None:
             state.spent = self.clock.seconds()
             if budget is not None:
-                state.share = ranks.of_leader(budget.share_at(state.spent))
+                state.share = ranks.of_leader(max(state.share, budget.share_at(state.spent, after())))
 
         return tick
 
-    def seconds_after(self) -> float:
-        """About how long the command goes on after training."""
+    def seconds_after(self) -> Callable[[], float]:
+        """A function that estimates how long the command goes on after training, from what is known so far."""
         raise NotImplementedError
 
     def start(self) -> Start:
@@ -270,8 +270,10 @@ class TrainingRun(Run[Config]):
         with uncompiled(self.config.train.compile):
             return validate(self.state, self.images["val"], classes, batches, self.config, self.precision, self.ranks)
 
-    def seconds_after(self) -> float:
-        return Forecaster(self.splits, self.device, self.ranks.world).after(self.config)
+    def seconds_after(self) -> Callable[[], float]:
+        forecaster = Forecaster(self.splits, self.device, self.ranks.world)
+        usual, after = 1 / forecaster.image(self.config), forecaster.after(self.config)  # images/s; s
+        return lambda: after * slowdown([record["images_per_second"] for record in self.state.history], usual)
 
     def run_epochs(self) -> None:
         self.ui.say(
