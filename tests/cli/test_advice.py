@@ -53,6 +53,7 @@ RAISED_BY = {
     "training/progress.py": "train pretrain",
     "training/pretraining.py": "pretrain",
     "training/run_setup.py": "train pretrain",
+    "training/time_plan.py": "train plan",
     "training/training_run.py": "train pretrain",
 }
 # Advice beside the point of one command: a function that only the others of its module call.

@@ -277,8 +277,8 @@ class LoopConfig(Section):
     time: float | None = setting(
         None,
         "How long the whole command may take, such as 20m, 2h or 1h30m. From scratch the plan chooses the network, the "
-        "image size and the most epochs that fit. In YAML a number is in seconds. See docs/planning.md.",
-        Flag(metavar="TIME", first=True, text=True),
+        "image size and the epochs that fit. In YAML a number is in seconds. See docs/training.md.",
+        Flag(metavar="TIME", text=True),
         gt=0,
     )
     batch_size: int = setting(32, BATCH, Flag(also="-b", metavar="N|auto", first=True, text=True), ge=1)

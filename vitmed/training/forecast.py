@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import time
 from contextlib import suppress
@@ -31,6 +32,7 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import build_vit
+from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.loop import optimiser_step
 from vitmed.training.train_state import new_state
 
@@ -117,13 +119,21 @@ class Forecaster:
 
 
 def step_seconds(config: Config, device: torch.device, classes: int) -> float:
-    """Seconds per image of a step on random images, from the cache or measured; kept where nothing else is running."""
+    """Seconds per image of a step on random images, from the cache or measured; kept where nothing else is running.
+
+    Infinity where the memory is too small for a step.
+    """
     file = cache_folder() / "speed" / f"{_key(config, device)}.json"
     with suppress(OSError, ValueError):
         known = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(known, float) and known > 0:
             return known
-    seconds = _time_steps(config, device, classes)
+    try:
+        seconds = _time_steps(config, device, classes)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return math.inf
     if device.type != "cpu" or busy() is None:
         with suppress(OSError, UsageError):  # a cache that cannot be written is none
             make_folder(file.parent)

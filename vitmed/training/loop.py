@@ -97,7 +97,8 @@ def train_epoch(
         stop: whether to end after the current step; one rank that says so ends all.
         rate: optimiser step -> learning rate; default the configured schedule.
         ranks: share every batch; all randomness is drawn for the whole batch, so their number changes no result.
-        tick: called before every optimiser step, and by `fit` after validation; it sets `state.share` where the time is limited.
+        tick: called before every optimiser step, and by `fit` after validation; it sets `state.share` where the time is
+            limited.
     """
     train, count = config.train, batches.batches
     device = next(state.model.parameters()).device

@@ -126,7 +126,7 @@ def only_epochs(seconds: float, planned: int, weights: bool) -> Rule:
 def check_time(seconds: float, forecast: Forecast) -> None:
     """Raises UsageError if a command of so many seconds has no time for a pass over the images."""
     least = forecast.total(1)
-    if seconds < least:
+    if seconds < least < math.inf:
         parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
         raise UsageError(
             f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation",
@@ -137,6 +137,8 @@ def check_time(seconds: float, forecast: Forecast) -> None:
 def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float, str]:
     """The seconds that the command takes, and a line that says for what; `more` is what more time buys."""
     limit, epochs = config.train.time, config.train.epochs
+    if math.isinf(forecast.one_pass):
+        return 0.0, "time: not known, because the memory is too small for a timed step"
     passes = epochs if limit is None else max(1, min(epochs, int(forecast.passes_in(limit))))
     parts = f"{about(forecast.before)} before training, about {counted(passes, 'epoch')} in "
     parts += f"{about(passes * forecast.one_pass)}, {about(forecast.after)} for the evaluation"
