@@ -146,7 +146,7 @@ def test_evaluate(run: Path, tmp_path: Path) -> None:
     for split in ("val", "test"):
         found = evaluate(run, split=split, output=tmp_path / split, ui=Recorder(), map_images=0)
         before = metrics(run / split)
-        # The bounds of sets and of abstention are scores of validation images: another CPU may round one to the other side.
+        # The bounds of sets and abstention are scores of validation images, which another CPU may round to either side.
         same_numbers(found.metrics, before, 1e-4, at_bounds=0.1 if split == "val" else 1e-4)
         assert found.metrics["weights_hash"] == load_checkpoint(run).weights_hash
 
