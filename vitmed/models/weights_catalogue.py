@@ -36,6 +36,7 @@ class Entry(NamedTuple):
         interpolation: how images were resized.
         image_size: side of the square image, px.
         layout: a key of `weight_layouts.LAYOUTS`.
+        readout: what the publisher reads, a value of `ModelConfig.pool`.
         hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
         gated: the hub asks you to accept the licence and send a token.
     """
@@ -52,6 +53,7 @@ class Entry(NamedTuple):
     interpolation: str = "bicubic"
     image_size: int = 224
     layout: str = "timm"
+    readout: str = "cls"
     hub: str = ""
     gated: bool = False
 
