@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.layers import SwiGLUPacked
+from timm.layers import QuickGELU, SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.eva import checkpoint_filter_fn as eva_filter
 from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
@@ -31,14 +31,14 @@ DINOV3 = {
     "dynamic_img_size": True, "global_pool": "token",
 }  # fmt: skip
 VIT: dict[str, dict[str, Any]] = {
-    "Virchow": {**PACKED, "mlp_ratio": 5.3375},
-    "Virchow2": {**PACKED, "mlp_ratio": 5.3375, "reg_tokens": 4},
-    "UNI2-h": {**PACKED, "mlp_ratio": 5.33334, "reg_tokens": 8, "no_embed_class": True},
-    "H-optimus, H0-mini": {**PACKED, "mlp_ratio": 5.33334, "reg_tokens": 4, "no_embed_class": True},
+    "Virchow": {**PACKED, "mlp_ratio": 5.375},
+    "Virchow2": {**PACKED, "mlp_ratio": 5.375, "reg_tokens": 4},
+    "UNI2-h": {**PACKED, "mlp_ratio": 5.40625, "reg_tokens": 8, "no_embed_class": True},
+    "H-optimus, H0-mini": {**PACKED, "mlp_ratio": 5.40625, "reg_tokens": 4, "no_embed_class": True},
     "CLIP": {"pre_norm": True, "norm_layer": NORM},
     "CLIP of OpenAI": {"pre_norm": True, "norm_layer": NORM, "act_layer": "quick_gelu"},
     "SigLIP": {"class_token": False, "global_pool": "map"},
-    "SigLIP's larger sizes": {"class_token": False, "global_pool": "map", "act_layer": "gelu_tanh", "mlp_ratio": 3.7362},
+    "SigLIP 2": {"class_token": False, "global_pool": "map", "act_layer": "gelu_tanh", "mlp_ratio": 3.7362},
     "no class token, mean": {"class_token": False, "global_pool": "avg", "reg_tokens": 4, "no_embed_class": True},
     "queries, keys and values without bias": {"qkv_bias": False},
 }  # fmt: skip
@@ -47,7 +47,6 @@ EVA: dict[str, dict[str, Any]] = {
     "DINOv3 with biases": {**DINOV3, "qkv_bias": True},
     "DINOv3 plus": {**DINOV3, "qkv_bias": True, "swiglu_mlp": True, "swiglu_align_to": 8, "mlp_ratio": 3.9},
 }
-GELU = {"quick_gelu": "quick_gelu", "gelu_tanh": "gelu_tanh"}
 
 
 def restless(model: nn.Module) -> Any:
@@ -104,7 +103,7 @@ def test_class_token_beside_patch_mean(tmp_path: Path, variant: str) -> None:
     """As Virchow's model card reads the network."""
     theirs = restless((VisionTransformer if variant in VIT else Eva)(**COMMON | (VIT | EVA)[variant]))
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
-    ours, report = load(tmp_path / "w.pth", pool="cls_mean")
+    ours, report = load(tmp_path / "w.pth", pool="cls_mean", image_size=SIZE)
     assert report.fresh == ("head.weight", "head.bias") and ours.head.in_features == 2 * WIDTH
 
     def published(x: Tensor) -> Tensor:
@@ -136,7 +135,7 @@ def as_meta(state: dict[str, Tensor], plus: bool) -> dict[str, Tensor]:
 def test_metas_own_files_of_dinov3(tmp_path: Path, variant: str) -> None:
     theirs = restless(Eva(**COMMON | EVA[variant]))
     torch.save(as_meta(theirs.state_dict(), variant.endswith("plus")), tmp_path / "w.pth")
-    ours, report = load(tmp_path / "w.pth")
+    ours, report = load(tmp_path / "w.pth", image_size=SIZE)
     assert report.fresh == () and {"mask_token", "local_cls_norm.weight", "bias_mask.0"} <= set(report.unused)
     theirs.rope.periods.copy_(theirs.rope.periods.bfloat16())  # as in the file
     same(theirs, ours)
@@ -226,7 +225,7 @@ def test_openclips_own_names(tmp_path: Path) -> None:
     same(theirs, load(tmp_path / "w.bin")[0].features)
     (tmp_path / "open_clip_config.json").write_text('{"model_cfg": {"quick_gelu": true}}')
     for block in theirs.blocks:
-        block.mlp.act = lambda x: x * torch.sigmoid(1.702 * x)
+        block.mlp.act = QuickGELU()
     same(theirs, load(tmp_path / "w.bin")[0].features)
 
 

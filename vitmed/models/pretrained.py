@@ -221,6 +221,8 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
         state = {re.sub(r"^norm\.", "fc_norm.", name): value for name, value in state.items()}
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
+    if not fits.keys() >= set(HEAD):  # a bias alone, of a head that reads other features, is no head
+        fits = {name: value for name, value in fits.items() if name not in HEAD}
     fresh = tuple(
         name for name in own if name not in fits and not name.endswith(("num_batches_tracked", "rope.periods"))
     )

@@ -15,7 +15,7 @@ from vitmed.models.weight_layouts import State
 
 OTHERS = (
     # pattern of a tensor's name that no network of vitmed has, and what it means
-    (r".*\b(spatial|channel)_block\..*", "DaViT, which attends in windows and across channels, in stages"),
+    (r".*\b(spatial_block|channel_block|cpe1)\..*", "DaViT, which attends in windows and across channels, in stages"),
     (r"(.*\.)?stages\.\d+\.((blocks|layers)\.)?\d+\.(dwconv|conv_dw|depthwise_conv)\..*",
      "ConvNeXt, a convolutional network without tokens"),
     (r".*standardized_conv2d.*|(.*\.)?(layer\d|stages\.\d+\.(blocks|layers))\.\d+\.conv\d\.weight",
