@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitmed.core.config import ModelConfig
 from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weights_catalogue import CATALOGUE
 
 timm = pytest.importorskip("timm", reason="pip install '.[reference]'")
 torchvision = pytest.importorskip("torchvision")
@@ -177,6 +178,13 @@ def test_hugging_face_dinov3(tmp_path: Path, plus: bool, how: str, size: int) ->
     ours = load(save(theirs, tmp_path, how), image_size=size)
     compare(lambda x: theirs(x).last_hidden_state, ours.forward_features, size)
     compare(lambda x: theirs(x).pooler_output, ours.features, size)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name.startswith("dinov3")])
+def test_the_catalogue_states_dinov3s_images_as_transformers(name: str) -> None:
+    entry, theirs = CATALOGUE[name], transformers.DINOv3ViTImageProcessor()
+    assert (list(entry.mean), list(entry.std)) == (list(theirs.image_mean), list(theirs.image_std))
+    assert (entry.image_size, entry.interpolation) == (theirs.size["height"], theirs.resample.name.lower())
 
 
 @pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
