@@ -191,6 +191,19 @@ def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monke
     assert Path(str(load_config(file).model.weights)) == file.parent / "mine.pth"
 
 
+def test_the_table_of_the_documentation_is_the_catalogue() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "weights.md").read_text().splitlines()
+    rows = [[part.strip(" `") for part in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
+    rows = [row for row in rows if len(row) == 7]
+    assert {"dinov3_vitb16", "uni2_h", "medsiglip"} < {row[0] for row in rows}
+    read = {"cls": "class token", "cls_mean": "class token and patch mean", "attention": "attention pooling",
+            "coca": "attention pooling (CoCa)"}  # fmt: skip
+    for name, model, readout, size, _, licence, download in rows:
+        entry = CATALOGUE[name]
+        stated = (entry.model, read[entry.readout], str(entry.image_size), entry.licence)
+        assert (model, readout, size, licence) == stated and (download != "free") == entry.gated, name
+
+
 W = 64
 TIMM_BLOCK = {
     "norm1.weight": (W,), "norm1.bias": (W,), "attn.qkv.weight": (3 * W, W), "attn.qkv.bias": (3 * W,),
