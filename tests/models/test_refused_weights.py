@@ -105,7 +105,7 @@ def test_a_packed_file_for_a_network_of_another_width(tmp_path: Path) -> None:
 
 
 def test_a_pooling_that_the_network_cannot_have() -> None:
-    with pytest.raises(UsageError, match="--pool cls reads a class token, and the network has none"):
+    with pytest.raises(UsageError, match="pool cls reads a class token, and the network has none"):
         ViT(3, 16, 8, class_token=False)
     with pytest.raises(UsageError, match="8 heads, which do not divide its width 12"):
         ViT(3, 16, 8, width=12, heads=3, pool="coca")

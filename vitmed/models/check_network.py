@@ -28,9 +28,11 @@ def check_sizes(image_size: int, patch_size: int, width: int, heads: int, positi
 def check_pooling(pool: str, class_token: bool, pool_width: int, heads: int) -> None:
     """Raise UsageError for a pooling that the network cannot have."""
     if pool in ("cls", "cls_mean") and not class_token:
-        raise UsageError(f"--pool {pool} reads a class token, and the network has none", "--pool mean, or leave it out")
+        raise UsageError(
+            f"pool {pool} reads a class token, and the network has none", "omit model.pool, or set it to mean"
+        )
     heads = {"attention": heads, "coca": COCA_HEADS}.get(pool, 1)
     if pool_width % heads:
         raise UsageError(
-            f"--pool {pool} has {heads} heads, which do not divide its width {pool_width}", "change model.pool_width"
+            f"pool {pool} has {heads} heads, which do not divide its width {pool_width}", "change model.pool_width"
         )
