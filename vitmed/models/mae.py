@@ -65,7 +65,7 @@ class MAE(nn.Module):
             raise UsageError(
                 "a masked autoencoder needs a class token, added positions and no norm before the blocks, unlike "
                 "SigLIP, DINOv3 and CLIP",
-                "other weights, or --positions learned",
+                "--positions learned, or other weights",
             )
         kernel = encoder.patch_embed.proj.weight  # (D, C, P, P)
         L = encoder.patches
