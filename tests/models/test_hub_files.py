@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed.core.errors import CheckpointError
@@ -39,6 +40,17 @@ def test_another_activation_is_refused(file: Path) -> None:
     file.with_name("config.json").write_text('{"hidden_act": "relu"}')
     with pytest.raises(CheckpointError, match="states the activation relu, expected one of gelu, "):
         read_weights(file)
+
+
+def test_the_activation_beside_swiglu_says_nothing(tmp_path: Path) -> None:
+    """Hugging Face's DINOv2 giant states "gelu"."""
+    state = VisionTransformer(
+        img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=3, mlp_layer=SwiGLUPacked
+    ).state_dict()
+    torch.save(state, tmp_path / "model.bin")
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 3, "hidden_act": "silu"}')
+    found = read_weights(tmp_path / "model.bin").model
+    assert (found["heads"], found["mlp"]) == (3, "swiglu")
 
 
 def test_the_licence_of_the_model_card(file: Path) -> None:

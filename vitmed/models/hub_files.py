@@ -42,8 +42,11 @@ def about_weights(path: Path) -> dict[str, Any]:
     return {"licence": "LicenseRef-DINOv3"} if re.fullmatch(r"dinov3_.+_pretrain_.+\.pth", path.name) else {}
 
 
-def about_network(path: Path) -> dict[str, Any]:
+def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
     """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known.
+
+    Args:
+        swiglu: whether the tensors show SwiGLU, beside which the stated activation says nothing.
 
     Raises:
         CheckpointError: an activation that vitmed lacks.
@@ -62,7 +65,7 @@ def about_network(path: Path) -> dict[str, Any]:
     known: dict[str, Any] = {
         name: value for name, value in stated.items() if isinstance(value, int | float) and value > 0
     }
-    if act is not None:
+    if act is not None and not swiglu:
         if act not in ACTIVATIONS:
             raise CheckpointError(
                 f"{path}: config.json states the activation {act}, expected one of {', '.join(ACTIVATIONS)}",

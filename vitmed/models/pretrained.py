@@ -147,7 +147,7 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     model = describe(plain, layout)
     if entry is None:
         about, kind = about_weights(path), kind_of(plain, unused)
-        known = about_network(path) if model["mlp"] != "swiglu" else {}
+        known = about_network(path, swiglu=model["mlp"] == "swiglu")
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
         known = {"pool": entry.readout}
