@@ -54,10 +54,11 @@ def describe_window(how: Preprocessing) -> str:
 
 
 def started_from(model: ModelConfig) -> str:
-    """The weights that training began with, and their licence."""
+    """The weights that training began with, their licence, and what it demands."""
     if model.weights is None:
         return "random weights"
-    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}"
+    terms = f". {model.terms}" if model.terms else ""
+    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}{terms}"
 
 
 def optimisation(train: TrainConfig) -> str:

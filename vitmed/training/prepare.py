@@ -26,6 +26,7 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
+from vitmed.models.licence_terms import terms_of
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.forecast import Forecast, Forecaster
@@ -186,7 +187,7 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
     if weights.interpolation is not None and "interpolation" not in given:
         values["data.interpolation"] = weights.interpolation
     if weights.licence is not None:
-        values["model.licence"] = weights.licence
+        values |= {"model.licence": weights.licence, "model.terms": terms_of(weights.licence)}
     return with_values(config.model_copy(update={"model": model}), values)
 
 
