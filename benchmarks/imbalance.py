@@ -2,8 +2,8 @@
 
     python benchmarks/imbalance.py DATA_FOLDER WORK_FOLDER [--only SET ...] [--losses LOSS ...] [--seeds 0 1] [--tell]
 
-DATA_FOLDER holds pbc_blood/ and knee_oa_kl/ with their labels.csv, and cifar10/train/. One seed is one draw of images,
-one network and one order of the batches, the same for every loss. A run that is finished in WORK_FOLDER is not repeated.
+DATA_FOLDER holds pbc_blood/, knee_oa_kl/ with labels.csv, and cifar10/train/. A seed is one draw of images, one network
+and one order of the batches, the same for every loss. A run that is finished in WORK_FOLDER is not repeated.
 
 Every loss has a known shift between its optimum and the posterior at the prevalence of training: log of the class
 weights, or of 1 / prevalence where batches are balanced. The shift is taken off the logits, so the logits of all losses
@@ -96,7 +96,7 @@ def knee(root: Path, seed: int) -> Parts:
         ]
         for split in ("train", "val")
     }
-    patients = sorted({sample.group for sample in samples["val"]})
+    patients = sorted({str(sample.group) for sample in samples["val"]})
     chosen = set(np.random.default_rng(seed).permutation(patients)[: len(patients) // 2])
     first = np.array([sample.group in chosen for sample in samples["val"]])
     halves = np.flatnonzero(first), np.flatnonzero(~first)
@@ -228,7 +228,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tell", action="store_true", help="only the tables of what is finished")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    results = {name: {loss: [] for loss in options.losses} for name in options.only}
+    results: dict[str, dict[str, list[dict[str, float]]]] = {
+        name: {loss: [] for loss in options.losses} for name in options.only
+    }
     for name in options.only:
         for seed in options.seeds:
             for loss in options.losses:
