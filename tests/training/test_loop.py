@@ -362,7 +362,7 @@ def test_a_healthy_run_hears_no_alarm(trained: Trained) -> None:
 
 def test_mixing_warns_of_calibration_and_balancing_names_the_decision(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "d")
-    for flags, word in (({"balance": "loss"}, "--youden"), ({"balance": "sampler"}, "--youden"), ({"mixup": 0.2}, "")):
+    for flags, word in (({"balance": "loss"}, "--youden"), ({"balance": "adjust"}, "--youden"), ({"mixup": 0.2}, "")):
         ui = Recorder()
         train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **TINY | flags | {"epochs": 1})
         assert any("calibration" in text and "mixup" in text for text in ui.warned) == (not word), flags

@@ -52,7 +52,7 @@ def loss_of_shades(model: torch.nn.Module, balance: str, every: np.ndarray = COU
     return lambda: loss(Rows(0, len(labels), len(labels)))
 
 
-@pytest.mark.parametrize("balance", ["none", "loss", "sampler"])
+@pytest.mark.parametrize("balance", ["none", "adjust", "loss", "sampler"])
 def test_probabilities_are_those_of_training_however_the_classes_are_balanced(balance: str) -> None:
     """The posterior is known: of 63 black images, 60 are of class 0. A sampler gives equal classes."""
     equal = COUNTS * (2200 // COUNTS.sum(axis=0)) if balance == "sampler" else COUNTS
@@ -93,8 +93,8 @@ def test_a_balanced_loss_is_that_of_shifted_logits(balance: str) -> None:
     torch.testing.assert_close(gradient, model.head.weight.grad)
 
 
-def test_plain_cross_entropy_from_the_log_frequencies_is_logit_adjustment() -> None:
-    """The same loss and gradients as cross-entropy on logits + log frequency, which is why there is no such option."""
+def test_logit_adjustment_is_cross_entropy_on_logits_with_the_log_frequencies_added() -> None:
+    """Menon et al. 2021, equation 10 with tau 1: the same loss and the same gradient."""
     labels = shades(COUNTS)[1].numpy()
     torch.manual_seed(0)
     model = Shades()
@@ -106,7 +106,7 @@ def test_plain_cross_entropy_from_the_log_frequencies_is_logit_adjustment() -> N
     gradient = model.head.weight.grad.clone()
     model.zero_grad()
     start_balanced(model, labels)
-    found = loss_of_shades(model, "none")()
+    found = loss_of_shades(model, "adjust")()
     found.backward()
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
     torch.testing.assert_close(gradient, model.head.weight.grad)

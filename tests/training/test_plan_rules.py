@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,8 @@ def test_few_validation_images_do_not_choose_the_epoch() -> None:
 def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:
     near, far = (PlanInputs(SCRATCH, 300, 600, 130, "cpu", 192, ratio=ratio) for ratio in (5.0, 72.0))
     assert "train.balance" not in values(near) and "apart" not in str(near)
-    assert values(far)["train.balance"] == "none" and "classes 72:1 apart" in str(far)
+    assert values(far)["train.balance"] == "adjust" and "classes 72:1 apart" in str(far)
+    assert values(replace(far, weights=SUPERVISED))["train.balance"] == "none"
     assert "train.balance" not in values(far, train={"balance": "sampler"})
     (line,) = [text for text in describe(plan_settings(Config(), far)) if "train.balance" in text]
     assert "--balanced" in line and "more than 5:1" in line

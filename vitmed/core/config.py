@@ -368,10 +368,10 @@ class TrainConfig(LoopConfig):
     )
     baseline: bool = setting(True, "Also fit baselines that need no training, and compare them at the end.", Flag())
     smoothing: float = setting(0.05, "Label smoothing.", Flag(), ge=0, lt=1)
-    balance: Literal["none", "loss", "sampler"] = setting(
+    balance: Literal["none", "adjust", "loss", "sampler"] = setting(
         "none",
-        "Let rare classes count more in training, by class weights (loss) or a balanced sampler. Probabilities stay at "
-        "the prevalence of training; --balanced and --youden decide for balanced accuracy.",
+        "Counter class imbalance in training: logit adjustment (adjust), class weights (loss) or a balanced sampler. "
+        "Probabilities stay at the prevalence of training; --balanced and --youden decide for balanced accuracy.",
         Flag(),
     )
     ema: bool = setting(True, "Evaluate and keep an exponential moving average of the weights.", Flag())

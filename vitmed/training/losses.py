@@ -40,7 +40,7 @@ def classification_loss(
     device = next(model.parameters()).device
     balanced = class_weights(images.labels, classes, device)
     weights = balanced if train.balance == "loss" else None
-    shift = balanced.log() if train.balance != "none" else torch.zeros_like(balanced)
+    shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
     mix = mixer(config, classes)
     own = rows_of(ranks, images, config)
 
@@ -76,7 +76,12 @@ def class_weights(labels: np.ndarray, classes: int, device: torch.device) -> Ten
 
 @torch.no_grad()
 def start_balanced(model: ViT, labels: np.ndarray) -> None:
-    """Start the head's bias at the log of the class frequencies, so that the shifted logits start even."""
+    """Start the head's bias at the log of the class frequencies.
+
+    With plain cross-entropy this is logit adjustment with tau 1 (Menon et al. 2021, equation 10): the same losses and
+    gradients as for logits that start even and get the log frequencies added in the loss. With class weights or a
+    balanced sampler the shifted logits start even.
+    """
     model.head.bias.copy_(-class_weights(labels, len(model.head.bias), model.head.bias.device).log())
 
 

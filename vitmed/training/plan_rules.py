@@ -233,10 +233,14 @@ RULES: tuple[Rule, ...] = (
          {"train.choose": "best", "train.patience": quarter_of_epochs},
          "time for the schedule to lower the rate before the run stops"),
     # ---- imbalance ----
-    Rule(f"classes more than {APART}:1 apart", lambda s: s.ratio > APART,
+    Rule(f"from scratch, classes more than {APART}:1 apart", lambda s: s.scratch and s.ratio > APART,
+         {"train.balance": "adjust"},
+         "logit adjustment keeps the probabilities right; class weights and a balanced sampler lose: docs/recipes.md. "
+         "To decide for balanced accuracy: --balanced, or --youden of two classes"),
+    Rule(f"weights, classes more than {APART}:1 apart", lambda s: s.ratio > APART,
          {"train.balance": "none"},
-         "no balanced loss was better where all decide alike; for balanced accuracy the decision helps (--balanced, of "
-         "two classes --youden), and the probabilities stay right: docs/recipes.md"),
+         "the head that is fitted first knows how common the classes are. To decide for balanced accuracy: --balanced, "
+         "or --youden of two classes"),
     # ---- mixing and averaging ----
     Rule("always", lambda s: True,
          {"augment.mixup": 0.0, "augment.cutmix": 0.0},

@@ -328,8 +328,8 @@ class TrainingRun(Run[Config]):
         ui.say(f"device: {shared}{describe(self.device)}, {self.precision.name} ({self.precision.reason})")
         if config.train.balance != "none":
             ui.say(
-                f"--balance {config.train.balance}: rare classes count more in training, but probabilities stay at the "
-                "prevalence of training; --balanced (of two classes --youden) decides for balanced accuracy"
+                f"balance {config.train.balance}: probabilities stay at the prevalence of training; "
+                f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
             )
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
             ui.warn("mixup and cutmix change calibration: check the log loss and the Brier score")
