@@ -20,7 +20,6 @@ import argparse
 import csv
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -186,36 +185,39 @@ def judged(parts: Parts, loss: str, logits: np.ndarray) -> dict[str, float]:
 def finished(options: argparse.Namespace, name: str, loss: str, seed: int) -> dict[str, float] | None:
     """The measures of a run: of logits that are there, else made; None where only what is finished is asked for."""
     parts_of, sets = SETS[name]
-    file = options.work / "imbalance" / f"{name}-{loss}-seed{seed}.npy"
-    parts = parts_of(options.data, seed)
+    file, parts = options.work / "imbalance" / f"{name}-{loss}-seed{seed}.npy", parts_of(options.data, seed)
     if not file.is_file():
         if options.tell:
             return None
-        batches = len(parts.train) // BATCH
-        epochs = round(STEPS / batches)
+        epochs = round(STEPS / (len(parts.train) // BATCH))
         own = (f"train.epochs={epochs}", f"train.warmup_epochs={epochs / 10}", f"train.seed={seed}")
-        config, start = load_config(None, {"data.root": str(parts.root)}, (*SETTINGS, *sets, *own)), time.time()
-        logits = run(parts, loss, config)
+        logits = run(parts, loss, load_config(None, {"data.root": str(parts.root)}, (*SETTINGS, *sets, *own)))
         file.parent.mkdir(parents=True, exist_ok=True)
         np.save(file, logits)
-        minutes = {"minutes": round((time.time() - start) / 60, 1)}
     values = judged(parts, loss, np.load(file))
     if not options.tell:
-        extra = minutes if "minutes" in locals() else {}
-        print(json.dumps({"set": name, "loss": loss, "seed": seed, **values, **extra}), flush=True)
+        print(json.dumps({"set": name, "loss": loss, "seed": seed, **values}), flush=True)
     return values
 
 
-def tell(name: str, found: dict[str, list[dict[str, float]]]) -> None:
-    """The table of a set: mean ± standard deviation over seeds."""
+def tell(name: str, found: dict[str, dict[int, dict[str, float]]]) -> None:
+    """The table of a set: mean ± standard deviation over seeds; paired difference to `none` ± its standard error."""
     print(f"\n| {name} | seeds | {' | '.join(MEASURES)} |\n|---|---{'|---' * len(MEASURES)}|")
     for loss, runs in found.items():
         cells = []
-        for measure in MEASURES:
-            values = [one[measure] for one in runs]
-            error = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.3f}{error}" if values else "")
+        for measure in MEASURES if runs else ():
+            text = mean_and_spread([one[measure] for one in runs.values()])
+            pairs = [one[measure] - found["none"][seed][measure] for seed, one in runs.items() if seed in found["none"]]
+            if loss != "none" and pairs:
+                text += f"; {mean_and_spread(pairs, len(pairs) ** 0.5, '+.3f')}"
+            cells.append(text)
         print(f"| {loss} | {len(runs)} | {' | '.join(cells)} |")
+
+
+def mean_and_spread(values: Sequence[float], divisor: float = 1.0, form: str = ".3f") -> str:
+    """The mean, and ± the standard deviation / divisor of two or more values."""
+    spread = f" ± {statistics.stdev(values) / divisor:.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{form}}{spread}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -228,16 +230,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tell", action="store_true", help="only the tables of what is finished")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    results: dict[str, dict[str, list[dict[str, float]]]] = {
-        name: {loss: [] for loss in options.losses} for name in options.only
-    }
     for name in options.only:
+        results: dict[str, dict[int, dict[str, float]]] = {"none": {}, **{loss: {} for loss in options.losses}}
         for seed in options.seeds:
             for loss in options.losses:
                 if (values := finished(options, name, loss, seed)) is not None:
-                    results[name][loss].append(values)
-    for name, found in results.items():
-        tell(name, found)
+                    results[loss][seed] = values
+        tell(name, results)
 
 
 LOSSES = ("none", "adjust", "effective", "loss", "sampler")
