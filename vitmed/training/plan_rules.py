@@ -235,7 +235,7 @@ RULES: tuple[Rule, ...] = (
     # ---- imbalance ----
     Rule(f"from scratch, classes more than {APART}:1 apart", lambda s: s.scratch and s.ratio > APART,
          {"train.balance": "adjust"},
-         "logit adjustment keeps the probabilities right; class weights and a balanced sampler lose: docs/recipes.md. "
+         "logit adjustment keeps the probabilities right; class weights and a sampler were no better: docs/recipes.md. "
          "To decide for balanced accuracy: --balanced, or --youden of two classes"),
     Rule(f"weights, classes more than {APART}:1 apart", lambda s: s.ratio > APART,
          {"train.balance": "none"},
