@@ -281,7 +281,7 @@ def test_a_disk_that_really_is_full(vitmed: RUN, tmp_path: Path) -> None:
         (("--epochs", "0"), ["train.epochs", "0"]),
         (("--lr", "nan"), ["train.lr"]),
         (("--resize", "stretch"), ["data.resize", "pad", "squash", "crop"]),
-        (("--balance", "yes"), ["train.balance", "none", "loss", "sampler"]),
+        (("--balance", "yes"), ["train.balance", "none", "adjust", "loss", "sampler"]),
         (("--device", "tpu"), ["train.device", "cuda"]),
         (("--group-regex", "("), ["not a regular expression"]),
         (("--fail-under", "aurok=1"), ["unknown metric 'aurok'", "did you mean 'auroc'"]),

@@ -131,7 +131,8 @@ def values() -> dict[str, object]:
         "cache": False, "on_bad_file": "skip", "cache_size": 3.5,
         "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
         "subgroup": ["site"], "rater": ["reader"], "rater_score": ["score"], "ordinal": ["mild", "severe"],
-        "calibration": "vector", "youden": True, "target_sensitivity": 0.95, "target_specificity": 0.9, "cost": "10:1",
+        "calibration": "vector", "youden": True, "balanced": True, "target_sensitivity": 0.95,
+        "target_specificity": 0.9, "cost": "10:1",
         "prevalence": 0.02, "coverage": 0.8, "conformal": "aps", "max_risk": 0.03,
         "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True, "report": False,
         "shard_model": True, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16", "workers": 1,
@@ -171,6 +172,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
         args += {
             "ema": ["--no-ema"],
             "youden": ["--youden"],
+            "balanced": ["--balanced"],
             "baseline": ["--no-baseline"],
             "probe_first": ["--probe-first"],
             "allow_leakage": ["--allow-leakage"],

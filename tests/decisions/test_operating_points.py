@@ -150,6 +150,8 @@ class TestChoice:
             ({"youden": True, "cost": "2:1"}, 2, "only one of them"),
             ({"target_sensitivity": 0.9}, 3, "there are 3"),
             ({"cost": "2:1"}, 3, "there are 3"),
+            ({"balanced": True}, 2, "three classes or more"),
+            ({"balanced": True, "youden": True}, 3, "only one of them"),
             ({"cost": [[0.0, 1.0], [1.0, 0.0]]}, 3, "2 x 2"),
             ({"cost": [[2.0, 1.0], [1.0, 0.0]]}, 2, "being right costs more"),
         ):
@@ -178,7 +180,46 @@ class TestChoice:
             spent["cost"] == pytest.approx(np.mean(np.array(costs)[labels, q.predicted]))
             and spent["cost"] < spent["default"]
         )
-        assert report_points(p, choose_points(p, config()), config()) is None
+        assert set(spent) == {"default", "balanced", "cost"}
+
+    def test_the_point_of_balanced_accuracy_is_the_likeliest_class_at_equal_prevalence(self) -> None:
+        """Three normal distributions of known density, 40:8:1; dividing by prevalence leaves the largest density."""
+        from sklearn.metrics import accuracy_score, balanced_accuracy_score
+
+        rng, share = np.random.default_rng(0), np.array([40, 8, 1]) / 49
+        labels = rng.choice(3, size=20_000, p=share)
+        x = rng.normal(np.array([-1.0, 0.5, 1.5])[labels])
+        density = scipy.stats.norm.logpdf(x[:, None], [-1.0, 0.5, 1.5])
+        p = Predictions(("a", "b", "c"), ("x",) * len(x), None, labels, (density + np.log(share)).astype(np.float32))
+        found = choose_points(p, config(balanced=True))
+        assert found.chosen == "balanced" and found.expected == pytest.approx(tuple(share), abs=0.005)
+        q = apply_point(p, found)
+        assert (q.predicted == density.argmax(axis=1)).mean() > 0.99
+        report = report_points(q, found, config(balanced=True))
+        assert report is not None and report["chosen"] == "balanced"
+        for key, decided in (("default", p.predicted), ("balanced", q.predicted)):
+            reached = report["points"][key]["reached"]
+            assert reached["balanced_accuracy"]["value"] == pytest.approx(balanced_accuracy_score(labels, decided))
+            assert reached["accuracy"]["value"] == pytest.approx(accuracy_score(labels, decided))
+        optimum = balanced_accuracy_score(labels, density.argmax(axis=1))
+        assert report["points"]["balanced"]["reached"]["balanced_accuracy"]["value"] == pytest.approx(
+            optimum, abs=0.005
+        )
+        beside = report_points(p, choose_points(p, config()), config())
+        assert beside is not None and beside["chosen"] == "default"  # reported even where it does not decide
+        assert beside["points"]["balanced"]["reached"] == report["points"]["balanced"]["reached"]
+
+    def test_a_class_with_few_validation_images_is_named(self) -> None:
+        labels = np.array([0] * 50 + [1] * 20 + [2] * 3)
+        p = Predictions(("a", "b", "c"), ("x",) * 73, None, labels, np.eye(3, dtype=np.float32)[labels])
+        assert "3 of c" in choose_points(p, config(balanced=True)).notes[0]
+        assert choose_points(p, config()).notes == ()
+
+    def test_a_class_that_validation_lacks_can_be_predicted(self) -> None:
+        labels = np.array([0, 1, 0, 1])
+        p = Predictions(("a", "b", "c"), tuple("wxyz"), None, labels, np.eye(3, dtype=np.float32)[labels])
+        rare = replace(p, logits=np.array([[0, 0, 3]] * 4, np.float32))
+        assert set(apply_point(rare, choose_points(p, config(balanced=True))).predicted) == {2}
 
 
 class TestReached:

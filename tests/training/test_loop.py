@@ -360,16 +360,13 @@ def test_a_healthy_run_hears_no_alarm(trained: Trained) -> None:
     assert not [text for text in trained.ui.warned if "learn" in text]
 
 
-def test_balancing_and_mixing_warn_of_calibration(tmp_path: Path) -> None:
+def test_mixing_warns_of_calibration_and_balancing_names_the_decision(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "d")
-    for flags, word in (
-        ({"balance": "loss"}, "prevalence"),
-        ({"balance": "sampler"}, "prevalence"),
-        ({"mixup": 0.2}, "mixup"),
-    ):
+    for flags, word in (({"balance": "loss"}, "--youden"), ({"balance": "adjust"}, "--youden"), ({"mixup": 0.2}, "")):
         ui = Recorder()
         train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **TINY | flags | {"epochs": 1})
-        assert any("calibration" in text and word in text for text in ui.warned), flags
+        assert any("calibration" in text and "mixup" in text for text in ui.warned) == (not word), flags
+        assert any("prevalence of training" in text and "--youden" in text for text in ui.said) == bool(word), flags
 
 
 def test_the_test_split_takes_no_part_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from vitmed.core.config import Config, ModelConfig
 from vitmed.core.load_config import build_config, load_config, with_values
 from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.plan_rules import OWN, RULES, SCRATCH, PlanInputs, plan_settings
+from vitmed.training.plan_rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings
 from vitmed.training.prepare import from_scratch
 
 RUN = Callable[..., Answer]
 KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)
 CASES = [
-    PlanInputs(weights, images, images // 5, side, device, width, lora)
+    PlanInputs(weights, images, images // 5, side, device, width, lora, ratio=images / 1000)
     for weights in KINDS
     for images in (20, 300, 1000, 1001, 5000, 30_000, 200_000)
     for side in (28, 64, 130, 1024)
@@ -82,6 +83,16 @@ def test_few_validation_images_do_not_choose_the_epoch() -> None:
     assert found[60]["train.choose"] == "last" and "train.patience" not in found[60]
     assert found[5000]["train.choose"] == "best"
     assert found[5000]["train.patience"] >= found[5000]["train.warmup_epochs"] + 1
+
+
+def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:
+    near, far = (PlanInputs(SCRATCH, 300, 600, 130, "cpu", 192, ratio=ratio) for ratio in (5.0, 72.0))
+    assert "train.balance" not in values(near) and "apart" not in str(near)
+    assert values(far)["train.balance"] == "adjust" and "classes 72:1 apart" in str(far)
+    assert values(replace(far, weights=SUPERVISED))["train.balance"] == "none"
+    assert "train.balance" not in values(far, train={"balance": "sampler"})
+    (line,) = [text for text in describe(plan_settings(Config(), far)) if "train.balance" in text]
+    assert "--balanced" in line and "more than 5:1" in line
 
 
 def test_what_was_set_by_hand_stays() -> None:

@@ -200,6 +200,8 @@ def _decisions(folds: Folds) -> list[str]:
         return []
     if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
         return ["Each fold predicts the class with the lowest expected cost, by the costs of the configuration."]
+    if folds.asked == "balanced":
+        return ["Each fold predicts the class with the largest ratio of probability to prevalence in its validation."]
     known = [fold.threshold for fold in folds.each]
     thresholds = ["the likelier class" if one is None else f"from {one:.3g}" for one in known]
     asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")

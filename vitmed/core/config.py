@@ -398,9 +398,10 @@ class TrainConfig(LoopConfig):
     )
     baseline: bool = setting(True, "Also fit baselines that need no training, and compare them at the end.", Flag())
     smoothing: float = setting(0.05, "Label smoothing.", Flag(), ge=0, lt=1)
-    balance: Literal["none", "loss", "sampler"] = setting(
+    balance: Literal["none", "adjust", "loss", "sampler"] = setting(
         "none",
-        "Counter class imbalance by class weights (loss) or a balanced sampler; ruins calibration. AUROC stays.",
+        "Counter class imbalance in training: logit adjustment (adjust), class weights (loss) or a balanced sampler. "
+        "Probabilities stay at the prevalence of training; --balanced and --youden decide for balanced accuracy.",
         Flag(),
     )
     ema: bool = setting(True, "Evaluate and keep an exponential moving average of the weights.", Flag())
@@ -505,6 +506,11 @@ class EvaluateConfig(Section):
         "auto", "How the probabilities are calibrated; fitted, and by auto chosen, on validation.", Flag()
     )
     youden: bool = setting(False, "Two classes: decide at the threshold of the highest Youden index.", Flag())
+    balanced: bool = setting(
+        False,
+        "Three classes or more: decide for the highest balanced accuracy, by probability / prevalence in validation.",
+        Flag(),
+    )
     target_sensitivity: float | None = setting(
         None, "Two classes: decide at the highest threshold with this sensitivity.", Flag(metavar="SHARE"), gt=0, lt=1
     )

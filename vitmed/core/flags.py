@@ -77,6 +77,6 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
         raise UsageError(problem, f"see evaluate.{name} in docs/configuration.md") from None
 
 
-POINTS = {"youden", "target_sensitivity", "target_specificity", "cost"}  # fields that choose the operating point
+POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
 FLAGS = flags_of(Config)  # of `vitmed train`; plan, lr-find and probe take the same keywords
 EVALUATE_FLAGS = flags_of(Config, "evaluate")

@@ -1,12 +1,15 @@
 """Operating points: from which probability an image is predicted positive; chosen on validation.
 
 Two classes have a threshold. More classes have a matrix of costs: the class with the lowest expected cost of the
-calibrated probabilities is predicted (Elkan, IJCAI 2001, equation 1). A threshold lies in the middle between two
-neighbouring probabilities of validation, so that it does not depend on the last digit of one.
+calibrated probabilities is predicted (Elkan, IJCAI 2001, equation 1). For balanced accuracy, missing a class costs the
+inverse of its prevalence, which predicts the class of the largest probability / prevalence (Menon et al. 2021, arXiv
+2007.07314, section 2). A threshold lies in the middle between two neighbouring probabilities of validation, so that it
+does not depend on the last digit of one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +17,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.text import counted
+from vitmed.core.text import counted, listed
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.intervals import Units, class_shares, share_ratio
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
@@ -66,6 +69,7 @@ class PolicyPoints(Stored):
     points: dict[str, PolicyPoint]
     costs: list[Numbers] | None  # K x K, of predicting the column's class for an image of the row's
     notes: Names  # what makes the choice doubtful
+    expected: Numbers | None = None  # of more classes the mean calibrated probability of each in validation
     positives: int = 0  # validation images, with two classes
     negatives: int = 0
 
@@ -85,10 +89,12 @@ def asked_point(config: EvaluateConfig, classes: int) -> str:
     flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
     if len(given) > 1:
         raise UsageError(f"{flags}: only one of them can decide", "keep one; Youden's is reported beside it anyway")
-    if given and given[0] != "cost" and classes != 2:
+    if given == ["balanced"] and classes == 2:
+        raise UsageError("--balanced: decides between three classes or more", "of two classes --youden is the same aim")
+    if given and given[0] not in ("balanced", "cost") and classes != 2:
         raise UsageError(
             f"{flags}: a threshold decides between two classes, and there are {classes}",
-            f"leave it out, or give what each error costs: --cost '{example(classes)}'",
+            f"leave it out, or take --balanced, or give what each error costs: --cost '{example(classes)}'",
         )
     if given == ["cost"]:
         cost_matrix(config, classes, 0)
@@ -144,8 +150,11 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     costs = cost_matrix(config, len(classes), positive)
     stored = None if costs is None else costs.tolist()
     if positive is None:
-        points = dict.fromkeys(("default", asked), LIKELIEST)
-        return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, notes=())
+        points = dict.fromkeys(("default", "balanced", asked), LIKELIEST)
+        # The mean of calibrated probabilities: as the share of the class, but never 0, and less noisy for a rare one.
+        expected = tuple(validation.probabilities.mean(axis=0).tolist())
+        few = _weak_classes(validation) if asked == "balanced" else ()
+        return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, expected=expected, notes=few)
     truth, scores, units = labels == positive, validation.probabilities[:, positive], Units.of(validation)
     own = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
     absent = positive if not truth.any() else 1 - positive if truth.all() else None
@@ -172,9 +181,18 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     )  # fmt: skip
 
 
+def _weak_classes(validation: Predictions) -> tuple[str, ...]:
+    """A note on classes of which validation has too few images to show how common they are."""
+    counts = np.bincount(known_labels(validation), minlength=len(validation.classes))
+    few = [f"{count} of {name}" for name, count in zip(validation.classes, counts, strict=True) if count < FEW]
+    if not few:
+        return ()
+    return (f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable.",)
+
+
 def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
     """What a point is to reach, such as a sensitivity of 0.95; None where it has no target."""
-    return None if asked in ("default", "youden") else getattr(config, asked)
+    return None if asked in ("default", "youden", "balanced") else getattr(config, asked)
 
 
 def _threshold(
@@ -248,10 +266,19 @@ def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
     )
 
 
+def costs_of_balance(expected: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+    """K x K costs; the class of the lowest expected cost is that of the largest probability / `expected`, (K,)."""
+    k = len(expected)
+    return tuple(tuple(0.0 if i == j else 1 / expected[i] for j in range(k)) for i in range(k))
+
+
 def apply_point(predictions: Predictions, operating: PolicyPoints) -> Predictions:
     """The predictions, decided at the point that `choose_points` chose."""
     if operating.chosen == "default":
         return predictions
+    if operating.chosen == "balanced":
+        assert operating.expected is not None
+        return replace(predictions, costs=costs_of_balance(operating.expected))
     if operating.positive is None:
         assert operating.costs is not None
         return replace(predictions, costs=tuple(operating.costs))
@@ -261,6 +288,7 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
 TITLES = {
     "default": "Likeliest class",
     "youden": "Youden index",
+    "balanced": "Balanced accuracy",
     "target_sensitivity": "Target sensitivity",
     "target_specificity": "Target specificity",
     "cost": "Lowest expected cost",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from pydantic import ConfigDict
@@ -10,9 +11,18 @@ from pydantic import ConfigDict
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import CalibrationResult
-from vitmed.decisions.operating_points import LIKELIEST, TITLES, PolicyPoint, PolicyPoints, Rates, rates
+from vitmed.decisions.operating_points import (
+    LIKELIEST,
+    TITLES,
+    PolicyPoint,
+    PolicyPoints,
+    Rates,
+    costs_of_balance,
+    rates,
+)
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.evaluation import PreparedPredictions
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 from vitmed.metrics.ranking import ratio
@@ -26,6 +36,17 @@ class DecisionCost(Frozen):
     expected_cost: Estimate
     normalised_cost: Estimate
     accuracy: Estimate
+
+
+class DecisionShares(Frozen):
+    """How often decisions between three classes or more are right: of all images, and on average over the classes."""
+
+    accuracy: Estimate
+    balanced_accuracy: Estimate
+
+
+class SharesAndCost(DecisionCost, DecisionShares):
+    """What decisions between three classes or more reach where costs are given."""
 
 
 class RatesAndCost(DecisionCost, Rates):
@@ -45,7 +66,7 @@ class OperatingPoint(PolicyPoint):
     model_config = ConfigDict(strict=False, extra="forbid")
 
     title: str
-    reached: RatesAndCost | Rates | DecisionCost | None
+    reached: RatesAndCost | Rates | SharesAndCost | DecisionShares | DecisionCost | None
 
 
 class OperatingPoints(Frozen):
@@ -101,11 +122,16 @@ def report_points(
 ) -> OperatingPoints | None:
     """What each operating point reaches on the evaluated images, beside what it reaches on validation.
 
-    Without operating points the likeliest class alone is reported. None with more than two classes and no costs.
+    Without operating points the likeliest class alone is reported, or None with more than two classes.
     """
     positive = positive_index(predictions)
     if positive is None:
-        return None if operating is None else _report_costs(predictions, operating.costs, operating.chosen, config)
+        if operating is None:
+            return None
+        ways = {"default": predictions.likeliest}
+        if operating.expected is not None:
+            ways["balanced"] = replace(predictions, costs=costs_of_balance(operating.expected), decided=None).predicted
+        return _report_classes(predictions, ways, operating.costs, operating.chosen, config, operating.notes)
     name, scores, points = predictions.classes[positive], predictions.probabilities[:, positive], {}
     if operating is None or operating.positive != name:
         operating = PolicyPoints(positive=None, chosen="default", points={"default": LIKELIEST}, costs=None, notes=())
@@ -143,7 +169,8 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
     """
     asked, positive = folds.asked, positive_index(predictions)
     if positive is None:
-        return _report_costs(predictions, folds.costs, asked, config)
+        ways = {"default": predictions.likeliest}
+        return _report_classes(predictions, ways, folds.costs, asked, config)
     found = report_points(predictions, None, config)
     if not by_fold(folds) or found is None:
         return found
@@ -155,17 +182,26 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
     return found.model_copy(update={"chosen": asked, "by_fold": thresholds, "points": {**found.points, asked: point}})
 
 
-def _report_costs(
-    predictions: Predictions, costs: Costs | None, chosen: str, config: EvaluateConfig
-) -> OperatingPoints | None:
-    """What the likeliest class and the class with the lowest expected cost cost; None without costs."""
-    if not costs:
-        return None
-    points = {}
-    for key, called in (("default", predictions.likeliest), ("cost", predictions.predicted)):
-        reached = decision_cost(costs, predictions, called, config)
+def _report_classes(
+    predictions: Predictions, ways: Mapping[str, np.ndarray], costs: Costs | None, chosen: str, config: EvaluateConfig,
+    notes: Sequence[str] = (),
+) -> OperatingPoints | None:  # fmt: skip
+    """What decisions between more than two classes reach; None where there is but one way to decide.
+
+    Args:
+        ways: key of an operating point -> the classes (S,) that it predicts; the `chosen` one is added.
+    """
+    points, ways = {}, {**ways, chosen: predictions.predicted}
+    for key, called in ways.items():
+        overall, _ = PreparedPredictions(replace(predictions, decided=called)).estimates()
+        shares = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])
+        reached = shares
+        if costs:
+            reached = SharesAndCost(**{**dict(decision_cost(costs, predictions, called, config)), **dict(shares)})
         points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
-    return OperatingPoints(positive=None, chosen=chosen, threshold=None, points=points, notes=[])
+    if len(points) == 1:
+        return None
+    return OperatingPoints(positive=None, chosen=chosen, threshold=None, points=points, notes=list(notes))
 
 
 def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> DecisionCost:

@@ -36,6 +36,7 @@ CHOOSING = {  # fields of `evaluate` that change what is chosen
     *(
         "calibration",
         "youden",
+        "balanced",
         "target_sensitivity",
         "target_specificity",
         "cost",
@@ -113,13 +114,14 @@ class DecisionPolicy(Stored):
     def _check_classes(self, classes: Sequence[str]) -> None:
         k, operating, sets, abstention = len(classes), self.operating, self.prediction_sets, self.abstention
         point, costs, other = operating.points.get(operating.chosen), operating.costs, "does not fit the classes"
-        decides = costs if k != 2 else point and point.threshold
+        decides = point and point.threshold if k == 2 else costs if operating.chosen == "cost" else operating.expected
         good = {
             f"calibration: {other}": len(self.calibration.scale) == k,
             f"operating.positive: {other}": operating.positive in (classes if k == 2 else [None]),
             f"operating.chosen: there is no point {operating.chosen!r}": point is not None,
             f"operating.costs: {other}": costs is None or [len(row) for row in costs] == [k] * k,
-            "operating.points: the chosen point has neither a threshold nor costs": (
+            f"operating.expected: {other}": operating.expected is None or len(operating.expected) == k,
+            "operating.points: the chosen point has neither a threshold nor costs nor prevalences": (
                 operating.chosen == "default" or decides is not None
             ),
             f"prediction_sets: {other}": sets is None or (len(sets.least), len(sets.units)) == (k, k),

@@ -120,9 +120,9 @@ def _intervals(results: Results) -> bool:
 
 
 def _chosen(results: Results) -> bool:
-    """Whether a threshold was chosen on validation, or costs decide."""
+    """Whether a threshold was chosen on validation, or costs or prevalences decide."""
     found = results.operating_points
-    return found is not None and (found.threshold is not None or found.chosen == "cost")
+    return found is not None and (found.threshold is not None or found.chosen in ("balanced", "cost"))
 
 
 def characteristics(results: Results) -> list[str]:

@@ -224,8 +224,9 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
             decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
         text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")
     elif metrics.n:
-        costs = points is not None and points.chosen == "cost"
-        text.append(f"The class with the {'lowest expected cost' if costs else 'largest probability'} was predicted.")
+        ways = {"cost": "lowest expected cost", "balanced": "largest ratio of probability to prevalence in validation"}
+        way = ways.get("default" if points is None else points.chosen, "largest probability")
+        text.append(f"The class with the {way} was predicted.")
     if metrics.n >= 2 and metrics.n_groups != 1:
         text.append(f"Two-sided {100 * metrics.level:.0f} % confidence intervals were computed.")
         if metrics.n_groups is None:

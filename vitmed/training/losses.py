@@ -1,4 +1,10 @@
-"""The loss of a batch: cross-entropy with mixing, label smoothing and class weights."""
+"""The loss of a batch: cross-entropy with mixing, label smoothing and balanced classes.
+
+Class weights, and batches with as many images of every class, move the optimum of the logits by the log of the weights.
+The loss adds this shift to the logits of the network, as logit adjustment does (Menon et al. 2021, arXiv 2007.07314,
+section 5). Whatever the balance, the network's own logits are thus those of the probabilities at the prevalence of
+training, which calibration and operating points start from.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,7 @@ from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import ALONE, Ranks, Rows
 from vitmed.data.loading import Images
+from vitmed.models.vit import ViT
 
 LossOf = Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]
 """Images (B, S, S, C) uint8 and labels (B,) on the device -> rows -> their share of the mean loss of the batch, ()."""
@@ -31,7 +38,9 @@ def classification_loss(
     """
     train = config.train
     device = next(model.parameters()).device
-    weights = class_weights(images.labels, classes, device) if train.balance == "loss" else None
+    balanced = class_weights(images.labels, classes, device)
+    weights = balanced if train.balance == "loss" else None
+    shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
     mix = mixer(config, classes)
     own = rows_of(ranks, images, config)
 
@@ -45,9 +54,8 @@ def classification_loss(
         def part(rows: Rows) -> Tensor:
             here = slice(rows.start - first, rows.stop - first)
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                total = F.cross_entropy(
-                    model(x[here]), y[here], weights, reduction="sum", label_smoothing=train.smoothing
-                )
+                logits = model(x[here]) + shift  # (B, K) float32
+                total = F.cross_entropy(logits, y[here], weights, reduction="sum", label_smoothing=train.smoothing)
             return total / (rows.total if count is None else count)
 
         return part
@@ -61,9 +69,20 @@ def rows_of(ranks: Ranks, images: Images, config: Config | PretrainConfig) -> Ro
 
 
 def class_weights(labels: np.ndarray, classes: int, device: torch.device) -> Tensor:
-    """(K,) float32, mean 1 over the images: inverse class frequency."""
-    counts = np.bincount(labels, minlength=classes)
+    """(K,) float32, mean 1 over the images: inverse class frequency; a class without images counts as one with one."""
+    counts = np.maximum(np.bincount(labels, minlength=classes), 1)
     return torch.tensor(len(labels) / (classes * counts), dtype=torch.float32, device=device)
+
+
+@torch.no_grad()
+def start_balanced(model: ViT, labels: np.ndarray) -> None:
+    """Start the head's bias at the log of the class frequencies.
+
+    With plain cross-entropy this is logit adjustment with tau 1 (Menon et al. 2021, equation 10): the same losses and
+    gradients as for logits that start even and get the log frequencies added in the loss. With class weights or a
+    balanced sampler the shifted logits start even.
+    """
+    model.head.bias.copy_(-class_weights(labels, len(model.head.bias), model.head.bias.device).log())
 
 
 def mixer(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

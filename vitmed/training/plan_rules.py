@@ -15,6 +15,7 @@ from vitmed.core.config import Config
 from vitmed.core.load_config import with_values
 from vitmed.models.weights_catalogue import DISTILLED, MASKED
 
+APART = 5  # images of the commonest class for each of the rarest, beyond which the plan speaks of imbalance
 SCRATCH, OWN = "from scratch", "vitmed"  # beside the kinds of public weights
 
 
@@ -29,6 +30,7 @@ class PlanInputs:
         device: "cpu", "cuda" or "mps".
         width: D of the network.
         lora: whether only low-rank additions learn.
+        ratio: training images of the commonest class for each of the rarest.
     """
 
     weights: str
@@ -38,6 +40,7 @@ class PlanInputs:
     device: str
     width: int
     lora: bool = False
+    ratio: float = 1.0
 
     @property
     def scratch(self) -> bool:
@@ -47,7 +50,8 @@ class PlanInputs:
     def __str__(self) -> str:
         start = "from scratch" if self.scratch else f"{self.weights} weights, {self.width} wide"
         images = f"{self.images:,} training and {self.val:,} validation images of about {self.side} px"
-        return f"{start}, {images}, {self.device}"
+        apart = f", classes {self.ratio:.0f}:1 apart" if self.ratio > APART else ""
+        return f"{start}, {images}{apart}, {self.device}"
 
 
 Value = Callable[[PlanInputs, Config], float]
@@ -236,6 +240,15 @@ RULES: tuple[Rule, ...] = (
     Rule("more validation images", lambda s: s.val > 500,
          {"train.choose": "best", "train.patience": quarter_of_epochs},
          "time for the schedule to lower the rate before the run stops"),
+    # ---- imbalance ----
+    Rule(f"from scratch, classes more than {APART}:1 apart", lambda s: s.scratch and s.ratio > APART,
+         {"train.balance": "adjust"},
+         "logit adjustment keeps the probabilities right; class weights and a sampler were no better: docs/recipes.md. "
+         "To decide for balanced accuracy: --balanced, or --youden of two classes"),
+    Rule(f"weights, classes more than {APART}:1 apart", lambda s: s.ratio > APART,
+         {"train.balance": "none"},
+         "the head that is fitted first knows how common the classes are. To decide for balanced accuracy: --balanced, "
+         "or --youden of two classes"),
     # ---- mixing and averaging ----
     Rule("always", lambda s: True,
          {"augment.mixup": 0.0, "augment.cutmix": 0.0},

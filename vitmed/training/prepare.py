@@ -105,6 +105,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         device=device.type,
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
+        ratio=max(counts := splits.counts("train")) / max(1, min(counts)),
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")

@@ -38,7 +38,7 @@ from vitmed.training.failure_detection import stuck
 from vitmed.training.forecast import Forecaster
 from vitmed.training.gradients import Relief
 from vitmed.training.loop import fit
-from vitmed.training.losses import LossOf, classification_loss
+from vitmed.training.losses import LossOf, classification_loss, start_balanced
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
 from vitmed.training.time_budget import TimeBudget, slowdown
@@ -183,6 +183,8 @@ class TrainingRun(Run[Config]):
         super().__init__(config, splits, device, ui, ranks)
         with seeded(config.train.seed):
             model = build_vit(config.model, len(splits.classes))
+            if config.train.balance != "none":
+                start_balanced(model, self.images["train"].labels)
             how = self.images["train"].preprocessing
             self.report = load_pretrained(model, weights, how) if weights is not None else None
             if config.train.lora is not None:
@@ -215,7 +217,10 @@ class TrainingRun(Run[Config]):
         shared = f"{self.ranks.world} processes, each on " if self.ranks.wide else ""
         ui.say(f"device: {shared}{describe(self.device)}, {self.precision.name} ({self.precision.reason})")
         if config.train.balance != "none":
-            ui.warn(f"--balance {config.train.balance} spoils calibration: probabilities no longer follow prevalence")
+            ui.say(
+                f"balance {config.train.balance}: probabilities stay at the prevalence of training; "
+                f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
+            )
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
             ui.warn("mixup and cutmix change calibration: check the log loss and the Brier score")
 
