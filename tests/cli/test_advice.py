@@ -52,6 +52,8 @@ RAISED_BY = {
     "training/prepare.py": "train plan lr-find probe",
     "training/progress.py": "train pretrain",
     "training/pretraining.py": "pretrain",
+    "training/run_setup.py": "train pretrain",
+    "training/time_plan.py": "train plan",
     "training/training_run.py": "train pretrain",
 }
 # Advice beside the point of one command: a function that only the others of its module call.

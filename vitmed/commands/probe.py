@@ -28,7 +28,7 @@ from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_o
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.baselines import fit_colours
 from vitmed.training.prepare import with_window
-from vitmed.training.training_run import check_images, splits_csv
+from vitmed.training.run_setup import check_images, splits_csv
 
 
 def probe(

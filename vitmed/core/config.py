@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from vitmed.core.durations import read_duration
+
 PANELS = ("Most used", "Data", "Patients", "Model", "Training", "Evaluation", "Output")  # headings of --help, in order
 
 
@@ -272,6 +274,13 @@ class LoopConfig(Section):
     panel = "Training"
 
     epochs: int = setting(30, "Passes over the training images.", Flag(first=True), ge=1)
+    time: float | None = setting(
+        None,
+        "How long the whole command may take, such as 20m, 2h or 1h30m. From scratch the plan chooses the network, the "
+        "image size and the epochs that fit. In YAML a number is in seconds. See docs/training.md.",
+        Flag(metavar="TIME", text=True),
+        gt=0,
+    )
     batch_size: int = setting(32, BATCH, Flag(also="-b", metavar="N|auto", first=True, text=True), ge=1)
     accumulate: int = setting(1, "Batches per optimiser step; effective batch = batch_size x accumulate.", Flag(), ge=1)
     micro_batch: int | Literal["auto"] | None = setting(
@@ -339,6 +348,14 @@ class LoopConfig(Section):
             if given.get("micro_batch") is None:
                 given["micro_batch"] = "auto"
         return given
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _duration(cls, value: Any) -> Any:
+        try:
+            return read_duration(value)
+        except ValueError as error:
+            raise ValueError(f"train.time {error}") from None
 
     @field_validator("micro_batch", mode="plain")
     @classmethod

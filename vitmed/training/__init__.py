@@ -7,7 +7,8 @@ epoch_records      the record of an epoch; which is the best; when training ends
 autotune           which arithmetic, kernels and threads are the fastest here
 optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
-training_run       one training run under way
+run_setup          a run before its first batch
+training_run       a run under way
 progress           its progress bar, and what to do when memory is full
 launch             `train --devices`: this command line in several processes
 follow             a process that takes part in the training of another
