@@ -194,24 +194,27 @@ def reader(stem: str, patch: int, grid: int) -> ViT:
     return model
 
 
-@pytest.mark.parametrize(("stem", "patch"), [("patch", 8), ("patch", 7), ("conv", 16), ("conv", 12), ("conv", 7)])
+@pytest.mark.parametrize(
+    ("stem", "patch"), [("patch", 8), ("patch", 7), ("conv", 16), ("conv", 12), ("conv", 7), ("residual", 8)]
+)
 def test_cells_lie_where_patches_read(stem: str, patch: int) -> None:
     """The centre of gravity of the gradient of a patch is the centre of its cell; a bright dot lights its cell most."""
-    grid = 5
+    grid = 11 if stem == "residual" else 5  # what the patch in the middle reads lies within the image
+    mid = grid // 2
     model, side = reader(stem, patch, grid), patch * grid
     shift = centre_shift(model)
     place = cells(side, grid, shift)
     x = torch.ones(1, 1, side, side, requires_grad=True)
-    (read,) = torch.autograd.grad(model.patch_embed(x)[0, grid * 2 + 2].sum(), x)  # of the patch in the middle
+    (read,) = torch.autograd.grad(model.patch_embed(x)[0, grid * mid + mid].sum(), x)  # of the patch in the middle
     centre = float((read[0, 0].sum(dim=0) * torch.arange(side)).sum() / read.sum())
-    assert np.flatnonzero(place == 2).mean() == pytest.approx(centre, abs=0.51)  # of two centres as near, the first
-    for dot in range(patch, side - patch):
+    assert np.flatnonzero(place == mid).mean() == pytest.approx(centre, abs=0.51)  # of two centres as near, the first
+    for dot in range((mid - 1) * patch, (mid + 2) * patch):
         image = torch.zeros(1, 1, side, side)
-        image[0, 0, dot, 2 * patch] = 1
+        image[0, 0, dot, mid * patch] = 1
         lit = model.patch_embed(image)[0].sum(dim=1).reshape(grid, grid).sum(dim=1)
         assert lit[place[dot]] == lit.max()
     middle = np.zeros((1, grid, grid))
-    middle[0, 2, 2] = 1
+    middle[0, mid, mid] = 1
     assert (on_image(middle, side, shift)[0].sum(axis=0) @ np.arange(side) / patch**2) == pytest.approx(
         centre, abs=0.01
     )

@@ -98,7 +98,7 @@ def test_an_image_alone_and_in_company_get_the_same_logits() -> None:
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("stem", ["patch", "conv"])
+@pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
 @pytest.mark.parametrize("side, patch, width", [(16, 8, 16), (32, 4, 48), (32, 16, 192)])
 def test_no_digit_depends_on_the_other_images(
     stem: str, side: int, patch: int, width: int, precision: Precision

@@ -10,12 +10,13 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
+from torchvision.models.resnet import BasicBlock
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.models.batch_layers import DropPath
-from vitmed.models.vit import SIZES, ViT, attend, build_vit, sincos_1d, sincos_2d
+from vitmed.models.vit import SIZES, ResidualBlock, ViT, attend, build_vit, sincos_1d, sincos_2d
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -157,7 +158,7 @@ def test_fixed_positions_are_not_trained(positions: str) -> None:
     assert ViT(2, 16, 8, width=16, depth=1, heads=2).pos_embed.requires_grad
 
 
-@pytest.mark.parametrize("stem", ["patch", "conv"])
+@pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
 @pytest.mark.parametrize("patch", [4, 7, 8, 14, 16, 32])
 def test_every_patch_gives_its_tokens(patch: int, stem: str) -> None:
     model = ViT(2, 3 * patch, patch, width=16, depth=1, heads=2, stem=stem).eval()
@@ -168,7 +169,7 @@ def test_every_patch_gives_its_tokens(patch: int, stem: str) -> None:
     assert model.pos_embed.shape == (1, 10, 16)
 
 
-@pytest.mark.parametrize(("stem", "top", "left"), [("patch", 8, 16), ("conv", 4, 12)])
+@pytest.mark.parametrize(("stem", "top", "left"), [("patch", 8, 16), ("conv", 4, 12), ("residual", 4, 12)])
 def test_tokens_stand_in_reading_order(stem: str, top: int, left: int) -> None:
     """A bright square changes the token most that looks there: 1 + row x grid + column in a network with a class token.
 
@@ -182,6 +183,28 @@ def test_tokens_stand_in_reading_order(stem: str, top: int, left: int) -> None:
     with torch.inference_mode():
         change = (model.patch_embed(marked) - model.patch_embed(blank)).norm(dim=-1)
     assert int(change.argmax()) == 1 * 4 + 2
+
+
+def test_a_residual_block_is_torchvisions() -> None:
+    torch.manual_seed(0)
+    ours, theirs = ResidualBlock(8), BasicBlock(8, 8)
+    nn.init.normal_(ours.bn2.weight)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(4, 8, 6, 6)
+    for training in (True, False):
+        torch.testing.assert_close(ours.train(training)(x), theirs.train(training)(x))
+
+
+def test_a_residual_stem_begins_as_the_stem_without_its_blocks() -> None:
+    model = ViT(2, 32, 16, width=64, depth=1, heads=2, stem="residual").eval()
+    plain = ViT(2, 32, 16, width=64, depth=1, heads=2, stem="conv").eval()
+    layers = [layer for layer in model.patch_embed.stem if not isinstance(layer, ResidualBlock)]
+    assert len(model.patch_embed.stem) - len(layers) == 3 and len(layers) == len(plain.patch_embed.stem)
+    for ours, theirs in zip(layers, plain.patch_embed.stem, strict=True):
+        theirs.load_state_dict(ours.state_dict())
+    plain.patch_embed.proj.load_state_dict(model.patch_embed.proj.state_dict())
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(model.patch_embed(x), plain.patch_embed(x))
 
 
 RECIPES = ["cifar10_patch8", "cifar10_patch4", "mnist", "malaria", "demo", "sincos_224"]

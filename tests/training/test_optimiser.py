@@ -37,7 +37,7 @@ def test_the_schedule_ends_at_the_low_rate_and_never_leaves_its_bounds() -> None
     assert learning_rate(500, 100, 10, 1.0, 0.1) == pytest.approx(0.1)  # beyond the end, after --epochs was lowered
 
 
-@pytest.mark.parametrize("stem", ["patch", "conv"])
+@pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_decay_is_for_matrices_alone(stem: str, pool: str) -> None:
     model = network(stem, pool=pool)

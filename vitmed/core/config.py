@@ -220,10 +220,11 @@ class ModelConfig(Section):
     depth: int | None = setting(None, "Number of blocks; default from the name.", ge=1, le=128)
     heads: int | None = setting(None, "Attention heads; must divide width; default from the name.", ge=1)
     mlp_ratio: float = setting(4.0, "Hidden width of the MLP / width.", gt=0, le=64)
-    stem: Literal["auto", "patch", "conv"] = setting(
+    stem: Literal["auto", "patch", "conv", "residual"] = setting(
         "auto",
-        "How patches are embedded: one convolution (patch) or a stack of them (conv). conv, 3x3 convolutions of "
-        "stride 2, learns faster from few images; auto: conv when training from scratch, patch with weights.",
+        "How patches are embedded: by one convolution (patch), a stack of 3x3 convolutions of stride 2 (conv), or the "
+        "same with residual blocks (residual). The stacks learn faster from few images, and residual best. auto: "
+        "residual in a plan from scratch, conv in other trainings from scratch, patch with weights.",
         Flag(),
     )
     positions: Literal["learned", "sincos_1d", "sincos_2d"] = setting("learned", "Position embedding.", Flag())

@@ -43,10 +43,11 @@ class ConvStem(nn.Module):
     """Image -> patches by small convolutions (Xiao et al. 2021, arXiv 2106.14881).
 
     3x3 convolutions of stride 2 halve the side while the patch size is even, one step covers the odd rest, and a 1x1
-    convolution comes last. Neighbouring patches overlap, so the network learns faster from few images.
+    convolution comes last. Neighbouring patches overlap, so the network learns faster from few images. With `residual`,
+    a residual block follows every 3x3 convolution but the first, after which the image is still large.
     """
 
-    def __init__(self, channels: int, width: int, patch: int):
+    def __init__(self, channels: int, width: int, patch: int, residual: bool = False):
         super().__init__()
         halvings = (patch & -patch).bit_length() - 1  # how often 2 divides the patch
         rest = patch >> halvings
@@ -55,6 +56,8 @@ class ConvStem(nn.Module):
         for i in range(halvings):
             out = max(8, width >> (halvings - 1 - i))
             layers += [nn.Conv2d(last, out, 3, stride=2, padding=1, bias=False), BatchNorm(out), nn.ReLU()]
+            if residual and i:
+                layers.append(ResidualBlock(out))
             last = out
         if rest > 1:
             layers += [nn.Conv2d(last, width, rest, stride=rest, bias=False), BatchNorm(width), nn.ReLU()]
@@ -65,6 +68,21 @@ class ConvStem(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.proj(self.stem(x))  # (B, D, H/P, W/P)
         return x.flatten(2).transpose(1, 2)  # (B, L, D)
+
+
+class ResidualBlock(nn.Module):
+    """relu(x + two 3x3 convolutions of x), (B, C, H, W) (He et al. 2016, arXiv 1512.03385); starts as relu(x)."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = BatchNorm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = BatchNorm(channels)
+        nn.init.zeros_(self.bn2.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
 
 
 class Attention(OfBatch):
@@ -202,7 +220,7 @@ class ViT(nn.Module):
         channels: C, 1 to 4.
         width, depth, heads: D, number of blocks, A; A divides D.
         mlp_ratio: hidden width of the MLP / D.
-        stem: "patch" (one convolution) or "conv" (a few small ones).
+        stem: "patch" (one convolution), "conv" (a few small ones) or "residual" (these with residual blocks).
         positions: "learned", "sincos_1d" (Vaswani et al. 2017), "sincos_2d" (as in MAE).
         pool: "cls" (class token) or "mean" (of the patches; the norm is then `fc_norm`, as in timm and MAE).
         registers: learned tokens without a position, between class token and patches (Darcet et al. 2023,
@@ -239,7 +257,10 @@ class ViT(nn.Module):
         check_sizes(image_size, patch_size, width, heads, positions)
         grid = image_size // patch_size
         self.pool, self.registers = pool, registers
-        self.patch_embed = (ConvStem if stem == "conv" else PatchEmbed)(channels, width, patch_size)
+        if stem == "patch":
+            self.patch_embed: nn.Module = PatchEmbed(channels, width, patch_size)
+        else:
+            self.patch_embed = ConvStem(channels, width, patch_size, residual=stem == "residual")
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.reg_token = nn.Parameter(torch.zeros(1, registers, width)) if registers else None
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width), requires_grad=positions == "learned")
