@@ -37,6 +37,11 @@ class RunFolder:
         self.reconstructions = self.path / "reconstructions.png"
 
     @property
+    def pretraining(self) -> RunFolder:
+        """The folder of the first phase of `train --pretrain`, with an encoder of its own."""
+        return RunFolder(self.path / "pretrain")
+
+    @property
     def name(self) -> str:
         """The name of a run folder; "" where the folder is none, such as that of a checkpoint that was sent to you."""
         return self.path.resolve().name if self.config.is_file() or self.folds.is_file() else ""

@@ -1,0 +1,157 @@
+"""`vitmed train --pretrain`: two phases in one run folder, which images the first one sees, and stopping in either."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import same
+from conftest import TINY, TINY_SETS, Answer, Recorder, draw_classes, draw_patients, draw_splits, interrupt_at
+from PIL import Image
+
+from vitmed import evaluate, train
+from vitmed.commands.train import TrainResult
+from vitmed.core.errors import DataError, Interrupted, UsageError
+from vitmed.core.ranks import Ranks
+from vitmed.core.run_folder import RunFolder
+from vitmed.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+RUN = Callable[..., Answer]
+FLAGS: dict[str, Any] = {**TINY, "patch_size": 4, "stem": "patch", "pretrain": True, "pretrain_epochs": 2}
+
+
+def start(data: Path, output: Path, ui: Recorder | None = None, **flags: Any) -> TrainResult:
+    return train(data, output=output, name="run", sets=TINY_SETS, ui=ui or Recorder(), **FLAGS | flags)
+
+
+def used(run: Path) -> dict[str, list[str]]:
+    """Split -> paths that pretraining used."""
+    with (run / "pretrain" / "splits.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    return {name: [row["path"] for row in rows if row["split"] == name] for name in ("train", "val")}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_splits(tmp_path_factory.mktemp("pretrain-first") / "data")
+
+
+def test_training_starts_from_the_encoder_in_its_own_folder(data: Path, tmp_path: Path) -> None:
+    ui = Recorder()
+    result = start(data, tmp_path, ui, lr=1e-6, weight_decay=0.0, ema=False)  # so that training changes next to nothing
+    folder = RunFolder(result.folder)
+    encoder = torch.load(folder.pretraining.encoder, weights_only=True)
+    best = load_checkpoint(result.checkpoint)
+    for name, tensor in encoder["weights"].items():
+        assert torch.allclose(best.weights[name.replace("norm.", "fc_norm.", 1) if name.startswith("norm.") else name],
+                              tensor, atol=1e-4), name  # fmt: skip
+    report = json.loads(folder.weights.read_text())
+    assert sorted(report["fresh"]) == ["head.bias", "head.weight"] and not report["unused"]
+    assert set(best.seen) == set(encoder["seen"]) == {*best.hashes["train"], *best.hashes["val"]}
+    assert best.config.model.weights is None and best.config.train.pretrain  # the same command, in another place too
+    facts = result.test.metrics["report"]["facts"]
+    assert "pretrained without labels" in facts["Started from"]
+    assert any("pretraining" in text for text in ui.said)
+
+
+def test_validation_and_test_teach_the_encoder_nothing(data: Path, tmp_path: Path) -> None:
+    seen = used(start(data, tmp_path).folder)
+    assert sorted(seen["train"]) == sorted(p.relative_to(data).as_posix() for p in (data / "train").rglob("*.png"))
+    assert sorted(seen["val"]) == sorted(p.relative_to(data).as_posix() for p in (data / "val").rglob("*.png"))
+
+
+def test_further_images_without_what_is_held_out(tmp_path: Path) -> None:
+    """Four new images, one in two copies; left out: copies of test and validation, one as JPEG, and a training image."""
+    data = draw_splits(tmp_path / "data", seed=1)
+    more = draw_classes(tmp_path / "more", 2, seed=99)
+    shutil.copy(more / "amber" / "amber_0.png", more / "again.png")
+    shutil.copy(data / "test" / "amber" / "amber_0.png", more / "a.png")
+    shutil.copy(data / "val" / "blue" / "blue_1.png", more / "blue" / "b.png")
+    shutil.copy(data / "train" / "blue" / "blue_1.png", more / "c.png")
+    Image.open(data / "test" / "blue" / "blue_2.png").save(more / "d.jpg", quality=95)
+    ui = Recorder()
+    run = start(data, tmp_path / "runs", ui, pretrain_also=more).folder
+    further = [path for path in used(run)["train"] if path.startswith("../more/")]
+    assert sorted(further) == [f"../more/{name}" for name in
+                               ("again.png", "amber/amber_1.png", "blue/blue_0.png", "blue/blue_1.png")]  # fmt: skip
+    said = "\n".join(ui.said)
+    assert "2 copies of validation or test images" in said and "1 look like copies" in said
+    assert "2 training images, or copies of one another" in said
+    with pytest.raises(DataError, match="4 of 9 images were used to make this model|used to make"):
+        evaluate(run, data=_labelled(tmp_path / "copy", more / "amber" / "amber_1.png"), ui=Recorder())
+
+
+def _labelled(folder: Path, file: Path) -> Path:
+    """A labelled set that holds the file."""
+    draw_classes(folder, 3, seed=77)
+    shutil.copy(file, folder / "amber")
+    return folder
+
+
+def test_further_images_of_held_out_patients_are_left_out(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for k, name in enumerate(("train", "val", "test")):
+        draw_patients(data / name, 3 * k, seed=k)
+    more = tmp_path / "more"
+    for patient in (1, 4, 7, 9):
+        draw_classes(more / f"P{patient}_x", 1, ("scan",), seed=50 + patient)
+    draw_classes(more / "nobody", 1, ("scan",), seed=60)
+    ui = Recorder()
+    run = start(data, tmp_path / "runs", ui, pretrain_also=more, group_regex=r"(P\d+)_").folder
+    further = [path for path in used(run)["train"] if path.startswith("../more/")]
+    assert [path.split("/")[2] for path in further] == ["P1_x", "P9_x", "nobody"]
+    assert any("2 of patients in validation or test" in text for text in ui.said)
+    assert any("patients of 1 image without labels are unknown" in text for text in ui.warned)
+
+
+def test_stopped_in_either_phase_it_goes_on_bit_for_bit(data: Path, tmp_path: Path) -> None:
+    """2 batches of pretraining, then 6 of training: in the first, after it, in the second, in both."""
+    whole = start(data, tmp_path / "whole").folder
+    for presses in ([1], [2], [4], [1, 3]):
+        run = tmp_path / str(presses) / "run"
+        for i, press in enumerate(presses):
+            with pytest.raises(Interrupted, match=r"last\.pt is saved") as stopped:
+                if i == 0:
+                    start(data, run.parent, interrupt_at(press))
+                else:
+                    train(resume=run, ui=interrupt_at(press))
+            assert stopped.value.fix == f"vitmed train --resume {run}"
+        train(resume=run, ui=Recorder())
+        for file in ("pretrain/last.pt", "last.pt"):
+            one, other = (torch.load(folder / file, weights_only=True) for folder in (whole, run))
+            same(one["training"], other["training"])
+
+
+def test_every_fold_pretrains_on_its_own_training_part(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "data", 12)
+    train(data, output=tmp_path / "runs", name="folds", folds=2, sets=TINY_SETS, ui=Recorder(), **FLAGS)
+    for fold in ("fold-1", "fold-2"):
+        run = tmp_path / "runs" / "folds" / fold
+        with (run / "splits.csv").open() as stream:
+            rows = list(csv.DictReader(stream))
+        tested = {row["path"] for row in rows if row["split"] == "test"}
+        seen = used(run)
+        assert tested and not tested & {*seen["train"], *seen["val"]}
+        assert seen["train"] == [row["path"] for row in rows if row["split"] == "train"]
+
+
+def test_bad_input_ends_before_there_is_a_run_folder(data: Path, tmp_path: Path, vitmed: RUN) -> None:
+    runs, empty = tmp_path / "runs", tmp_path / "empty"
+    empty.mkdir()
+    for code, told, more in (
+        (2, "starts from random weights", ("--pretrain", "--weights", "x.pt")),
+        (2, "train.pretrain_also needs train.pretrain", ("--pretrain-also", data)),
+        (2, "train.pretrain_epochs needs train.pretrain", ("--pretrain-epochs", 3)),
+        (3, "no such folder", ("--pretrain", "--pretrain-also", tmp_path / "nowhere")),
+        (2, "add --weights FILE", ("--pretrain", "--freeze")),
+    ):
+        answer = vitmed("train", data, "-o", runs, *more)
+        assert answer.code == code and told in answer.err and "Traceback" not in answer.err, answer.err
+        assert not runs.exists() or not list(runs.iterdir())

@@ -1,0 +1,112 @@
+"""The run of `vitmed pretrain`, and of the first phase of `vitmed train --pretrain`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitmed.commands.resuming import resumed_settings
+from vitmed.core.files import write_bytes
+from vitmed.core.hardware import Precision, describe, pick_device, seeded
+from vitmed.core.load_config import build_config
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted
+from vitmed.core.ui import Ui
+from vitmed.data.patients import report_patients
+from vitmed.data.read_images import read_all
+from vitmed.data.samples import Splits
+from vitmed.models.block_kernels import uncompiled
+from vitmed.models.mae import MAE
+from vitmed.models.summary import describe_model
+from vitmed.models.vit import build_vit
+from vitmed.models.weight_layouts import HEAD
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.training import loss_curves, reconstruction_figure
+from vitmed.training.checkpoint import PretrainingState, save_encoder, save_pretraining
+from vitmed.training.losses import LossOf, rows_of
+from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
+from vitmed.training.run_setup import all_its_images
+from vitmed.training.train_state import Record
+from vitmed.training.training_run import Run
+
+DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
+
+
+def resumed(
+    folder: RunFolder, saved: PretrainingState, root: Path, overrides: dict[str, Any], ui: Ui
+) -> PretrainingRun:
+    """The run of a folder as its last.pt has it, with the data in `root` and the settings of today.
+
+    Raises DataError if the images have changed.
+    """
+    settings = resumed_settings(saved.config, folder, root, overrides)
+    run = PretrainingRun(build_config(settings, PretrainConfig), replace(saved.splits, root=root), ui)
+    with all_its_images():
+        run.hashes = read_all(run.images, run.config.data, ui)
+    run.check_unchanged(saved.hashes)
+    run.resume(folder, saved.training)
+    return run
+
+
+class PretrainingRun(Run[PretrainConfig]):
+    """The run of `vitmed pretrain`: new or resumed."""
+
+    command = "pretrain"
+    model: MAE
+    outer: RunFolder | None = None  # of the training whose first phase this is
+
+    def __init__(self, config: PretrainConfig, splits: Splits, ui: Ui):
+        super().__init__(config, splits, pick_device(config.train.device), ui)
+        with seeded(config.train.seed):
+            # The decoder needs `norm` over every token; a head that pools the mean would move it behind the mean.
+            encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
+            self.model = build_mae(encoder, config).to(self.device)
+        for name, samples in splits.samples.items():
+            ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
+        report_patients(splits, "a patient of a later test may be among these images", ui)
+        sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
+        ui.say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
+        ui.say(
+            f"decoder: {sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining; it reconstructs each image "
+            f"from {self.model.visible} of {self.model.patches} patches"
+        )
+        ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
+
+    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
+        rows = rows_of(self.ranks, self.images["train"], self.config)
+        return masked_loss(network, self.model.patches, self.images["train"], precision, rows)
+
+    def validate(self) -> Record:
+        batches, val = self.batches.batches, self.images["val"]
+        with uncompiled(self.config.train.compile):
+            return validate_pretraining(self.state, val, batches, self.config, self.device, self.precision)
+
+    def seconds_after(self) -> Callable[[], float]:
+        return lambda: DRAWING
+
+    def go_on(self) -> str:
+        return super().go_on() if self.outer is None else f"vitmed train --resume {self.outer.path}"
+
+    def draw(self) -> None:
+        """Draw the loss curves and some reconstructions."""
+        if self.state.history:
+            write_bytes(self.folder.training_curves, png(loss_curves(self.state.history)))
+            pictures = reconstructions(self.model, self.images["val"], self.config.train.seed, self.device)
+            write_bytes(self.folder.reconstructions, png(reconstruction_figure(pictures)))
+
+    def end_epoch(self, record: Record) -> None:
+        weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
+        save_encoder(self.folder.encoder, config=self.config, hashes=self.hashes, weights=weights, record=record)
+        self.save_last()
+        self.report_epoch(record)
+
+    def save_last(self) -> None:
+        training = self.state.state_dict()
+        save_pretraining(
+            self.folder.last, config=self.config, splits=self.splits, hashes=self.hashes, training=training
+        )
