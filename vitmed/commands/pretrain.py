@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.pretraining_run import PretrainingRun, resumed
+from vitmed.commands.pretraining_run import PretrainingRun, resumed, with_view_defaults
 from vitmed.commands.resuming import folder_to_resume, resumable, train_and_draw
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config, ModelConfig
@@ -117,6 +117,7 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
+    config = with_view_defaults(config)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
@@ -136,14 +137,14 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
 
 
 def _default_model(model: ModelConfig) -> ModelConfig:
-    """The model with the defaults of pretraining: a patch stem, fixed positions, mean pooling.
+    """The model with the defaults of pretraining: a patch stem with fixed positions, mean pooling.
 
     Pretraining teaches the class token nothing, so a later head uses the mean of the patches, as in the paper.
     """
     if model.weights is not None:
         raise UsageError("pretraining starts from random weights", "leave model.weights out")
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
-    positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
+    positions = model.positions if stem != "patch" or "positions" in model.model_fields_set else "sincos_2d"
     return model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitmed.checks.further_images import further_images
-from vitmed.commands.pretraining_run import PretrainingRun, resumed
+from vitmed.commands.pretraining_run import PretrainingRun, resumed, with_view_defaults
 from vitmed.commands.resuming import train_and_draw
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
@@ -17,6 +17,7 @@ from vitmed.models.pretrained import read_weights
 from vitmed.training.checkpoint import load_pretraining
 from vitmed.training.epoch_records import finished
 from vitmed.training.training_run import TrainingRun
+from vitmed.training.views import VIEWS
 
 # What both phases share: where and how a step is computed.
 SHARED = (
@@ -52,7 +53,7 @@ def pretrain_first(run: TrainingRun) -> None:
 
 
 def _new_run(run: TrainingRun, folder: RunFolder) -> PretrainingRun:
-    config, ui = pretraining_config(run.config), run.ui
+    ui = run.ui
     samples = {
         name: tuple(s._replace(label=0, columns=()) for s in run.splits.samples[name]) for name in ("train", "val")
     }
@@ -63,6 +64,8 @@ def _new_run(run: TrainingRun, folder: RunFolder) -> PretrainingRun:
         )
         made["train"] += f"; {counted(len(further), 'image')} without labels"
         samples["train"] += further
+    images = len(run.splits.samples["train"])
+    config = pretraining_config(run.config, images, len(samples["train"]) - images)
     splits = Splits(run.splits.root, ("image",), samples, made, patients=run.splits.patients)
     first = PretrainingRun(config, splits, ui)
     first.splits, first.images, first.hashes, *_ = read_splits(
@@ -72,13 +75,20 @@ def _new_run(run: TrainingRun, folder: RunFolder) -> PretrainingRun:
     return first
 
 
-def pretraining_config(config: Config) -> PretrainConfig:
-    """The configuration of the first phase, from that of the training, which is complete."""
+def pretraining_config(config: Config, images: int, further: int) -> PretrainConfig:
+    """The configuration of the first phase, from that of the training, which is complete.
+
+    Without a number of its own the first phase takes about as long as the training, of whose steps each computes two
+    views of an image.
+
+    Args:
+        images: of training; further: beside them.
+    """
     train = {name: getattr(config.train, name) for name in SHARED}
-    if config.train.pretrain_epochs is not None:
-        train["epochs"] = config.train.pretrain_epochs
+    passes = config.train.epochs * images / (images + further) / VIEWS
+    train["epochs"] = config.train.pretrain_epochs or max(1, round(passes))
     tree = {
         "data": config.data.model_dump(), "model": config.model.model_dump(), "train": train,
         "augment": {"flips": config.augment.flips},
     }  # fmt: skip
-    return build_config(tree, PretrainConfig)
+    return with_view_defaults(build_config(tree, PretrainConfig))

@@ -12,7 +12,7 @@ from torch import nn
 from vitmed.commands.resuming import resumed_settings
 from vitmed.core.files import write_bytes
 from vitmed.core.hardware import Precision, describe, pick_device, seeded
-from vitmed.core.load_config import build_config
+from vitmed.core.load_config import build_config, with_values
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
@@ -23,18 +23,31 @@ from vitmed.data.samples import Splits
 from vitmed.models.block_kernels import uncompiled
 from vitmed.models.mae import MAE
 from vitmed.models.summary import describe_model
+from vitmed.models.vicreg import VICReg
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import PretrainingState, save_encoder, save_pretraining
 from vitmed.training.losses import LossOf, rows_of
-from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
+from vitmed.training.plan_rules import fields_set
+from vitmed.training.pretraining import build_learner, masked_loss, reconstructions, validate_pretraining
 from vitmed.training.run_setup import all_its_images
 from vitmed.training.train_state import Record
 from vitmed.training.training_run import Run
+from vitmed.training.views import VIEWS, views_loss
 
 DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
+
+
+# The defaults where the network compares views, measured by benchmarks/pretraining.py.
+VIEW_DEFAULTS = {"augment.policy": "views", "train.batch_size": 64, "train.lr": 1e-3}
+
+
+def with_view_defaults(config: PretrainConfig) -> PretrainConfig:
+    """The configuration with `VIEW_DEFAULTS` for what was not set by hand, unless the network predicts patches."""
+    given = {f"{section}.{name}" for section in ("augment", "train") for name in fields_set(config, section)}
+    return with_values(config, {} if config.masked else {k: v for k, v in VIEW_DEFAULTS.items() if k not in given})
 
 
 def resumed(
@@ -57,29 +70,33 @@ class PretrainingRun(Run[PretrainConfig]):
     """The run of `vitmed pretrain`: new or resumed."""
 
     command = "pretrain"
-    model: MAE
+    model: MAE | VICReg
     outer: RunFolder | None = None  # of the training whose first phase this is
 
     def __init__(self, config: PretrainConfig, splits: Splits, ui: Ui):
         super().__init__(config, splits, pick_device(config.train.device), ui)
         with seeded(config.train.seed):
-            # The decoder needs `norm` over every token; a head that pools the mean would move it behind the mean.
-            encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
-            self.model = build_mae(encoder, config).to(self.device)
+            encoder = build_vit(config.encoder, 1)
+            self.model = build_learner(encoder, config).to(self.device)
+        self.views = 1 if config.masked else VIEWS
         for name, samples in splits.samples.items():
             ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
         report_patients(splits, "a patient of a later test may be among these images", ui)
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
         ui.say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
-        ui.say(
-            f"decoder: {sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining; it reconstructs each image "
-            f"from {self.model.visible} of {self.model.patches} patches"
-        )
+        rest = f"{sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining"
+        if isinstance(self.model, MAE):
+            shown = f"{self.model.visible} of {self.model.patches} patches"
+            ui.say(f"decoder: {rest}; it reconstructs each image from {shown}")
+        else:
+            ui.say(f"projector: {rest}; the network learns what two random views of an image have in common (VICReg)")
         ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
 
     def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
-        rows = rows_of(self.ranks, self.images["train"], self.config)
-        return masked_loss(network, self.model.patches, self.images["train"], precision, rows)
+        images = self.images["train"]
+        if not isinstance(self.model, MAE):
+            return views_loss(network, images, precision)
+        return masked_loss(network, self.model.patches, images, precision, rows_of(self.ranks, images, self.config))
 
     def validate(self) -> Record:
         batches, val = self.batches.batches, self.images["val"]
@@ -93,9 +110,10 @@ class PretrainingRun(Run[PretrainConfig]):
         return super().go_on() if self.outer is None else f"vitmed train --resume {self.outer.path}"
 
     def draw(self) -> None:
-        """Draw the loss curves and some reconstructions."""
+        """Draw the loss curves, and of masked patches some reconstructions."""
         if self.state.history:
             write_bytes(self.folder.training_curves, png(loss_curves(self.state.history)))
+        if self.state.history and isinstance(self.model, MAE):
             pictures = reconstructions(self.model, self.images["val"], self.config.train.seed, self.device)
             write_bytes(self.folder.reconstructions, png(reconstruction_figure(pictures)))
 
