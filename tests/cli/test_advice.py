@@ -20,6 +20,7 @@ RAISED_BY = {
     "cli/commands.py": "predict",
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/cross_validate.py": "train",
+    "commands/rank_weights.py": "probe",
     "core/files.py": "train probe pretrain evaluate stress",
     "core/outputs.py": "predict plan lr-find",
     "core/hardware.py": f"{CONFIGURED} predict evaluate explain stress",

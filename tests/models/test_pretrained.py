@@ -18,7 +18,7 @@ from vitmed import build_model, train
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
+from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, open_weights, read_weights
 from vitmed.models.resample_weights import resample_positions
 from vitmed.models.vit import ViT
 from vitmed.models.weight_layouts import HEAD
@@ -252,6 +252,11 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
     model = build_model("vit_tiny", 5, **fields)
     assert torch.equal(model.cls_token, torch.load(trained.best, weights_only=True)["weights"]["cls_token"])
     assert model.head.weight.shape == (5, 16)
+
+
+def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recorder) -> None:
+    weights = open_weights(str(trained.folder), ui)
+    assert weights.path == trained.best and weights.model["width"] == 16
 
 
 @pytest.mark.usefixtures("no_figures")

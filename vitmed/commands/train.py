@@ -316,19 +316,19 @@ def _is_evaluated(run: RunFolder) -> bool:
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Date, data and model: 2026-11-20_malaria_vit-tiny."""
-    return f"{datetime.date.today().isoformat()}_{_file_name(root.resolve().name) or 'data'}_{_label(config.model)}"
+    return f"{datetime.date.today().isoformat()}_{file_name(root.resolve().name) or 'data'}_{model_label(config.model)}"
 
 
-def _label(model: ModelConfig) -> str:
+def model_label(model: ModelConfig) -> str:
     """A short name of the network: that of its weights or size, or its width and depth."""
     if model.weights is not None:
         file = Path(model.weights)
         own = file.name in ("best.pt", "last.pt", "encoder.pt")
-        return _file_name(file.resolve().parent.name if own else file.stem) or "weights"
+        return file_name(file.resolve().parent.name if own else file.stem) or "weights"
     size = SIZES[model.name]
     width, depth = model.width or size.width, model.depth or size.depth
     return model.name.replace("_", "-") if (width, depth) == size[:2] else f"vit-{width}x{depth}"
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "-." else "-" for c in text)[:60]

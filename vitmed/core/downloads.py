@@ -75,9 +75,10 @@ class Source(NamedTuple):
         """How to get the file to `path`, with a network and without one."""
         size = megabytes(self.size) if self.size else "size unknown"
         digest = (self.checksum or "sha256 unknown").replace(":", " ")
+        page = f", page https://huggingface.co/{self.hub}" if self.hub else ""  # where a licence is accepted
         return (
             f"with a network: {self.again}. For a machine without one, download {self.url} "
-            f"elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
+            f"elsewhere ({size}, {digest}, licence {self.licence}{page}) and put it at {path}"
         )
 
     def check_size(self, size: int, what: str, fix: str) -> None:
@@ -306,7 +307,8 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
         raise source.error(
             f"{source.name}: you must accept the licence of {source.hub} ({source.licence}) on the Hugging Face hub",
             f"accept it at https://huggingface.co/{source.hub}, make a token at "
-            "https://huggingface.co/settings/tokens, and set HF_TOKEN to it",
+            f"https://huggingface.co/settings/tokens, and set HF_TOKEN to it; or download {source.url} in a browser "
+            f"and put it at {path}",
         ) from None
     except UsageError:
         raise

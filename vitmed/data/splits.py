@@ -202,7 +202,7 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         if patients < folds:
             few = counted_doing(patients, "patient")
             raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
-        number = _grouped_folds(labels, codes, folds, seed)
+        number = grouped_folds(labels, codes, folds, seed)
     else:
         number, begin = np.empty(len(indices), dtype=np.int64), 0
         rng = np.random.default_rng([seed, SPLITS.index("test")])
@@ -284,7 +284,7 @@ def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed:
     classes = np.unique(labels)
     most = min(max(2, round(1 / fraction)), int(codes.max(initial=0)) + 1, int(np.bincount(labels).max(initial=0)))
     for folds in range(most, 1, -1):
-        number = _grouped_folds(labels, codes, folds, seed)
+        number = grouped_folds(labels, codes, folds, seed)
         for fold in range(folds):
             part = number == fold
             if len(np.unique(labels[part])) == len(np.unique(labels[~part])) == len(classes):
@@ -292,7 +292,7 @@ def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed:
     return np.empty(0, dtype=np.int64)
 
 
-def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
+def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """(S,) int64: the fold of every image, 0 to folds - 1, by patient, with classes in proportion."""
     if int(codes.max()) + 1 > MANY:
         return _balanced_folds(labels, codes, folds, seed)
@@ -308,7 +308,7 @@ def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int)
 
 
 def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """`_grouped_folds` for many patients: from the largest down, each goes to the fold where the imbalance grows least.
+    """`grouped_folds` for many patients: from the largest down, each goes to the fold where the imbalance grows least.
 
     The imbalance is the sum, over folds and classes, of the squared share of a class in a fold. A patient with c_k
     images of class k adds 2 sum_k n_k c_k / N_k^2 and a constant to it in a fold that has n_k of N_k.

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
 from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import CONSTANTS, Preprocessing
@@ -92,7 +93,7 @@ class Weights:
 
 
 def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
-    """The weights that `--weights` names: a file, or an entry of the catalogue, which vitmed downloads if necessary.
+    """The weights that `--weights` names: a file, a run folder, or an entry of the catalogue, downloaded if necessary.
 
     Raises:
         CheckpointError: no such file, or it cannot be used or fetched.
@@ -102,7 +103,7 @@ def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
         fix = "download it first, or: vitmed weights list"
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
     if means_file(value):
-        return read_weights(value)
+        return read_weights(RunFolder.weights_in(value))
     entry, path = entry_of(value), fetch(value, ui, offline)
     ui.say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
     return read_weights(path, entry)

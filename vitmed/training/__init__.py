@@ -18,6 +18,8 @@ fit_policy         choosing the decision policy on validation
 choose_precision   fp32 or 16-bit floats for predictions
 checkpoint         best.pt and last.pt
 baselines          models that need no training, and those of a run
+frozen_probe       predictions of frozen features for images that fitted nothing
+feature_cache      features of frozen networks on disk
 pretraining        the loop of the masked autoencoder
 lr_range           the learning-rate range test
 """
