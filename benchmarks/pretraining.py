@@ -98,15 +98,15 @@ def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str,
                      warmup_epochs=epochs / 20, sets=NETWORK, ui=ui, **flags)  # fmt: skip
             file.write_text(str(time.process_time() - start))
         before, flags["weights"] = float(file.read_text()), folder / "encoder.pt"
-        sets = ()
+        network: tuple[str, ...] = ()
     else:
-        flags["stem"], sets = stem, NETWORK
+        flags["stem"], network = stem, NETWORK
     share = 1.0
     if way == "longer":
         paid, alone = (known[(name, labels, seed, kind)]["seconds"] for kind in ("views", "scratch"))
         share = paid / alone
     epochs = passes(tree, STEPS * share, BATCH)
-    sets = (*sets, "train.choose=last", "evaluate.map_images=0")
+    sets = (*network, "train.choose=last", "evaluate.map_images=0")
     start = time.process_time()
     result = train(tree, output=output, name=f"{way}-{name}-{labels}-{seed}", batch_size=BATCH, epochs=epochs, lr=1e-3,
                    warmup_epochs=epochs / 10, layer_decay=1.0, probe_first=False, drop_path=0.0, pool="mean",

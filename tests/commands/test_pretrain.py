@@ -272,7 +272,6 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
     for code, told, where, more in (
         (3, "no such folder", tmp_path / "nowhere", ()),
         (2, "expected one of: none", data, ("--policy", "nothing")),
-        (2, "plain stem", data, ("--set", "model.stem=conv")),
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
         (2, "mask_ratio", data, ("--mask-ratio", "1.5")),
         (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),

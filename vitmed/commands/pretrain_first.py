@@ -6,6 +6,7 @@ from vitmed.checks.further_images import further_images
 from vitmed.commands.pretraining_run import PretrainingRun, resumed, with_view_defaults
 from vitmed.commands.resuming import train_and_draw
 from vitmed.core.config import Config
+from vitmed.core.durations import about
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config
 from vitmed.core.pretrain_config import PretrainConfig
@@ -16,6 +17,7 @@ from vitmed.data.samples import Splits
 from vitmed.models.pretrained import read_weights
 from vitmed.training.checkpoint import load_pretraining
 from vitmed.training.epoch_records import finished
+from vitmed.training.time_plan import PRETRAINING
 from vitmed.training.training_run import TrainingRun
 from vitmed.training.views import VIEWS
 
@@ -42,12 +44,14 @@ def pretrain_first(run: TrainingRun) -> None:
         saved = load_pretraining(folder.last)
         overrides = {f"train.{name}": getattr(run.config.train, name) for name in ("device", "workers")}
         first = resumed(folder, saved, run.splits.root, overrides, run.ui)
+        run.clock.go_on(first.state.spent)
     else:
         folder.path.mkdir(exist_ok=True)
         first = _new_run(run, folder)
     first.outer = run.folder
     if not finished(first.state, first.config):
-        run.ui.say(f"first pretraining, for {counted(first.config.train.epochs, 'epoch')}; then training")
+        length = f"{counted(first.config.train.epochs - first.state.epoch, 'epoch')}, about {about(first.seconds())}"
+        run.ui.say(f"first pretraining without labels: {length}; then training")
         train_and_draw(first, first.draw)
     run.start_from(read_weights(folder.encoder))
 
@@ -87,6 +91,8 @@ def pretraining_config(config: Config, images: int, further: int) -> PretrainCon
     train = {name: getattr(config.train, name) for name in SHARED}
     passes = config.train.epochs * images / (images + further) / VIEWS
     train["epochs"] = config.train.pretrain_epochs or max(1, round(passes))
+    if config.train.time is not None:
+        train["time"] = PRETRAINING * config.train.time
     tree = {
         "data": config.data.model_dump(), "model": config.model.model_dump(), "train": train,
         "augment": {"flips": config.augment.flips},

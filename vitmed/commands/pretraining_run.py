@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from vitmed.commands.resuming import resumed_settings
 from vitmed.core.files import write_bytes
-from vitmed.core.hardware import Precision, describe, pick_device, seeded
+from vitmed.core.hardware import Precision, describe, pick_device, seeded, synchronise
 from vitmed.core.load_config import build_config, with_values
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.ranks import Rows
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -40,6 +44,7 @@ from vitmed.training.views import VIEWS, views_loss
 DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
 
 
+TIMED, AT_ONCE = 3, 64  # steps that are timed after the first, and their images at most
 # The defaults where the network compares views, measured by benchmarks/pretraining.py.
 VIEW_DEFAULTS = {"augment.policy": "views", "train.batch_size": 64, "train.lr": 1e-3}
 
@@ -105,6 +110,22 @@ class PretrainingRun(Run[PretrainConfig]):
 
     def seconds_after(self) -> Callable[[], float]:
         return lambda: DRAWING
+
+    def seconds(self) -> float:
+        """How long its other epochs will take, by timed steps on random images; validation counts a third of a step."""
+        model, train = self.config.model, self.config.train
+        loss_of, count = self.loss_for(copy.deepcopy(self.model), self.precision), min(train.batch_size, AT_ONCE)
+        size = count, model.image_size, model.image_size, model.channels
+        seconds = list[float]()
+        with seeded(train.seed, self.device):
+            x = torch.randint(0, 256, size, dtype=torch.uint8, device=self.device)
+            for _ in range(1 + TIMED):
+                start = time.perf_counter()
+                loss_of(x, x)(Rows(0, count, count)).backward()
+                synchronise(self.device)
+                seconds.append(time.perf_counter() - start)
+        images = len(self.images["train"]) + len(self.images["val"]) / 3
+        return (train.epochs - self.state.epoch) * images * min(seconds[1:]) / count
 
     def go_on(self) -> str:
         return super().go_on() if self.outer is None else f"vitmed train --resume {self.outer.path}"
