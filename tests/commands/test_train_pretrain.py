@@ -16,10 +16,13 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, draw_classes, draw_patie
 from PIL import Image
 
 from vitmed import evaluate, train
+from vitmed.commands.pretrain_first import pretraining_config
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import DataError, Interrupted
+from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.time_plan import training_time
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RUN = Callable[..., Answer]
@@ -117,6 +120,28 @@ def test_further_images_of_held_out_patients_are_left_out(tmp_path: Path) -> Non
     assert [path.split("/")[2] for path in further] == ["P1_x", "P9_x", "nobody"]
     assert any("2 of patients in validation or test" in text for text in ui.said)
     assert any("patients of 1 image without labels are unknown" in text for text in ui.warned)
+
+
+def test_the_other_images_of_the_labelled_folder(tmp_path: Path) -> None:
+    """With a few labels of many: the rest of the training images teach the encoder, validation and test do not."""
+    data = draw_classes(tmp_path / "data", 20)
+    run = start(data, tmp_path / "runs", pretrain_also=data, max_train=8).folder
+    with (run / "splits.csv").open() as stream:
+        held_out = {row["path"] for row in csv.DictReader(stream) if row["split"] != "train"}
+    seen = {path.removeprefix("./") for path in used(run)["train"]}
+    everything = {file.relative_to(data).as_posix() for file in data.rglob("*.png")}
+    assert len(held_out) == 12 and seen == everything - held_out
+
+
+def test_each_phase_gets_half_of_the_time() -> None:
+    config = load_config(
+        None, {"train.pretrain": True, "train.time": 600.0, "train.epochs": 40, "model.stem": "residual"}
+    )
+    first = pretraining_config(config, 100, 300)
+    assert first.train.time == training_time(config.train) == 300
+    assert first.train.epochs == 5  # 40 passes of 100 images are 10 of 400, and each of them computes two views
+    assert (first.augment.policy, first.train.lr, first.train.batch_size) == ("views", 1e-3, 64)
+    assert pretraining_config(with_values(config, {"train.pretrain_epochs": 7}), 100, 300).train.epochs == 7
 
 
 def test_stopped_in_either_phase_it_goes_on_bit_for_bit(data: Path, tmp_path: Path) -> None:

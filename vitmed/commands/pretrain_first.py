@@ -91,6 +91,7 @@ def pretraining_config(config: Config, images: int, further: int) -> PretrainCon
     train = {name: getattr(config.train, name) for name in SHARED}
     passes = config.train.epochs * images / (images + further) / VIEWS
     train["epochs"] = config.train.pretrain_epochs or max(1, round(passes))
+    train["warmup_epochs"] = train["epochs"] / 20
     if config.train.time is not None:
         train["time"] = PRETRAINING * config.train.time
     tree = {

@@ -114,8 +114,8 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
-    if (seconds := training_time(complete.train)) is not None and trains:
-        check_time(seconds, forecaster.of(complete))
+    if complete.train.time is not None and trains:
+        check_time(complete.train.time, forecaster.of(complete), complete.train.pretrain)
     return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 

@@ -129,11 +129,14 @@ def training_time(train: TrainConfig) -> float | None:
     return train.time if train.time is None or not train.pretrain else (1 - PRETRAINING) * train.time
 
 
-def check_time(seconds: float, forecast: Forecast) -> None:
-    """Raises UsageError if a command of so many seconds has no time for a pass over the images."""
-    least = forecast.total(1)
+def check_time(seconds: float, forecast: Forecast, pretrains: bool = False) -> None:
+    """Raises UsageError if a command of so many seconds, of which pretraining takes its share, has no time for a pass
+    over the images."""
+    parts, least = "", forecast.total(1)
+    if pretrains:
+        parts, least = "half for pretraining, ", least / (1 - PRETRAINING)
     if seconds < least < math.inf:
-        parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
+        parts += f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
         raise UsageError(
             f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation",
             f"--time {duration_text(round_up(least))}",
