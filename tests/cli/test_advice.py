@@ -39,6 +39,7 @@ RAISED_BY = {
     "imaging/raw_image.py": "train predict evaluate explain stress",
     "metrics/reader_comparison.py": "train plan probe evaluate",
     "models/block_kernels.py": "train pretrain",
+    "models/check_network.py": f"{CONFIGURED} summary",
     "models/mae.py": "pretrain",
     "models/pretrained.py": "train plan lr-find probe",
     "models/vit.py": f"{CONFIGURED} summary",

@@ -120,15 +120,16 @@ def test_a_finished_run_goes_on_only_with_more_time(data: Path) -> None:
     assert records(folder)[-1]["lr"] < 1e-4
 
 
-def test_no_time_left_still_gives_a_network(data: Path) -> None:
-    """A machine that is far slower than the plan thought: one step, validated and evaluated."""
+@pytest.mark.parametrize("batches", [1, 4])
+def test_without_time_left_what_was_learned_is_validated(data: Path, batches: int) -> None:
+    """Also where it is less than an epoch, or a part of one: one more step, and the epoch ends."""
     with pytest.raises(Interrupted):
-        run(data, interrupted_after(1), time="50s")
+        run(data, interrupted_after(batches), time="60s")
     folder = data.parent / "run"
-    saved = torch.load(folder / "last.pt", weights_only=True)
-    assert saved["training"]["epoch"] == 0
     train(resume=folder, time="31s", ui=Recorder())
-    assert len(records(folder)) == 1 and (folder / "test" / "predictions.csv").is_file()
+    found = records(folder)
+    assert found[-1]["step"] in (batches + 1, batches + 2) and len(found) == 1 + batches // 3
+    assert state(folder)["best_epoch"] == len(found) and (folder / "test" / "predictions.csv").is_file()
 
 
 def test_folds_share_the_time(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig
-from vitmed.core.text import counted, counted_doing, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.patients import find_patients
+from vitmed.data.patients import AS_ORIGINALS, find_patients
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, first_copies
 from vitmed.data.split_names import SPLITS
@@ -96,6 +96,8 @@ def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
 
 
 def _way(listing: Listing) -> str:
+    if listing.patients.startswith(AS_ORIGINALS):
+        return "by original"
     return "by patient" if listing.patients else "by image"
 
 
@@ -104,6 +106,8 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
     how = f"{_way(listing)}, seed {config.split_seed}"
+    if config.folds is None:
+        _check_enough(listing, rest, [name for name in SPLITS if name == "train" or name not in parts])
     if config.folds is not None:
         if "test" in parts:
             raise UsageError(
@@ -124,6 +128,19 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         parts["train"] = parts.pop(ALL)
         made["train"] = "the rest"
     return parts, made
+
+
+def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
+    """Raises DataError for classes with fewer images than the splits that `rest` is divided into."""
+    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
+    few = [label for label, count in enumerate(counts) if count < len(splits)]
+    if few:
+        has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
+        raise DataError(
+            f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
+            f"{', '.join(splits[:-1])} and {splits[-1]}, which need one each",
+            f"add images until every class has {len(splits)}, remove the class, or make the splits yourself",
+        )
 
 
 def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = None) -> tuple[Splits, int]:

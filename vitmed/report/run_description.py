@@ -54,13 +54,14 @@ def describe_window(how: Preprocessing) -> str:
 
 
 def started_from(saved: Checkpoint) -> str:
-    """The weights that training began with, and their licence."""
+    """The weights that training began with, their licence, and what it demands."""
     model = saved.config.model
     if saved.config.train.pretrain:
         return f"weights pretrained without labels on {len(saved.seen) - len(saved.hashes['val']):,} images in this run"
     if model.weights is None:
         return "random weights"
-    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}"
+    terms = f". {model.terms}" if model.terms else ""
+    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}{terms}"
 
 
 def optimisation(train: TrainConfig) -> str:

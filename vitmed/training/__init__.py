@@ -14,6 +14,9 @@ launch             `train --devices`: this command line in several processes
 follow             a process that takes part in the training of another
 prepare            weights, splits and plan before the first batch
 plan_rules         the rules of the plan, and their sources
+time_plan          which network a time is enough for
+forecast           how long a run takes here, from timed steps
+time_budget        the time that a run has used, and its share
 fit_policy         choosing the decision policy on validation
 choose_precision   fp32 or 16-bit floats for predictions
 checkpoint         best.pt and last.pt

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from vitmed.core.config import Config
 from vitmed.core.pretrain_config import PretrainConfig
 
-TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token")  # parameters that are no weight matrices
+TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token", "latent")  # parameters that are no weight matrices
 
 
 def learning_rate(step: float, steps: int, warmup: int, peak: float, low: float) -> float:
@@ -43,7 +43,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
         if match := re.match(r"blocks\.(\d+)\.", name):
             depth = blocks - int(match.group(1))
         else:
-            depth = blocks + 1 if name.startswith(("patch_embed", *TOKENS)) else 0
+            depth = blocks + 1 if name.startswith(("patch_embed", "norm_pre", *TOKENS)) else 0
         groups.setdefault((0.0 if plain else weight_decay, layer_decay**depth), []).append(parameter)
     return [{"params": p, "weight_decay": decay, "scale": scale} for (decay, scale), p in groups.items()]
 

@@ -15,6 +15,7 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.ui import Ui
+from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
@@ -25,6 +26,7 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
+from vitmed.models.licence_terms import terms_of
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.forecast import Forecast, Forecaster
@@ -42,6 +44,7 @@ from vitmed.training.time_plan import (
 )
 
 SAMPLE = 200  # training images whose size is read
+SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
+    report_known_set(splits, ui)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
@@ -113,6 +117,12 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
+    if inputs.side > SHRUNK * complete.model.image_size:
+        size = complete.model.image_size
+        ui.warn(
+            f"images of about {inputs.side:,} px are shrunk to {size} px: a detail of fewer than "
+            f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
+        )
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete), complete.train.pretrain)
@@ -178,7 +188,7 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
     if weights.interpolation is not None and "interpolation" not in given:
         values["data.interpolation"] = weights.interpolation
     if weights.licence is not None:
-        values["model.licence"] = weights.licence
+        values |= {"model.licence": weights.licence, "model.terms": terms_of(weights.licence)}
     return with_values(config.model_copy(update={"model": model}), values)
 
 
