@@ -61,7 +61,7 @@ def test_the_loss_of_a_batch_is_that_of_its_two_halves(images: Images) -> None:
     loss = views_loss(model, images, FP32)(batch, batch)(Rows(0, 6, 6))
     x, y = (images.preprocessing.normalise(batch[..., part]) for part in (slice(0, 3), slice(3, 6)))
     projected = model.projector(model.encoder.features(torch.cat([x, y])))
-    assert float(loss) == pytest.approx(float(vicreg_loss(projected[:6], projected[6:])), rel=1e-5)
+    assert loss.item() == pytest.approx(vicreg_loss(projected[:6], projected[6:]).item(), rel=1e-5)
 
 
 def test_validation_is_the_same_every_time(images: Images) -> None:
