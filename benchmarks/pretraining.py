@@ -1,158 +1,162 @@
-"""What pretraining on unlabelled images buys when labels are few: blood cells, by patient, against scratch.
+"""What pretraining without labels buys from scratch: few labels, many images, at equal steps and at equal time.
 
-    python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER [--seeds 0 1 2] [--shares 0.01 0.1 1] [--threads N]
-    python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER --validation    # for choosing settings: no test is used
+    python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER [--sets pbc_blood ...] [--labels 100 500 0]
+        [--seeds 0 1] [--ways scratch longer views masked]
 
-DATA_FOLDER holds malaria_gray50.tar.gz and its table of patients. One encoder is pretrained on the training patients
-of the first of five folds; the 40 patients of the test are in no step. Then, for each share of the labels and each
-seed, whole patients are drawn until they bring that share of the training images, and each way of `WAYS` learns from
-them: the encoder fine-tuned, the same network from scratch, and vitmed's own choice from scratch (convolutional stem).
-The last epoch is judged, so that no label of the validation patients chooses anything. A step that is finished in
-WORK_FOLDER is not repeated, and an interrupted one goes on.
+DATA_FOLDER holds the development sets, unpacked. A tenth of the images of the plan's split is judged: validation, never
+the test. All other training images are there to pretrain on; some of them, drawn by seed and by class, have labels (0:
+all of them). The network is that of the plan, at 64 px and half as wide, so that a run takes a minute or two:
+
+    scratch    from random weights, STEPS steps
+    views      pretrained on pairs of views (VICReg) for PRETRAIN_STEPS steps of 64 images, then as scratch
+    masked     with the plain stem, which a masked autoencoder needs, pretrained for as many steps, then as scratch
+    longer     from random weights, for the processor time of `views` together with its pretraining
+
+The last epoch is judged. Every finished run is a line of WORK_FOLDER/results.jsonl and is not repeated; the table is of
+all lines there. Times are seconds of one processor core in the process.
 """
 
 import argparse
-import csv
 import json
-import os
+import math
 import random
-import resource
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections import defaultdict
 from pathlib import Path
 
-from trees import PATIENT, gray50_by_patient
+from trees import PATIENT
 
-NETWORK = "image_size=48 patch_size=8 channels=1 width=128 depth=6 heads=4"
-PRETRAIN = ["--group-regex", PATIENT, "--set", "data.val_fraction=0.1", "-b", "64", "--lr", "1.5e-3", "--epochs", "40"]
-PRETRAIN += ["--warmup-epochs", "2"]
-TRAIN = ["--policy", "blood_smear", "-b", "64", "--set", "train.choose=last"]
-EPOCHS = {0.01: 200, 0.1: 30, 1.0: 7}  # share of the labels -> passes over them
-WAYS = {
-    "pretrained": ["--lr", "1e-3", "--layer-decay", "0.75"],
-    "scratch": ["--lr", "1e-3", "--stem", "patch"],
-    "scratch, conv stem": ["--lr", "1e-3", "--stem", "conv"],
-}
-LEAST = 10  # images of each class that the drawn patients must bring
-METRICS = ("accuracy", "auroc")
+from vitmed import pretrain, train
+from vitmed.core.load_config import load_config
+from vitmed.core.ui import Ui
+from vitmed.data.splits import make_splits
 
-
-def vitmed(arguments: Sequence[str], log: Path, threads: int | None) -> dict:
-    """Run a command; what its --json said, and what it cost."""
-    environment = dict(os.environ) | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-    with log.open("a") as stream:
-        out = subprocess.run(
-            [sys.executable, "-m", "vitmed", *arguments, "--json"],
-            stdout=subprocess.PIPE, stderr=stream, env=environment, check=True, text=True,
-        )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return json.loads(out.stdout) | {"wall_seconds": time.time() - start, "cpu_seconds": cpu, "threads": threads}
+SETS = {  # the settings of each
+    "pbc_blood": {}, "busi": {}, "herlev_pap": {}, "knee_oa_kl": {}, "malaria_gray50": {"group_regex": PATIENT},
+}  # fmt: skip
+STEPS, PRETRAIN_STEPS, BATCH = 600, 400, 32
+MOST, JUDGED = 4000, 500  # images to learn from, and to be judged on
+EACH_EPOCH = 1000  # labelled images, if need be the same ones several times: validation would take longer than training
+NETWORK = ("model.width=64", "model.depth=4", "model.heads=4")
+COMMON = {"image_size": 64, "patch_size": 16, "workers": 0, "device": "cpu"}
+STEMS = {"masked": "patch"}
+METRICS = ("auroc", "balanced_accuracy", "log_loss")
 
 
-def network() -> list[str]:
-    """The flags of the network."""
-    return [part for field in NETWORK.split() for part in ("--set", f"model.{field}")]
+def link(folder: Path, source: Path, paths: list[str], labels: list[str], copies: int = 1) -> None:
+    for path, label in zip(paths, labels, strict=True):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for copy in range(copies):
+            place = folder / label / f"{copy}-{path.replace('/', '-')}"
+            if not place.is_symlink():
+                place.symlink_to((source / path).resolve())
 
 
-def run(name: str, command: Sequence[str], work: Path, threads: int | None) -> dict:
-    """A command with its run folder and its JSON, once; one that was interrupted goes on."""
-    done, folder = work / f"{name}.json", work / "runs" / name
-    if done.is_file():
-        return json.loads(done.read_text())
-    if (folder / "last.pt").is_file():
-        command = [command[0], "--resume", str(folder)]
+def trees(data: Path, work: Path, name: str, labels: int, seed: int) -> tuple[Path, Path]:
+    """The folders to pretrain on and to train on: links to images; what is called test there is validation."""
+    source = data / name
+    config = load_config(None, {"data.root": str(source), **{f"data.{k}": v for k, v in SETS[name].items()}})
+    splits, rng = make_splits(config.data), random.Random(0)
+    parts = {part: list(splits.samples[part]) for part in ("train", "val")}
+    parts = {
+        part: rng.sample(parts[part], min(most, len(parts[part]))) for part, most in (("train", MOST), ("val", JUDGED))
+    }
+    class_of = [splits.classes[sample.label] for sample in parts["train"]]
+    every = [sample.path for sample in parts["train"]]
+    draw, chosen = random.Random(seed), []
+    for kind in splits.classes:
+        own = [i for i, one in enumerate(class_of) if one == kind]
+        count = len(own) if not labels else max(2, round(labels * len(own) / len(every)))
+        chosen += draw.sample(own, min(count, len(own)))
+    val = [sample.path for sample in parts["val"]], [splits.classes[sample.label] for sample in parts["val"]]
+    unlabelled, tree = work / f"{name}-images", work / f"{name}-{labels}-{seed}"
+    link(unlabelled / "train", source, every, class_of)
+    link(tree / "train", source, [every[i] for i in chosen], [class_of[i] for i in chosen],
+         max(1, EACH_EPOCH // len(chosen)))  # fmt: skip
+    for part in ("val", "test"):
+        link(unlabelled / part, source, *val)
+        link(tree / part, source, *val)
+    return unlabelled, tree
+
+
+def passes(tree: Path, steps: float, batch: int) -> int:
+    """Epochs of so many steps."""
+    return max(1, round(steps / max(1, len(list((tree / "train").rglob("*-*.*"))) // batch)))
+
+
+def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str, known: dict) -> dict:
+    unlabelled, tree = trees(data, work, name, labels, seed)
+    stem, flags, before = STEMS.get(way, "residual"), {**COMMON, "seed": seed}, 0.0
+    ui, output = Ui(), work / "runs"
+    if way in ("views", "masked"):
+        folder, file = output / f"{name}-{way}-{seed}", work / f"{name}-{way}-{seed}.seconds"
+        if not file.is_file():
+            start = time.process_time()
+            epochs = passes(unlabelled, PRETRAIN_STEPS, 64)
+            pretrain(unlabelled, output=output, name=folder.name, stem=stem, epochs=epochs, batch_size=64, lr=1e-3,
+                     warmup_epochs=epochs / 20, sets=NETWORK, ui=ui, **flags)  # fmt: skip
+            file.write_text(str(time.process_time() - start))
+        before, flags["weights"] = float(file.read_text()), folder / "encoder.pt"
+        network: tuple[str, ...] = ()
     else:
-        command = [*command, "--output", str(work / "runs"), "--name", name]
-    result = vitmed(command, work / f"{name}.log", threads)
-    done.write_text(json.dumps(result))
-    return result
+        flags["stem"], network = stem, NETWORK
+    share = 1.0
+    if way == "longer":
+        paid, alone = (known[(name, labels, seed, kind)]["seconds"] for kind in ("views", "scratch"))
+        share = paid / alone
+    epochs = passes(tree, STEPS * share, BATCH)
+    sets = (*network, "train.choose=last", "evaluate.map_images=0")
+    start = time.process_time()
+    result = train(tree, output=output, name=f"{way}-{name}-{labels}-{seed}", batch_size=BATCH, epochs=epochs, lr=1e-3,
+                   warmup_epochs=epochs / 10, layer_decay=1.0, probe_first=False, drop_path=0.0, pool="mean",
+                   baseline=False, report=False, resamples=0, sets=sets, ui=ui, **flags)  # fmt: skip
+    seconds = before + time.process_time() - start
+    overall = result.test.metrics["overall"]
+    values = {metric: overall[metric]["value"] for metric in METRICS}
+    return {"set": name, "labels": labels, "seed": seed, "way": way, "seconds": seconds, "epochs": epochs, **values}
 
 
-def draw_patients(rows: Sequence[dict], share: float, seed: int) -> list[dict]:
-    """The images of whole patients, in a random order of patients, until they are a share of all, of both classes."""
-    patients = sorted({row["group"] for row in rows})
-    random.Random(seed).shuffle(patients)
-    drawn: list[dict] = []
-    for patient in patients:
-        counts = [sum(row["class"] == name for row in drawn) for name in ("Parasitized", "Uninfected")]
-        if len(drawn) >= share * len(rows) and min(counts) >= LEAST:
-            break
-        drawn += [row for row in rows if row["group"] == patient]
-    return drawn
-
-
-def label_tree(folder: Path, source: Path, share: float, seed: int, splits: Path, validation: bool) -> dict:
-    """folder/{train,val,test}/<class>/ as links: the drawn patients, the validation patients, the test patients.
-
-    Returns:
-        how many patients and images of each class there are to learn from.
-    """
-    with splits.open() as stream:
-        rows = list(csv.DictReader(stream))
-    drawn = draw_patients([row for row in rows if row["split"] == "train"], share, seed)
-    val = [row["path"] for row in rows if row["split"] == "val"]
-    test = val if validation else [f.relative_to(source).as_posix() for f in sorted((source / "test").glob("*/*"))]
-    for name, paths in (("train", [row["path"] for row in drawn]), ("val", val), ("test", test)):
-        for path in paths:
-            link = folder / name / Path(path).parent.name / Path(path).name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.is_symlink():
-                link.symlink_to((source / path).resolve())
-    counts = {name: sum(row["class"] == name for row in drawn) for name in ("Parasitized", "Uninfected")}
-    return {"patients": len({row["group"] for row in drawn}), **counts}
-
-
-def table_row(share: float, way: str, results: Sequence[dict]) -> str:
-    """Mean and spread over the seeds, and each."""
-    cells = [f"{share:.0%}", way]
-    for metric in METRICS:
-        values = [result["test"]["overall"][metric]["value"] for result in results]
-        spread = statistics.stdev(values) if len(values) > 1 else float("nan")
-        each = ", ".join(f"{value:.4f}" for value in values)
-        cells.append(f"{statistics.mean(values):.4f} +- {spread:.4f} ({each})")
-    cells.append(", ".join("{patients}: {Parasitized} + {Uninfected}".format(**result["labels"]) for result in results))
-    cells.append(f"{statistics.mean(r['cpu_seconds'] for r in results) / 60:.1f}")
-    return f"| {' | '.join(cells)} |"
+def table(lines: list[dict]) -> str:
+    """Mean over the seeds, and each; and the number of pairs of seeds that `views` wins against `longer`."""
+    rows = defaultdict(list)
+    for line in lines:
+        rows[line["set"], line["labels"], line["way"]].append(line)
+    text = [f"| set | labels | start | {' | '.join(METRICS)} | CPU s |", "|---" * (4 + len(METRICS)) + "|"]
+    for (name, labels, way), found in sorted(rows.items()):
+        cells = [name, str(labels or "all"), way]
+        for metric in METRICS:
+            values = [line[metric] for line in sorted(found, key=lambda line: line["seed"])]
+            each = f" ({', '.join(f'{value:.3f}' for value in values)})" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.3f}{each}")
+        text.append(f"| {' | '.join(cells)} | {math.ceil(statistics.mean(line['seconds'] for line in found))} |")
+    return "\n".join(text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--shares", type=float, nargs="+", choices=EPOCHS, default=list(EPOCHS))
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--validation", action="store_true", help="judge on the validation patients, never the test")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--labels", type=int, nargs="+", default=[100, 500, 0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--ways", nargs="+", default=["scratch", "views", "longer", "masked"])
     options = parser.parse_args()
-    work: Path = options.work
-    work.mkdir(parents=True, exist_ok=True)
-    source = gray50_by_patient(options.data, work)
-    pretrained = run("pretrain", ["pretrain", str(source), *network(), *PRETRAIN], work, options.threads)
-    encoder, splits = work / "runs" / "pretrain" / "encoder.pt", work / "runs" / "pretrain" / "splits.csv"
-    print(f"pretraining: {json.dumps(pretrained['last'])}, {pretrained['cpu_seconds'] / 60:.0f} CPU minutes")
-    # Where validation stands in for the test, its patients are in two splits, which training by patient refuses.
-    patients = [] if options.validation else ["--group-regex", PATIENT]
-    where = "validation" if options.validation else "test"
-    heads = [*(f"{where} {metric}" for metric in METRICS), "patients: infected + other images", "CPU minutes a run"]
-    print(f"| labels | start | {' | '.join(heads)} |")
-    print("|---" * (2 + len(heads)) + "|")
-    for share in options.shares:
-        for way, flags in WAYS.items():
-            start = ["--weights", str(encoder)] if way == "pretrained" else network()
-            results = []
-            for seed in options.seeds:
-                of = f"{share:g}-seed{seed}" + ("-validation" if options.validation else "")
-                tree = work / f"labels-{of}"
-                labels = label_tree(tree, source, share, seed, splits, options.validation)
-                name = f"{way.replace(', ', '-').replace(' ', '-')}-{of}"
-                command = ["train", str(tree), *patients, *TRAIN, "--epochs", str(EPOCHS[share]), *start, *flags]
-                results.append(run(name, [*command, "--seed", str(seed)], work, options.threads) | {"labels": labels})
-            print(table_row(share, way, results), flush=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    file = options.work / "results.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    for seed in options.seeds:
+        for labels in options.labels:
+            for name in options.sets:
+                for way in options.ways:
+                    known = {(one["set"], one["labels"], one["seed"], one["way"]): one for one in lines}
+                    if (name, labels, seed, way) in known:
+                        continue
+                    lines.append(one_run(options.data, options.work, name, labels, seed, way, known))
+                    with file.open("a") as stream:
+                        stream.write(json.dumps(lines[-1]) + "\n")
+                    print(json.dumps(lines[-1]), flush=True)
+    print(table(lines))
 
 
 if __name__ == "__main__":

@@ -139,7 +139,8 @@ def values() -> dict[str, object]:
     }  # fmt: skip
 
 
-ALONE = {"freeze": True, "lora": 4, "group_regex": "(P.)"}  # these go with few others
+# These go with few others.
+ALONE = {"freeze": True, "lora": 4, "group_regex": "(P.)", "pretrain": True, "pretrain_epochs": 7, "pretrain_also": "u"}
 
 
 def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> None:
@@ -149,8 +150,8 @@ def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> Non
         section, _, name = place.partition(".")
         value = given[keyword]
         assert read_overrides({keyword: value, "epochs": None} | {keyword: value}, FLAGS, "train") == {place: value}
-        beside = {"folds": 5} if name == "fold" else {}
-        file.write_text(yaml.safe_dump({section: {name: value, **beside}}))
+        beside = {"folds": 5} if name == "fold" else {"pretrain": True} if name.startswith("pretrain") else {}
+        file.write_text(yaml.safe_dump({section: {**beside, name: value}}))
         read = getattr(getattr(load_config(file), section), name)
         assert read == value or Path(read) == tmp_path / str(value), place  # a path is relative to the file
 

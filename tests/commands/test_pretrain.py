@@ -220,7 +220,7 @@ def test_a_figure_that_fails_does_not_cost_the_state(
     def broken(records: object) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr("vitmed.commands.pretrain.loss_curves", broken)
+    monkeypatch.setattr("vitmed.commands.pretraining_run.loss_curves", broken)
     with pytest.raises((ValueError, Interrupted)) as stopped:
         start(data, tmp_path, interrupt_at(5), epochs=3)
     position = torch.load(tmp_path / "mae" / "last.pt", weights_only=True)["training"]
@@ -272,7 +272,6 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
     for code, told, where, more in (
         (3, "no such folder", tmp_path / "nowhere", ()),
         (2, "expected one of: none", data, ("--policy", "nothing")),
-        (2, "plain stem", data, ("--set", "model.stem=conv")),
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
         (2, "mask_ratio", data, ("--mask-ratio", "1.5")),
         (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),
@@ -356,12 +355,12 @@ def test_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:
 def test_the_reconstructions_are_drawn(
     data: Path, tmp_path: Path, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitmed.commands import pretrain
+    from vitmed.commands import pretraining_run
 
     monkeypatch.setattr(drawing, "DPI", 120)
     drawn: list[Any] = []
-    real = pretrain.reconstructions
-    monkeypatch.setattr(pretrain, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
+    real = pretraining_run.reconstructions
+    monkeypatch.setattr(pretraining_run, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
     start(data, tmp_path, channels=channels, epochs=1)
     pictures = drawn[0]
     assert pictures.shape == (8, 3, 16, 16, channels) and pictures.dtype == "uint8"

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from vitmed.commands.train import (
-    check_place,
-    default_name,
-    folder_to_resume,
-    resumable,
-    resumed_settings,
-    train_and_draw,
-)
+from vitmed.commands.pretraining_run import PretrainingRun, resumed, with_view_defaults
+from vitmed.commands.resuming import folder_to_resume, resumable, train_and_draw
+from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config, ModelConfig
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
-from vitmed.core.files import write_bytes
 from vitmed.core.flags import read_overrides
-from vitmed.core.hardware import Precision, describe, pick_device, seeded
+from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
-from vitmed.core.load_config import build_config, load_config
+from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
@@ -31,30 +23,17 @@ from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import has_classes
-from vitmed.data.patients import report_patients, show_expression
-from vitmed.data.read_images import read_all, read_splits
+from vitmed.data.patients import show_expression
+from vitmed.data.read_images import read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES
-from vitmed.models.block_kernels import uncompiled
-from vitmed.models.mae import MAE
-from vitmed.models.summary import describe_model
-from vitmed.models.vit import build_vit
-from vitmed.models.weight_layouts import HEAD
-from vitmed.report.plots.drawing import png
-from vitmed.report.plots.training import loss_curves, reconstruction_figure
-from vitmed.training.checkpoint import load_pretraining, save_encoder, save_pretraining
+from vitmed.training.checkpoint import load_pretraining
 from vitmed.training.epoch_records import finished
-from vitmed.training.losses import LossOf, rows_of
 from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
-from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
-from vitmed.training.run_setup import all_its_images
-from vitmed.training.train_state import Record
-from vitmed.training.training_run import Run
 
-DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 # Beside --resume: they change no result.
 RESUMABLE = {
@@ -138,6 +117,7 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
+    config = with_view_defaults(config)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
@@ -157,14 +137,14 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
 
 
 def _default_model(model: ModelConfig) -> ModelConfig:
-    """The model with the defaults of pretraining: a patch stem, fixed positions, mean pooling.
+    """The model with the defaults of pretraining: a patch stem with fixed positions, mean pooling.
 
     Pretraining teaches the class token nothing, so a later head uses the mean of the patches, as in the paper.
     """
     if model.weights is not None:
         raise UsageError("pretraining starts from random weights", "leave model.weights out")
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
-    positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
+    positions = model.positions if stem != "patch" or "positions" in model.model_fields_set else "sincos_2d"
     return model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
 
 
@@ -192,67 +172,7 @@ def _default_data(data: PretrainDataConfig) -> PretrainDataConfig:
 def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui) -> PretrainingRun:
     saved = load_pretraining(folder.last)
     root = data_folder(data if data is not None else saved.splits.root)
-    settings = resumed_settings(saved.config, folder, root, overrides)
-    run = PretrainingRun(build_config(settings, PretrainConfig), replace(saved.splits, root=root), ui)
-    with all_its_images():
-        run.hashes = read_all(run.images, run.config.data, ui)
-    run.check_unchanged(saved.hashes)
-    run.resume(folder, saved.training)
+    run = resumed(folder, saved, root, overrides, ui)
     if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
     return run
-
-
-class PretrainingRun(Run[PretrainConfig]):
-    """The run of `vitmed pretrain`: new or resumed."""
-
-    command = "pretrain"
-    model: MAE
-
-    def __init__(self, config: PretrainConfig, splits: Splits, ui: Ui):
-        super().__init__(config, splits, pick_device(config.train.device), ui)
-        with seeded(config.train.seed):
-            # The decoder needs `norm` over every token; a head that pools the mean would move it behind the mean.
-            encoder = build_vit(config.model.model_copy(update={"pool": "cls"}), 1)
-            self.model = build_mae(encoder, config).to(self.device)
-        for name, samples in splits.samples.items():
-            ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
-        report_patients(splits, "a patient of a later test may be among these images", ui)
-        sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
-        ui.say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
-        ui.say(
-            f"decoder: {sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining; it reconstructs each image "
-            f"from {self.model.visible} of {self.model.patches} patches"
-        )
-        ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
-
-    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
-        rows = rows_of(self.ranks, self.images["train"], self.config)
-        return masked_loss(network, self.model.patches, self.images["train"], precision, rows)
-
-    def validate(self) -> Record:
-        batches, val = self.batches.batches, self.images["val"]
-        with uncompiled(self.config.train.compile):
-            return validate_pretraining(self.state, val, batches, self.config, self.device, self.precision)
-
-    def seconds_after(self) -> Callable[[], float]:
-        return lambda: DRAWING
-
-    def draw(self) -> None:
-        """Draw the loss curves and some reconstructions."""
-        if self.state.history:
-            write_bytes(self.folder.training_curves, png(loss_curves(self.state.history)))
-            pictures = reconstructions(self.model, self.images["val"], self.config.train.seed, self.device)
-            write_bytes(self.folder.reconstructions, png(reconstruction_figure(pictures)))
-
-    def end_epoch(self, record: Record) -> None:
-        weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
-        save_encoder(self.folder.encoder, config=self.config, hashes=self.hashes, weights=weights, record=record)
-        self.save_last()
-        self.report_epoch(record)
-
-    def save_last(self) -> None:
-        training = self.state.state_dict()
-        save_pretraining(
-            self.folder.last, config=self.config, splits=self.splits, hashes=self.hashes, training=training
-        )

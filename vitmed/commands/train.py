@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -14,16 +13,19 @@ from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
+from vitmed.checks.further_images import further_prefix
 from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
+from vitmed.commands.pretrain_first import pretrain_first
+from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.core.config import Config, ModelConfig
 from vitmed.core.durations import duration_text
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
-from vitmed.core.load_config import AnyConfig, build_config, find_paths, load_config
+from vitmed.core.load_config import build_config, load_config
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Ranks
@@ -48,7 +50,7 @@ from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run, time_needed
 from vitmed.training.run_setup import all_its_images
 from vitmed.training.time_budget import Clock
-from vitmed.training.training_run import Run, TrainingRun
+from vitmed.training.training_run import TrainingRun
 
 POOLING = 15.0  # s, for the report on all folds
 # Settings allowed beside --resume: the length of the training, and those that change no result.
@@ -146,6 +148,8 @@ def _lead(
             remove_torn(folder, ui)
             return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
+    if settings.train.pretrain:
+        _refuse_ranks(ranks, "--pretrain", "start one process, or vitmed pretrain first and then --weights")
     if settings.train.freeze:
         _refuse_ranks(ranks, "--freeze, which trains no network", "start one process")
     if settings.data.folds is not None and settings.data.fold is None:
@@ -181,6 +185,8 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
     try:
         if not (run.config.train.freeze or folder.last.is_file()):
             run.save_last()  # so that an interruption before the first step can be resumed too
+        if run.config.train.pretrain and not run.state.step:
+            pretrain_first(run)
         baselines = Baselines(run)
         if not run.config.train.freeze:
             train_and_draw(run, lambda: _draw_curves(run))
@@ -210,20 +216,6 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
     return TrainResult(folder.path, best, val, test)
 
 
-def resumable(error: VitmedError, run: Run[Any]) -> VitmedError:
-    """The same error with the command that continues the run, where there is a last.pt.
-
-    A run goes on with the images that it began with, or not at all.
-    """
-    if not run.folder.last.is_file():
-        return error
-    go_on = f"vitmed {run.command} --resume {run.folder.path}"
-    if isinstance(error, DataError):
-        again = "start a new run (--on-bad-file skip leaves unreadable files out)"
-        return DataError(error.problem, f"{again}; or restore the files as they were, then continue: {go_on}")
-    return type(error)(error.problem, f"{error.fix}; then continue from {run.folder.last.name}: {go_on}")
-
-
 def remove_torn(folder: RunFolder, ui: Ui) -> None:
     """Remove the evaluations whose writing was cut off, so that new ones take their place."""
     for torn in torn_evaluations(folder):
@@ -237,6 +229,8 @@ def _new_run(
 ) -> TrainingRun:  # fmt: skip
     check_place(config, output, name)
     check_formats(config.evaluate)
+    if config.train.pretrain_also is not None:
+        further_prefix(config.train.pretrain_also, data_folder(config.data.root))  # raises now, not later
     prepared = prepare_run(config, plans, offline, ui, ranks.world)
     config, splits = prepared.config, prepared.splits
     check_folder(config.data, ui)
@@ -275,17 +269,7 @@ def _check_images(run: TrainingRun) -> None:
     rest = iter(fingerprints(records))  # in the order of the splits
     by_split = {name: list(islice(rest, len(part))) for name, part in run.splits.samples.items()}
     run.fingerprints = {name: by_split[name] for name in ("train", "val")}
-
-
-def train_and_draw(run: Run[Any], draw: Callable[[], None]) -> None:
-    """Train until the end, then draw; also draw when training ends early."""
-    try:
-        run.run_epochs()
-    except BaseException:
-        with contextlib.suppress(Exception):  # a failing figure must not hide why the training ended
-            draw()
-        raise
-    draw()
+    run.held_out = by_split["val"] + by_split["test"]
 
 
 def _draw_curves(run: TrainingRun) -> None:
@@ -328,37 +312,6 @@ def _resume_run(
 def _is_evaluated(run: RunFolder) -> bool:
     """Whether a report holds the test of the weights in best.pt, and the model card is written."""
     return known_evaluation(run.best, "test") is not None and run.model_card.is_file()
-
-
-def folder_to_resume(
-    path: Path, name: str | None, changes: Iterable[str], known: Mapping[str, str], allowed: set[str]
-) -> RunFolder:
-    """The run folder given to --resume, which holds a last.pt.
-
-    Args:
-        changes: the settings given beside --resume.
-        known: keyword -> setting; allowed: the settings that may be given.
-    """
-    folder = RunFolder(path.parent if path.suffix == ".pt" else path)
-    if name is not None:
-        raise UsageError("--resume continues in the run's own folder", "leave --name out")
-    if folder.best.is_file() and not folder.last.is_file():
-        raise UsageError(f"{folder.path}: this run is finished; --freeze leaves nothing to resume", "start a new run")
-    if not folder.last.is_file():
-        raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
-    if set(changes) - allowed:
-        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag, place in known.items() if place in allowed)
-        raise UsageError("--resume uses the run's own configuration", f"add only {flags}")
-    return folder
-
-
-def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides: dict[str, Any]) -> dict[str, Any]:
-    """The stored settings of a run with the data folder and the overrides of today."""
-    tree = find_paths(config.model_dump(), folder.path)
-    for key, value in {**overrides, "data.root": str(root)}.items():
-        section, _, field = key.partition(".")
-        tree[section][field] = value
-    return tree
 
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:

@@ -381,6 +381,21 @@ class LoopConfig(Section):
 class TrainConfig(LoopConfig):
     """The optimisation and its bookkeeping."""
 
+    pretrain: bool = setting(
+        False,
+        "First pretrain the network without labels, on the training images and on those of --pretrain-also. See "
+        "docs/pretraining.md.",
+        Flag(),
+    )
+    pretrain_epochs: int | None = setting(
+        None, "Passes of --pretrain over these images; null: as many as the plan chooses.", Flag(metavar="N"), ge=1
+    )
+    pretrain_also: str | None = setting(
+        None,
+        "Folder of images without labels, at any depth, that --pretrain also uses. Images of validation and test are "
+        "left out. In a YAML file, relative to that file.",
+        Flag(metavar="DIR"),
+    )
     layer_decay: float = setting(
         1.0, "Learning rate factor per block, from the head down; 1 is off.", Flag(), gt=0, le=1
     )
@@ -605,9 +620,18 @@ class Config(RunConfig):
     def _one_way_to_tune(cls, train: TrainConfig) -> TrainConfig:
         if train.freeze and (train.probe_first or train.lora or train.freeze_blocks is not None):
             raise ValueError("train.freeze trains no weights, so it excludes every other way of fine-tuning")
+        for name in ("pretrain_epochs", "pretrain_also"):
+            if dict(train)[name] is not None and not train.pretrain:
+                raise ValueError(f"train.{name} needs train.pretrain")
         if train.lora and train.freeze_blocks is not None:
             raise ValueError("train.lora already freezes all blocks, so it excludes train.freeze_blocks")
         return train
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Config:
+        if self.train.pretrain and self.model.weights is not None:
+            raise ValueError("train.pretrain starts from random weights, and model.weights from others")
+        return self
 
 
 def expected(error: Mapping[str, Any]) -> str:
@@ -621,4 +645,6 @@ def expected(error: Mapping[str, Any]) -> str:
 
 GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
 # Fields that name a file or folder, relative to their YAML file.
-PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"))
+PATHS = (
+    ("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"), ("train", "pretrain_also"),
+)  # fmt: skip

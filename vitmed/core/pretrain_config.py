@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitmed.core.config import DataConfig, Flag, LoopConfig, RunConfig, Section, setting
+from vitmed.core.config import DataConfig, Flag, LoopConfig, ModelConfig, RunConfig, Section, setting
 from vitmed.core.flags import flags_of
 
 
@@ -71,6 +71,16 @@ class PretrainConfig(RunConfig):
     augment: PretrainAugmentConfig = PretrainAugmentConfig()
     mae: MaeConfig = MaeConfig()
     train: PretrainTrainConfig = PretrainTrainConfig()
+
+    @property
+    def masked(self) -> bool:
+        """Whether the network predicts masked patches. Behind convolutions patches overlap, so it compares views."""
+        return self.model.stem in ("auto", "patch")
+
+    @property
+    def encoder(self) -> ModelConfig:
+        """The network that learns. A decoder needs `norm` over every token, and pooling the mean moves it behind."""
+        return self.model.model_copy(update={"pool": "cls"}) if self.masked else self.model
 
 
 PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))

@@ -41,6 +41,11 @@ class RunFolder:
         self.held_out = self.path / "held_out"
 
     @property
+    def pretraining(self) -> RunFolder:
+        """The folder of the first phase of `train --pretrain`, with an encoder of its own."""
+        return RunFolder(self.path / "pretrain")
+
+    @property
     def name(self) -> str:
         """The name of a run folder; "" where the folder is none, such as that of a checkpoint that was sent to you."""
         return self.path.resolve().name if self.config.is_file() or self.folds.is_file() else ""

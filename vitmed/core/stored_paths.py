@@ -39,6 +39,11 @@ def as_written(path: str | Path, folder: str | Path) -> str:
     return project_path(whole, os.path.normpath(Path(folder).absolute()), _home()) or whole
 
 
+def path_between(path: Path, folder: Path) -> str | None:
+    """`path` relative to `folder`, with forward slashes; None if that would name private folders."""
+    return project_path(os.path.normpath(path.absolute()), os.path.normpath(folder), _home())
+
+
 def find_path(stored: str, folder: Path) -> Path:
     """The path that `store_path` named, from a file in `folder`; it may not exist.
 

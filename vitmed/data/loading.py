@@ -109,17 +109,20 @@ class UnusableFiles(DataError):
 class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
     """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, label, index.
 
-    With a `BatchAugmenter`, the images come as they are, and `finish` augments them.
+    With a `BatchAugmenter`, the images come as they are, and `finish` augments them. With several `views`, an image
+    comes augmented as often, side by side in its channels: (S, S, views x C).
     """
 
-    def __init__(self, images: Images, augmenter: Augmenter | BatchAugmenter, seed: int):
+    def __init__(self, images: Images, augmenter: Augmenter | BatchAugmenter, seed: int, views: int = 1):
         self.images, self.augmenter, self.seed = images, augmenter, seed
+        self.numbers: list[tuple[int, ...]] = [()] if views == 1 else [(view,) for view in range(views)]
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, int, int]:
         epoch, index = key
         image = self.images.read(index)
         if isinstance(self.augmenter, Augmenter):
-            image = self.augmenter(image, (self.seed, epoch, index))
+            seeds = [(self.seed, epoch, index, *number) for number in self.numbers]
+            image = np.concatenate([self.augmenter(image, seed) for seed in seeds], axis=2)
         return torch.from_numpy(np.array(image)), int(self.images.labels[index]), index
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
@@ -136,7 +139,9 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
         """Do what is left for the device of the training: augment a batch (B, S, S, C) uint8 of these images there."""
         if isinstance(self.augmenter, Augmenter):
             return images
-        return self.augmenter(images, seed_of(self.seed, epoch), indices.to(images.device, non_blocking=True))
+        indices = indices.to(images.device, non_blocking=True)
+        seeds = [seed_of(self.seed, epoch, *number) for number in self.numbers]
+        return torch.cat([self.augmenter(images, seed, indices) for seed in seeds], dim=3)
 
 
 class EpochBatches(Sampler[list[Key]]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core.config import ModelConfig, TrainConfig
+from vitmed.core.config import TrainConfig
 from vitmed.core.durations import duration_text
 from vitmed.data.patients import describe_patients
 from vitmed.imaging.preprocessing import Preprocessing
@@ -23,7 +23,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Patients of the run": describe_patients(saved.splits),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
-        "Started from": started_from(model),
+        "Started from": started_from(saved),
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
         f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
@@ -53,8 +53,11 @@ def describe_window(how: Preprocessing) -> str:
     return "".join(f", {part}" for part in parts if part)
 
 
-def started_from(model: ModelConfig) -> str:
+def started_from(saved: Checkpoint) -> str:
     """The weights that training began with, their licence, and what it demands."""
+    model = saved.config.model
+    if saved.config.train.pretrain:
+        return f"weights pretrained without labels on {len(saved.seen) - len(saved.hashes['val']):,} images in this run"
     if model.weights is None:
         return "random weights"
     terms = f". {model.terms}" if model.terms else ""

@@ -232,7 +232,7 @@ def load_pretraining(path: Path) -> PretrainingState:
         splits, hashes = _read_membership(path, content)
         config, training = _read_config(content, PretrainConfig), dict(content["training"])
         with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
-            expected = build_vit(config.model.model_copy(update={"pool": "cls"}), 1).state_dict()
+            expected = build_vit(config.encoder, 1).state_dict()
         for name, value in expected.items():
             if training["model"][f"encoder.{name}"].shape != value.shape:
                 raise ValueError(f"encoder.{name} does not fit the model config")

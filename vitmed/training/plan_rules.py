@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from vitmed.core.config import Config
 from vitmed.core.load_config import with_values
+from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.models.weights_catalogue import DISTILLED, MASKED
 
 APART = 5  # images of the commonest class for each of the rarest, beyond which the plan speaks of imbalance
@@ -90,7 +91,7 @@ def plan_settings(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()
     return list(planned.values())
 
 
-def fields_set(config: Config, section: str) -> set[str]:
+def fields_set(config: Config | PretrainConfig, section: str) -> set[str]:
     """The fields of a section that were set; `auto` and null do not count."""
     part = getattr(config, section)
     return {name for name in part.model_fields_set if getattr(part, name) not in ("auto", None)}

@@ -1,4 +1,4 @@
-"""Pretraining: the masked autoencoder's loss and validation for `loop.fit`, and pictures of its reconstructions.
+"""Pretraining: the network that learns, its validation, the masked autoencoder's loss, and its pictures.
 
 The seed of a batch decides its mask, so a resumed run hides the patches that an uninterrupted run would have hidden.
 """
@@ -6,7 +6,6 @@ The seed of a batch decides its mask, so a resumed run hides the patches that an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 import torch
@@ -16,14 +15,22 @@ from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Rows
-from vitmed.data.loading import Images, seed_of
+from vitmed.data.loading import Images, TrainImages, seed_of
 from vitmed.data.thread_batches import read_batches
+from vitmed.imaging.augmentation import Augmenter
 from vitmed.models.inference import check_readable
 from vitmed.models.mae import MAE, decoder_size
+from vitmed.models.vicreg import VICReg
 from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import common_record
 from vitmed.training.losses import LossOf
 from vitmed.training.train_state import Record, TrainState
+from vitmed.training.views import VIEWS, validation_loss
+
+
+def build_learner(encoder: ViT, config: PretrainConfig) -> MAE | VICReg:
+    """The network around the encoder that learns without labels. Raises UsageError for sizes that do not fit."""
+    return build_mae(encoder, config) if config.masked else VICReg(encoder)
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
@@ -65,7 +72,14 @@ def validate_pretraining(
     state: TrainState, val: Images, batches: int, config: PretrainConfig, device: torch.device, precision: Precision
 ) -> Record:
     """The record of the epoch that has just ended; `batches` of the epoch. VitmedError: its loss is not finite."""
-    loss = reconstruction_loss(cast(MAE, state.model), val, config.train.seed, device, precision)
+    seed, model = config.train.seed, state.model
+    if isinstance(model, MAE):
+        loss = reconstruction_loss(model, val, seed, device, precision)
+    else:
+        augmenter = Augmenter(
+            config.augment.policy, config.model.image_size, config.model.channels, config.augment.flips
+        )
+        loss = validation_loss(model, TrainImages(val, augmenter, seed, VIEWS), device, precision)
     if not np.isfinite(loss):
         raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
     state.best_epoch = state.epoch + 1

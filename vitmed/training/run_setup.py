@@ -57,6 +57,7 @@ class RunSetup(Generic[AnyConfig]):
 
     model: nn.Module
     folder: RunFolder
+    views: int = 1  # how often an image is augmented for one batch
 
     def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui, ranks: Ranks = ALONE):
         self.config: AnyConfig = config
@@ -75,7 +76,7 @@ class RunSetup(Generic[AnyConfig]):
         on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
         kind = BatchAugmenter if on_device else Augmenter
         self.dataset = TrainImages(
-            images, kind(augment.policy, model.image_size, model.channels, augment.flips), train.seed
+            images, kind(augment.policy, model.image_size, model.channels, augment.flips), train.seed, self.views
         )
         balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
         mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)

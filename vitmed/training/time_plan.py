@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, TrainConfig
 from vitmed.core.durations import about, duration_text, round_up
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
 from vitmed.training.forecast import Forecast
 from vitmed.training.plan_rules import PlanInputs, Rule, fields_set
 
+PRETRAINING = 0.5  # share of --time for --pretrain, which the default number of its passes takes too
 CLEARLY = 1.2  # times as long
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
@@ -124,11 +125,19 @@ def only_epochs(seconds: float, planned: int, weights: bool) -> Rule:
     return Rule(f"--time {duration_text(seconds)}", lambda _: True, {"train.epochs": MOST_KNEES * planned}, why)
 
 
-def check_time(seconds: float, forecast: Forecast) -> None:
-    """Raises UsageError if a command of so many seconds has no time for a pass over the images."""
-    least = forecast.total(1)
+def training_time(train: TrainConfig) -> float | None:
+    """The seconds of `--time` for everything but the pretraining of `--pretrain`."""
+    return train.time if train.time is None or not train.pretrain else (1 - PRETRAINING) * train.time
+
+
+def check_time(seconds: float, forecast: Forecast, pretrains: bool = False) -> None:
+    """Raises UsageError if a command of so many seconds, of which pretraining takes its share, has no time for a pass
+    over the images."""
+    parts, least = "", forecast.total(1)
+    if pretrains:
+        parts, least = "half for pretraining, ", least / (1 - PRETRAINING)
     if seconds < least < math.inf:
-        parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
+        parts += f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
         raise UsageError(
             f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation",
             f"--time {duration_text(round_up(least))}",
@@ -137,15 +146,16 @@ def check_time(seconds: float, forecast: Forecast) -> None:
 
 def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float, str]:
     """The seconds that the command takes, and a line that says for what; `more` is what more time buys."""
-    limit, epochs = config.train.time, config.train.epochs
+    limit, epochs = training_time(config.train), config.train.epochs
+    name = "time after pretraining" if config.train.pretrain else "time"
     if math.isinf(forecast.one_pass):
-        return 0.0, "time: not known, because the memory is too small for a timed step"
+        return 0.0, f"{name}: not known, because the memory is too small for a timed step"
     passes = epochs if limit is None else max(1, min(epochs, int(forecast.passes_in(limit))))
     parts = f"{about(forecast.before)} before training, about {counted(passes, 'epoch')} in "
     parts += f"{about(passes * forecast.one_pass)}, {about(forecast.after)} for the evaluation"
     seconds = forecast.total(passes)
     if limit is None:
-        return seconds, f"time: about {about(seconds)} ({parts})" + (f"; {more}" if more else "")
+        return seconds, f"{name}: about {about(seconds)} ({parts})" + (f"; {more}" if more else "")
     if passes < epochs:
-        return limit, f"time: {duration_text(limit)} ({parts})"
-    return seconds, f"time: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"
+        return limit, f"{name}: {duration_text(limit)} ({parts})"
+    return seconds, f"{name}: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"

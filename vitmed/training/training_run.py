@@ -109,17 +109,20 @@ class Run(RunSetup[AnyConfig]):
             except RuntimeError as error:
                 if ranks.lost(error):
                     problem = "another process of this training has ended; its own error says why"
-                    raise VitmedError(problem, f"vitmed {self.command} --resume {self.folder.path}") from None
+                    raise VitmedError(problem, self.go_on()) from None
                 if is_of_compiler(error):
-                    fix = f"vitmed {self.command} --resume {self.folder.path} --no-compile"
+                    fix = f"{self.go_on()} --no-compile"
                     raise VitmedError(f"compiling the network failed: {first_line(error)}", fix) from None
                 raise
             if ranks.agree(stop=stop()):
                 self.save_last()
                 raise Interrupted(
-                    f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved",
-                    f"vitmed {self.command} --resume {self.folder.path}",
+                    f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved", self.go_on()
                 )
+
+    def go_on(self) -> str:
+        """The command that continues this run."""
+        return f"vitmed {self.command} --resume {self.folder.path}"
 
     def ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time the leader's share."""
@@ -196,6 +199,7 @@ class TrainingRun(Run[Config]):
         self.notes: list[str] = []  # about the data, for the head of every report
         self.counts: dict[str, int] = {}  # files found and copies, for the flow diagram of every report
         self.fingerprints: dict[str, list[str]] = {}  # of train and val, to notice near copies in an evaluation
+        self.held_out: list[str] = []  # the same of val and test
         self.skipped = 0  # files that cannot be read
         self.warned = False
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
@@ -254,6 +258,13 @@ class TrainingRun(Run[Config]):
         write_text(folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
             write_json(folder.weights, asdict(self.report))
+
+    def start_from(self, weights: Weights) -> None:
+        """Begin with weights that were made in this run, before the first step."""
+        self.report, self.seen = load_pretrained(self.model, weights), weights.seen
+        write_json(self.folder.weights, asdict(self.report))
+        self.ui.say(str(self.report))
+        self.prepare()
 
     def resume_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Continue from last.pt, perhaps with the data in another folder than before."""
