@@ -245,7 +245,7 @@ def test_normalisation_is_known_from_the_hub_file_beside_or_told_as_a_custom(tmp
 
 
 def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
-    fields = {**SMALL, "depth": 1, "stem": "conv", "pool": "mean", "weights": str(trained.best)}
+    fields = {**SMALL, "depth": 1, "stem": "residual", "pool": "mean", "weights": str(trained.best)}
     model = build_model("vit_tiny", 5, **fields)
     assert torch.equal(model.cls_token, torch.load(trained.best, weights_only=True)["weights"]["cls_token"])
     assert model.head.weight.shape == (5, 16)

@@ -223,9 +223,9 @@ class ModelConfig(Section):
     mlp_ratio: float = setting(4.0, "Hidden width of the MLP / width.", gt=0, le=64)
     stem: Literal["auto", "patch", "conv", "residual"] = setting(
         "auto",
-        "How patches are embedded: by one convolution (patch), a stack of 3x3 convolutions of stride 2 (conv), or the "
-        "same with residual blocks (residual). The stacks learn faster from few images, and residual best. auto: "
-        "residual in a plan from scratch, conv in other trainings from scratch, patch with weights.",
+        "How patches are embedded: one convolution (patch), 3x3 convolutions of stride 2 (conv), or these and residual "
+        "blocks (residual). The latter two learn faster from few images, and residual best. auto: residual in a plan "
+        "from scratch, conv in other trainings from scratch, patch with weights.",
         Flag(),
     )
     positions: Literal["learned", "sincos_1d", "sincos_2d", "rotary"] = setting(
