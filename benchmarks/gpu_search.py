@@ -4,7 +4,7 @@
     python benchmarks/gpu_search.py WORK_FOLDER --tell                          # only the tables of what is finished
     python benchmarks/gpu_search.py WORK_FOLDER --device cpu --steps 5 --sets busi --folds 0        # only that it works
 
-VITMED_DATA holds the sets of medical_sets.py, which says what their test parts are; no image of these is opened. Of the
+VITMED_DATA holds the sets of gpu_search_sets.py, which says what their test parts are; no image of these is opened. Of the
 other images, the brightest fifth of each class stays out of training. A fold is a quarter of the groups. The averaged
 last weights are judged on its images:
 
@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from medical_sets import FOLDS, SETS, Images, read, split
+from gpu_search_sets import FOLDS, SETS, Images, read, split
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
