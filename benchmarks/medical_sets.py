@@ -4,8 +4,8 @@
 
     train    what every contender learns from
     val      a random fifth of what is not test or shift, by patient or group where known: for choosing
-    shift    as a new hospital differs: the brightest fifth of every class, or the largest files (sharper, noisier images),
-             by patient where known; no image of such a patient is in train or val
+    shift    as a new hospital differs: the brightest fifth of every class, or the largest files (sharper or noisier
+             images), by patient where known; no image of such a patient is in train or val
     test     the official one, otherwise a random fifth by patient or group; scored once, with --final
 """
 
