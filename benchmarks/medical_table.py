@@ -102,11 +102,12 @@ def tell(lines: Mapping[Key, Line]) -> None:
                     cost = [line["seconds"] for k, line in lines.items() if (k.set, k.contender) == (name, contender)]
                     print("| " + " | ".join([*cells, f"{statistics.mean(cost) / 60:.1f}"]) + " |")
         for contender in (c for c in contenders if c.startswith("plan")):
-            print("\n" + verdict(lines, sets, contender, part))
+            if sentence := verdict(lines, sets, contender, part):
+                print("\n" + sentence)
 
 
 def verdict(lines: Mapping[Key, Line], sets: Sequence[str], contender: str, part: str) -> str:
-    """On how many sets a contender is at least as good as the better of `BETTER_OF`, and by how much, on average."""
+    """On how many sets a contender reaches the better of `BETTER_OF`, and by how much; "" where no set has all."""
     texts = []
     for metric, title in METRICS.items():
         sign = -1 if metric == "log_loss" else 1
@@ -119,7 +120,8 @@ def verdict(lines: Mapping[Key, Line], sets: Sequence[str], contender: str, part
         if gaps:
             reached = sum(gap >= 0 for gap in gaps.values())
             texts.append(f"{title} {reached} of {len(gaps)} sets ({statistics.mean(gaps.values()):+.3f})")
-    return f"{contender} at least as good as the better of {' and '.join(BETTER_OF)} (mean gain): {', '.join(texts)}"
+    what = f"{contender} at least as good as the better of {' and '.join(BETTER_OF)} (mean gain)"
+    return f"{what}: {', '.join(texts)}" if texts else ""
 
 
 def draw_plot(lines: Mapping[Key, Line], file: Path) -> None:
