@@ -15,7 +15,8 @@ DATA_FOLDER (default: VITMED_DATA) holds the development sets, packed or unpacke
 
 The networks train for as many seconds of CPU time as the plan took (compared on an idle machine with one thread, that
 is wall time), through vitmed's own loop: the same batches, augmentation, moving average and precision rule; AdamW with
-rate 1e-3, a cosine over the time and a tenth of warm-up. Reading the images is not counted.
+rate 1e-3, a cosine over the time and a tenth of warm-up. The plan's seconds include its measurement of speed and its
+validation after every epoch, which the others do without. Reading the images is not counted.
 
 Every contender is judged alike, with the calibration that vitmed fits on validation: on `val`, on `shift` (see
 `medical_sets.py`) and on `corrupted`: validation images with every corruption of `vitmed stress` at strength 3, which
