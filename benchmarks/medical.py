@@ -372,6 +372,11 @@ def final(options: argparse.Namespace, key: Key) -> None:
     add_line(options.work, {**key._asdict(), "parts": judged(trained, options, key, ["test"])})
 
 
+def row_of(key: Key) -> tuple[int, int, str, int]:
+    """The place of a run in the tables."""
+    return list(SETS).index(key.set), CONTENDERS.index(key.contender.split()[0]), key.contender, key.seed
+
+
 def main() -> None:
     """Read the options, make the runs that are missing, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -407,7 +412,8 @@ def main() -> None:
             final(options, key)
         elif not options.final and known is None:
             run(options, key)
-    lines = {key: line for key, line in finished_lines(options.work).items() if key.minutes == options.minutes}
+    done = finished_lines(options.work)
+    lines = {key: done[key] for key in sorted(done, key=row_of) if key.minutes == options.minutes}
     tell(lines)
     if options.plot:
         draw_plot(lines, options.plot)

@@ -134,7 +134,7 @@ def draw_plot(lines: Mapping[Key, Line], file: Path) -> None:
     free = iter(colour for colour in COLOURS if colour not in PINNED.values())
     colours = {name: PINNED.get(name) or next(free) for name in contenders}
     shown = ("auroc", "balanced_accuracy")
-    figure = Figure(figsize=(12, 1.2 + 0.75 * len(sets) * len(shown)), layout="constrained")
+    figure = Figure(figsize=(12, 1.2 + 0.5 * len(sets) * len(shown)), layout="constrained")
     panels = figure.subplots(len(shown), len(PARTS), squeeze=False, sharey=True, sharex="row")
     for line, metric in zip(panels, shown, strict=True):
         for axes, part in zip(line, PARTS, strict=True):
