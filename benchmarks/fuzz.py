@@ -302,7 +302,7 @@ def logits_of(model: ViT) -> list[list[float]]:
 def model_input(model: ViT) -> tuple[int, int]:
     """Side and channels of the images that a network with a patch stem reads."""
     kernel = model.state_dict()["patch_embed.proj.weight"]
-    return round((model.pos_embed.shape[1] - 1) ** 0.5) * kernel.shape[-1], kernel.shape[1]
+    return round(model.patches**0.5) * kernel.shape[-1], kernel.shape[1]
 
 
 def use_checkpoint(path: Path) -> Any:

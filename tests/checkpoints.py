@@ -10,7 +10,7 @@ import torch
 
 from vitmed.models.digests import digests_of
 
-TIMED = ("images_per_second", "wait_share", "seconds")
+TIMED = ("images_per_second", "wait_share", "seconds", "spent")
 
 
 def content(file: Path) -> dict[str, object]:

@@ -20,6 +20,7 @@ RAISED_BY = {
     "cli/commands.py": "predict",
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/cross_validate.py": "train",
+    "commands/rank_weights.py": "probe",
     "core/files.py": "train probe pretrain evaluate stress",
     "core/outputs.py": "predict plan lr-find",
     "core/hardware.py": f"{CONFIGURED} predict evaluate explain stress",
@@ -37,6 +38,7 @@ RAISED_BY = {
     "imaging/raw_image.py": "train predict evaluate explain stress",
     "metrics/reader_comparison.py": "train plan probe evaluate",
     "models/block_kernels.py": "train pretrain",
+    "models/check_network.py": f"{CONFIGURED} summary",
     "models/mae.py": "pretrain",
     "models/pretrained.py": "train plan lr-find probe",
     "models/vit.py": f"{CONFIGURED} summary",
@@ -52,6 +54,8 @@ RAISED_BY = {
     "training/prepare.py": "train plan lr-find probe",
     "training/progress.py": "train pretrain",
     "training/pretraining.py": "pretrain",
+    "training/run_setup.py": "train pretrain",
+    "training/time_plan.py": "train plan",
     "training/training_run.py": "train pretrain",
 }
 # Advice beside the point of one command: a function that only the others of its module call.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import html
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.data.dataset_cards import cards
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import VERSION, ScanCache, digests_of, hash_files
 from vitmed.data.splits import make_splits
@@ -113,9 +115,21 @@ def empty_class(root: Path) -> None:
     (root / "green").mkdir()
 
 
+@made("too_small_class", "error")
+def class_of_two(root: Path) -> None:
+    for i in range(10):
+        (root / "amber" / f"amber_{i}.png").unlink()
+
+
+@made("tiny", "warning")
+def thumbnails(root: Path) -> None:
+    for file in (root / "amber").iterdir():
+        Image.open(file).resize((8, 8)).save(file)
+
+
 @made("small_class", "warning")
 def small_class(root: Path) -> None:
-    draw_classes(root, 2, ["green"], seed=5)
+    draw_classes(root, 3, ["green"], seed=5)
 
 
 @made("one_class", "error")
@@ -264,6 +278,20 @@ def size_is_label(root: Path) -> None:
         Image.open(file).resize((26, 24)).save(file)
 
 
+@made("augmented_copies", "warning")
+def flipped_copies(root: Path) -> None:
+    for name in ("amber", "blue"):
+        for i in range(1, 12, 2):
+            (root / name / f"{name}_{i}.png").rename(root / name / f"{name}_{i - 1}_flip.png")
+
+
+@made("known_set", "note")
+def names_of_busi(root: Path) -> None:
+    for name, kind in (("amber", "benign"), ("blue", "malignant")):
+        for i in range(12):
+            (root / name / f"{name}_{i}.png").rename(root / name / f"{kind} ({i + 1}).png")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return draw_classes(tmp_path / "data", 12)
@@ -288,6 +316,23 @@ def test_each_trouble_is_found_by_its_name(
     assert after == before  # nothing of the user's was touched
 
 
+def test_a_known_set_and_the_warnings_of_its_card(folder: Path, tmp_path: Path) -> None:
+    names_of_busi(folder)
+    found, card = run(folder, tmp_path), cards()["busi"]
+    assert found.content["known_set"]["pitfalls"] == card.pitfalls and found.content["known_set"]["images"] == 24
+    page = (found.folder / "data_report.html").read_text(encoding="utf-8")
+    assert "The card of busi warns" in page and all(text[:60] in html.unescape(page) for text in card.pitfalls)
+
+
+def test_copies_of_one_original_in_two_splits(tmp_path: Path) -> None:
+    root = draw_splits(tmp_path / "data", train=12, val=0, test=12)
+    for name in ("amber", "blue"):
+        for i in range(12):
+            (root / f"test/{name}/{name}_{i}.png").rename(root / f"test/{name}/{name}_{i}_rot90.png")
+    found = next(f for f in run(root, tmp_path).findings if f.code == "augmented_copies")
+    assert "24 of 48 file names" in found.problem and "24 originals, 24 of them in two splits" in found.problem
+
+
 def test_findings_of_splits(tmp_path: Path) -> None:
     root = draw_splits(tmp_path / "data", train=12, val=0, test=12)
     shutil.copy(root / "train/amber/amber_0.png", root / "test/amber/copy.png")
@@ -295,7 +340,7 @@ def test_findings_of_splits(tmp_path: Path) -> None:
     photo().save(root / "train/amber/p9_1.png")
     photo().save(root / "test/amber/p9_2.jpg", quality=85)
     picture(5).save(root / "beside.png")
-    found = run(root, tmp_path, group_regex=r"(p9)_|/([a-z]+_\d+)\.|(c)opy")
+    found = run(root, tmp_path, group_regex=r"(p9)_|/[a-z]+_\d+\.|copy")
     codes = [f.code for f in found.findings]
     assert {"copies_across_splits", "near_copies_across_splits", "missing_class", "outside_splits"} <= set(codes)
     assert found.content["duplicates_across_splits"] == 2 and found.content["duplicates"] == 2
@@ -694,13 +739,13 @@ def test_training_sees_the_border_of_deep_images_in_its_window(tmp_path: Path, n
 
 
 def test_lists_of_many_classes_are_cut(tmp_path: Path, vitmed: RUN) -> None:
-    folder = draw_classes(tmp_path / "data", 1, [f"c{i:03}" for i in range(120)])
+    folder = draw_classes(tmp_path / "data", 3, [f"c{i:03}" for i in range(120)])
     answer = vitmed("check", folder, "-o", tmp_path / "out")
     assert answer.code == 0, answer.err
     assert (
         "c049" in answer.out and "c050" not in answer.out and "... and 70 more rows, in data_report.json" in answer.out
     )
-    assert "1 of 'c009' and 110 more" in answer.out
+    assert "3 of 'c009' and 110 more" in answer.out
     page = (tmp_path / "out" / "data_report.html").read_text()
     assert "100 of 120 rows shown; data_report.json has all" in page
     assert len(json.loads((tmp_path / "out" / "data_report.json").read_text())["table"]) == 120

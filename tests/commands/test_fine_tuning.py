@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, listing
+from timm.layers import SwiGLUPacked
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
 
-from vitmed import VitmedError, probe, train
+from vitmed import VitmedError, explain, probe, train
 from vitmed.commands.train import TrainResult
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonTest, ComparisonTests
@@ -27,6 +31,7 @@ from vitmed.training.checkpoint import load_checkpoint
 
 RUN = Callable[..., Answer]
 FREE = {key: TINY[key] for key in ("batch_size", "policy", "workers", "device", "precision")}
+HEAD_NAMES = {"head.weight", "head.bias"}
 FREE["probe_first"] = False  # which the plan would take
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -50,6 +55,46 @@ def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> 
     """Names of the tensors that are not the same, to the last bit."""
     assert set(before) == set(after)
     return {name for name in after if not torch.equal(before[name], after[name])}
+
+
+SMALL = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 1, "num_classes": 0}
+SIGLIP = {"class_token": False, "global_pool": "map"}
+ROTARY = {"rope_type": "dinov3", "rope_temperature": 100, "rope_rotate_half": True, "use_rot_pos_emb": True,
+          "use_abs_pos_emb": False, "num_reg_tokens": 4, "init_values": 0.1, "global_pool": "token"}  # fmt: skip
+PACKED = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "reg_tokens": 4, "init_values": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("donor", "way", "wanted"),
+    [
+        (partial(VisionTransformer, **SMALL, **PACKED), {"pool": "cls_mean"}, {"mlp": "swiglu", "pool": "cls_mean"}),
+        (partial(VisionTransformer, **SMALL, **SIGLIP), {"freeze": True}, {"class_token": False, "pool": "attention"}),
+        (partial(VisionTransformer, **SMALL, pre_norm=True), {"freeze_blocks": 1}, {"norm_pre": True, "pool": "cls"}),
+        (partial(Eva, **SMALL, **ROTARY), {"lora": 2}, {"positions": "rotary", "registers": 4}),
+    ],
+    ids=["SwiGLU", "attention pooling", "CLIP's norm", "DINOv3"],
+)
+def test_every_kind_of_network_is_tuned_evaluated_and_explained(
+    data: Path, tmp_path: Path, donor: Callable[[], torch.nn.Module], way: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    """And a run that starts from its checkpoint has the same network."""
+    torch.save(donor().state_dict(), tmp_path / "dinov3_vits16_pretrain_lvd1689m-0123abcd.pth")
+    size = {"image_size": 16} | ({} if "freeze" in way else {"ema": False})
+    first = run(data, tmp_path, tmp_path / "dinov3_vits16_pretrain_lvd1689m-0123abcd.pth", **size, **way)
+    model = load_checkpoint(first.folder).config.model.model_dump()
+    assert {name: model[name] for name in wanted} == wanted
+    assert 0 <= first.test.metrics.overall["auroc"].value <= 1
+    explained = explain(data / "test", checkpoint=first.checkpoint, output=tmp_path / "maps")
+    assert explained is not None and (tmp_path / "maps").is_dir()
+    again = run(data, tmp_path / "again", first.checkpoint, freeze=True)
+    assert changed(weights_of(first.folder / "best.pt"), weights_of(again.folder / "best.pt")) <= HEAD_NAMES
+    # Meta's name of the file states the licence, whose terms travel
+    for folder in (first.folder, again.folder):
+        told = load_checkpoint(folder).config.model
+        assert told.licence == "LicenseRef-DINOv3" and "only under this licence and with a copy" in str(told.terms)
+        card = " ".join((folder / "model_card.md").read_text().split())
+        assert "only under this licence and with a copy of it, acknowledge DINOv3 in publications" in card
+    assert "acknowledge DINOv3" in first.test.metrics["report"]["facts"]["Started from"]
 
 
 def test_freeze_keeps_the_network_and_fits_the_head(data: Path, tmp_path: Path, trained: Trained) -> None:

@@ -310,6 +310,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5, "on_bad_file": "skip"}
     values |= {
         "micro_batch": 3,
+        "time": 1200.0,
         "grad_checkpointing": True,
         "augment_on": "device",
         "autotune": False,
@@ -326,7 +327,13 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     args: list[object] = []
     for flag, value in values.items():
         option = f"--{flag.replace('_', '-')}"
-        args += [f"--no-{flag}"] if value is False else [option] if value is True else [option, value]
+        args += (
+            [f"--no-{flag}"]
+            if value is False
+            else [option]
+            if value is True
+            else [option, "20m" if flag == "time" else value]
+        )
     vitmed("pretrain", tmp_path, *args)
     told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()
     for flag in values:

@@ -647,7 +647,9 @@ def test_a_gated_repository(hub: Server, cache: Path) -> None:
     pytest.importorskip("huggingface_hub")
     hub.status = [403]
     done = from_hub(hub)
-    assert done.returncode == 4 and "accept" in done.stderr and "HF_TOKEN" in done.stderr, done.stderr
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 4 and "accept it at https://huggingface.co/lab/toy, then download" in said, said
+    assert hub.url in said and str(cache / "weights" / "toy" / "model.pth") in said and "HF_TOKEN" in said
     assert "Traceback" not in done.stderr
 
 

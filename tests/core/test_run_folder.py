@@ -196,3 +196,15 @@ def test_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monkey
             monkeypatch.setattr(os, "fsync", full)
             write_text(part / "a", "x")
     assert names(tmp_path) == []
+
+
+def test_the_weights_of_a_run_folder(tmp_path: Path) -> None:
+    trained, pretrained, other = (tmp_path / name for name in ("trained", "pretrained", "other"))
+    for folder, files in ((trained, ("best.pt", "last.pt")), (pretrained, ("encoder.pt", "last.pt")), (other, ())):
+        folder.mkdir()
+        for name in files:
+            (folder / name).write_bytes(b"")
+    assert RunFolder.weights_in(trained) == trained / "best.pt"
+    assert RunFolder.weights_in(pretrained) == pretrained / "encoder.pt"
+    assert RunFolder.weights_in(other) == other
+    assert RunFolder.weights_in(trained / "last.pt") == trained / "last.pt"

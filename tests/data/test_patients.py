@@ -51,8 +51,21 @@ def _valid(expression: str) -> bool:
 def test_the_same_patients_as_re(expression: str) -> None:
     pattern = re.compile(expression)
     matches = [pattern.search(path) for path in PATHS]
-    expected = [(match.group(1 if pattern.groups else 0) or None) if match else None for match in matches]
+    expected = [(match and (match[match.lastindex] if match.lastindex else match[0])) or None for match in matches]
     assert groups_of(expression, PATHS) == expected
+
+
+def test_an_alternative_for_each_shape_of_name() -> None:
+    """The names of Kermany's chest X-rays, as published."""
+    paths = {
+        "train/PNEUMONIA/person12_bacteria_48.jpeg": "person12",
+        "train/PNEUMONIA/person12_virus_3.jpeg": "person12",
+        "train/NORMAL/IM-0115-0001.jpeg": "IM-0115",
+        "test/NORMAL/NORMAL2-IM-0115-0001.jpeg": "IM-0115",
+        "test/NORMAL/IM115.jpeg": None,
+    }
+    assert groups_of(r"(person\d+)_|(IM-\d+)-", list(paths)) == list(paths.values())
+    assert groups_of(r"(?P<a>IM-\d+)-|(person\d+)_", list(paths)) == list(paths.values())
 
 
 def test_the_documentation_has_expressions() -> None:
@@ -88,7 +101,7 @@ def test_the_syntax_is_that_of_re(expression: str) -> None:
 def test_a_long_identifier_in_braces_is_allowed() -> None:
     uuid = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     path = "infected/6f1c0d2e-0a1b-4c3d-8e9f-0123456789ab_1.png"
-    assert groups_of(f"({uuid})_{uuid}|({uuid})", [path]) == [None]
+    assert groups_of(f"({uuid})_{uuid}|({uuid})", [path]) == ["6f1c0d2e-0a1b-4c3d-8e9f-0123456789ab"]
     assert groups_of(f"({uuid})", [path]) == ["6f1c0d2e-0a1b-4c3d-8e9f-0123456789ab"]
 
 

@@ -472,8 +472,8 @@ def test_rows_are_matched_by_the_whole_digest() -> None:
     near = have[7].copy()
     near[31] ^= 1  # the same first bytes
     want = np.stack([have[40], near, have[3], rng.integers(0, 256, 32, dtype=np.uint8)])
-    assert pixel_cache._rows(have, want).tolist() == [40, -1, 3, -1]
-    assert pixel_cache._rows(have[:0], want).tolist() == [-1] * 4
+    assert pixel_cache.find_rows(have, want).tolist() == [40, -1, 3, -1]
+    assert pixel_cache.find_rows(have[:0], want).tolist() == [-1] * 4
     cache = PixelCache(PREPROCESSING, 0)
     assert (
         cache._name(have) == cache._name(have[::-1]) == cache._name(np.concatenate([have, have])) != cache._name(want)

@@ -252,7 +252,10 @@ def test_classes_that_are_too_small_or_missing(tmp_path: Path) -> None:
     assert "'b' has no image" in told(touch(tmp_path / "empty", {"a": 9, "b": 0}))
     message = told(touch(tmp_path / "single", {"a": 9, "b": 1}))
     assert "single/b" in message and "1 image" in message
-    assert "too few" in told(touch(tmp_path / "two", {"a": 9, "b": 2}))
+    message = told(touch(tmp_path / "two", {"a": 9, "b": 2, "c": 1}))
+    assert "class 'b' has 2 images, 'c' has 1 image, too few for train, val and test, which need one each" in message
+    message = told(touch(tmp_path / "own test", {"train/a": 9, "train/b": 1, "test/a": 9, "test/b": 9}))
+    assert "class 'b' has 1 image, too few for train and val, which need one each" in message
     assert sum(map(len, split(touch(tmp_path / "three", {"a": 9, "b": 3})).samples.values())) == 12
     full = {f"{s}/{c}": 3 for s in ("train", "val", "test") for c in "ab"}
     for part in ("train", "val", "test"):

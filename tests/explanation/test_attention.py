@@ -32,6 +32,10 @@ KINDS = [
     {"pool": "cls", "registers": 3},
     {"pool": "mean", "registers": 2, "layer_scale": True},
     {"pool": "mean", "stem": "conv"},
+    {"pool": "cls_mean", "mlp": "swiglu", "registers": 2, "layer_scale": True},  # Virchow2
+    {"pool": "cls", "positions": "rotary", "registers": 4, "layer_scale": True},  # DINOv3
+    {"pool": "attention", "class_token": False, "mlp": "gelu_tanh"},  # SigLIP
+    {"pool": "coca", "pool_width": 16, "norm_pre": True, "mlp": "quick_gelu"},  # CONCH, CLIP
 ]
 
 
@@ -43,11 +47,17 @@ def shaken(**kind: object) -> ViT:
     return model.eval()
 
 
-def traced(attention: list[Tensor], gradient: list[Tensor], class_token: bool, first: int = 1) -> Trace:
+def traced(
+    attention: list[Tensor],
+    gradient: list[Tensor],
+    pool: str,
+    first: int = 1,
+    pooling: tuple[Tensor, Tensor] | None = None,
+) -> Trace:
     """A trace of one image and one head."""
     tokens = torch.zeros(1, attention[0].shape[-1] - first, 1)
     full = [[a[None, None] for a in part] for part in (attention, gradient)]
-    return Trace(torch.zeros(1, 2), full[0], full[1], tokens, tokens, slice(first, None), class_token)
+    return Trace(torch.zeros(1, 2), full[0], full[1], pooling, tokens, tokens, slice(first, None), pool)
 
 
 A = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3], [0.0, 0.2, 0.8]])  # class token and two patches
@@ -58,25 +68,40 @@ G = torch.tensor([[0.0, 2.0, -1.0], [1.0, 1.0, 1.0], [-1.0, 5.0, 1.0]])
 def test_rollout_by_hand() -> None:
     zero = torch.zeros(3, 3)
     # One block: half of the class token's row; of a mean pool half the mean of the patches' rows, the diagonal + 1.
-    assert rollout(traced([A], [zero], True)).tolist()[0] == pytest.approx([0.25, 0.15])
+    assert rollout(traced([A], [zero], "cls")).tolist()[0] == pytest.approx([0.25, 0.15])
     expected = [(1.6 + 0.2) / 4, (0.3 + 1.8) / 4]
-    assert rollout(traced([A], [zero], False)).tolist()[0] == pytest.approx(expected)
+    assert rollout(traced([A], [zero], "mean")).tolist()[0] == pytest.approx(expected)
     # Two blocks: the row (0.7, 0.2, 0.1) of (B + 1) / 2 times the columns of (A + 1) / 2.
     expected = [0.7 * 0.25 + 0.2 * 0.8 + 0.1 * 0.1, 0.7 * 0.15 + 0.2 * 0.15 + 0.1 * 0.9]
-    assert rollout(traced([A, B], [zero, zero], True)).tolist()[0] == pytest.approx(expected)
+    assert rollout(traced([A, B], [zero, zero], "cls")).tolist()[0] == pytest.approx(expected)
     # A register in the place of the first patch: its column is left out, and its row is none of the mean.
-    assert rollout(traced([A], [zero], True, first=2)).tolist()[0] == pytest.approx([0.15])
-    assert rollout(traced([A], [zero], False, first=2)).tolist()[0] == pytest.approx([0.9])
+    assert rollout(traced([A], [zero], "cls", first=2)).tolist()[0] == pytest.approx([0.15])
+    assert rollout(traced([A], [zero], "mean", first=2)).tolist()[0] == pytest.approx([0.9])
 
 
 def test_gradient_rollout_by_hand() -> None:
     # (G x A)+ has the class token's row (0, 1, 0) and the patches' rows (0.1, 0.6, 0.3) and (0, 1, 0.8).
-    assert gradient_rollout(traced([A], [G], True)).tolist()[0] == pytest.approx([1.0, 0.0])
+    assert gradient_rollout(traced([A], [G], "cls")).tolist()[0] == pytest.approx([1.0, 0.0])
     expected = [(1.6 + 1) / 2, (0.3 + 1.8) / 2]
-    assert gradient_rollout(traced([A], [G], False)).tolist()[0] == pytest.approx(expected)
+    assert gradient_rollout(traced([A], [G], "mean")).tolist()[0] == pytest.approx(expected)
     # The second block's row (0, 0.8, 0), on top of the first: R + 0.8 x (row of the first patch of R).
     expected = [1.0 + 0.8 * 1.6, 0.0 + 0.8 * 0.3]
-    assert gradient_rollout(traced([A, B], [G, G], True)).tolist()[0] == pytest.approx(expected)
+    assert gradient_rollout(traced([A, B], [G, G], "cls")).tolist()[0] == pytest.approx(expected)
+
+
+def test_what_the_head_reads_by_hand() -> None:
+    """The class token and the mean of the patches by halves; and pooling that weighs the three tokens."""
+    zero = torch.zeros(3, 3)
+    cls, mean = [0.25, 0.15], [(1.6 + 0.2) / 4, (0.3 + 1.8) / 4]
+    expected = [(a + b) / 2 for a, b in zip(cls, mean, strict=True)]
+    assert rollout(traced([A], [zero], "cls_mean")).tolist()[0] == pytest.approx(expected)
+    weights, gradient = torch.tensor([0.5, 0.2, 0.3]), torch.tensor([1.0, -1.0, 2.0])
+    pooling = weights[None, None, None], gradient[None, None, None]
+    expected = [0.5 * 0.25 + 0.2 * 0.8 + 0.3 * 0.1, 0.5 * 0.15 + 0.2 * 0.15 + 0.3 * 0.9]
+    assert rollout(traced([A], [zero], "coca", pooling=pooling)).tolist()[0] == pytest.approx(expected)
+    # Pooling supports the class by (0.5, 0, 0.6), of the rows (0, 1, 0) and (0, 1, 0.8) + 1 of (G x A)+.
+    expected = [0.5 * 1.0 + 0.6 * 1.0, 0.6 * 1.8]
+    assert gradient_rollout(traced([A], [G], "coca", pooling=pooling)).tolist()[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])

@@ -29,7 +29,7 @@ from vitmed.data.split_names import SPLITS
 from vitmed.data.splits import make_splits, pretraining_splits
 from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header, read_image, read_size
-from vitmed.training import training_run
+from vitmed.training import run_setup
 
 RUN = Callable[..., Answer]
 
@@ -152,7 +152,7 @@ def test_pretraining_leaves_the_test_out_with_and_without_labels(tmp_path: Path)
         assert not any(s.path.startswith("test/") for part in splits.samples.values() for s in part)
 
 
-# --- a training_run, and what comes after it
+# --- a training run, and what comes after it
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -226,7 +226,7 @@ def test_an_image_in_two_splits_is_noticed(tmp_path: Path) -> None:
     from vitmed.imaging.preprocessing import Preprocessing
 
     preprocessing = Preprocessing(16, 3, "pad", "imagenet")
-    training_run.check_images(splits, preprocessing, DataConfig(), ui := Recorder())
+    run_setup.check_images(splits, preprocessing, DataConfig(), ui := Recorder())
     assert any("identical copies of 1 test image are in another split" in line for line in ui.warned)
 
 

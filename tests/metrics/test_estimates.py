@@ -29,3 +29,10 @@ def test_both_ends_of_an_interval_differ_and_only_1_is_written_as_1(
 ) -> None:
     value, low, high = numbers
     assert decimals(Estimate(value=value, low=low, high=high)) == expected
+
+
+def test_a_difference_the_other_way_round() -> None:
+    found = Estimate(value=0.1, low=-0.05, high=0.25, method="delong").reversed
+    assert (found.value, found.low, found.high, found.method) == (-0.1, -0.25, 0.05, "delong")
+    none = Estimate(value=None, low=None, high=None).reversed
+    assert (none.value, none.low, none.high) == (None, None, None)

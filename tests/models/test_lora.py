@@ -1,6 +1,7 @@
 """Low-rank additions: no change before the first step, little that learns, and a plain network in the checkpoint."""
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from vitmed.models.lora import ADAPTED, add_low_rank, merged
 from vitmed.models.vit import ViT
 
 
-def network(stem: str = "patch") -> ViT:
+def network(stem: str = "patch", **fields: Any) -> ViT:
     torch.manual_seed(0)
-    return ViT(3, image_size=16, patch_size=8, width=16, depth=2, heads=2, stem=stem)
+    return ViT(3, image_size=16, patch_size=8, width=16, depth=2, heads=2, stem=stem, **fields)
 
 
 def test_nothing_changes_before_the_first_step() -> None:
@@ -45,14 +46,18 @@ def test_only_additions_and_head_learn() -> None:
     assert sum(p.numel() for n, p in model.named_parameters() if n in wanted) == 2 * 2 * (64 + 32 + 80 + 80)
 
 
-def test_a_merged_state_is_that_of_a_plain_network_with_the_same_logits() -> None:
-    model = network("conv")
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"positions": "rotary", "mlp": "swiglu", "pool": "cls_mean"}, {"class_token": False, "pool": "attention"}],
+)
+def test_a_merged_state_is_that_of_a_plain_network_with_the_same_logits(fields: dict[str, Any]) -> None:
+    model = network("conv", **fields)
     add_low_rank(model, 2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(".B"):
                 parameter.normal_()
-    plain = network("conv")
+    plain = network("conv", **fields)
     plain.load_state_dict(merged(model))  # strict
     x = torch.randn(4, 3, 16, 16)
     torch.testing.assert_close(plain.eval()(x), model.eval()(x))

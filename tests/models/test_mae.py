@@ -135,6 +135,9 @@ def test_what_cannot_be_masked_is_told() -> None:
         network(0.01)
     with pytest.raises(UsageError, match="heads"):
         MAE(ViT(1, SIZE, P, 3, D, 1, 2), decoder_width=36, decoder_heads=16)
+    for fields in ({"positions": "rotary"}, {"class_token": False, "pool": "mean"}, {"norm_pre": True}):
+        with pytest.raises(UsageError, match="needs a class token, added positions and no norm before the blocks"):
+            MAE(ViT(1, SIZE, P, 3, D, 1, 2, **fields))  # type: ignore[arg-type]
 
 
 def test_the_decoders_size() -> None:

@@ -18,7 +18,7 @@ from vitmed import build_model, train
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
+from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, open_weights, read_weights
 from vitmed.models.resample_weights import resample_positions
 from vitmed.models.vit import ViT
 from vitmed.models.weight_layouts import HEAD
@@ -87,8 +87,8 @@ def test_positions_keep_their_place_when_resampled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [({"width": 32}, "cls_token"), ({"depth": 3}, "blocks.2."), ({"stem": "conv"}, "patch_embed"),
-     ({"layer_scale": True}, "blocks.0.ls1.gamma"), ({"registers": 2}, "reg_token")],
+    [({"width": 32}, "its network is 16 wide, expected 32"), ({"depth": 3}, "blocks.2."),
+     ({"stem": "conv"}, "patch_embed"), ({"layer_scale": True}, "blocks.0.ls1.gamma"), ({"registers": 2}, "reg_token")],
 )  # fmt: skip
 def test_what_else_does_not_fit_is_an_error_that_names_it(tmp_path: Path, fields: dict[str, object], name: str) -> None:
     torch.save(theirs().state_dict(), tmp_path / "w.pt")
@@ -143,12 +143,9 @@ def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("blocks.0.mlp.w12.weight", "SwiGLU"),
         ("blocks.0.attn.q_norm.weight", "queries"),
         ("blocks.0.attn.rope.freqs", "rotary"),
-        ("blocks.0.attn.relative_position_bias_table", "Swin"),
-        ("norm_pre.weight", "CLIP"),
-        ("attn_pool.q.weight", "SigLIP"),
+        ("blocks.0.attn.relative_position_bias_table", "BEiT"),
         ("blocks.0.adapter.weight", "blocks.0.adapter.weight"),
     ],
 )
@@ -160,7 +157,7 @@ def test_what_is_no_plain_vit_is_refused_by_its_name(tmp_path: Path, name: str, 
 def test_a_cnn_is_called_a_cnn(tmp_path: Path) -> None:
     import torchvision
 
-    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "w.pth")
+    torch.save(torchvision.models.vgg16().features.state_dict(), tmp_path / "w.pth")
     with pytest.raises(CheckpointError, match="CNN"):
         read_weights(tmp_path / "w.pth")
 
@@ -252,6 +249,11 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
     model = build_model("vit_tiny", 5, **fields)
     assert torch.equal(model.cls_token, torch.load(trained.best, weights_only=True)["weights"]["cls_token"])
     assert model.head.weight.shape == (5, 16)
+
+
+def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recorder) -> None:
+    weights = open_weights(str(trained.folder), ui)
+    assert weights.path == trained.best and weights.model["width"] == 16
 
 
 @pytest.mark.usefixtures("no_figures")

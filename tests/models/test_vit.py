@@ -16,7 +16,9 @@ from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.models.batch_layers import DropPath
-from vitmed.models.vit import SIZES, ResidualBlock, ViT, attend, build_vit, sincos_1d, sincos_2d
+from vitmed.models.fixed_positions import sincos_1d, sincos_2d
+from vitmed.models.patch_embedding import ResidualBlock
+from vitmed.models.vit import SIZES, ViT, attend, build_vit
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import timm
 import torch
+from timm.layers import SwiGLUPacked
 from timm.models._pretrained import PretrainedCfg
 from timm.models.deit import default_cfgs as deit_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
+from torch import nn
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config, store_paths
-from vitmed.models.pretrained import read_weights
-from vitmed.models.weight_layouts import LAYOUTS
-from vitmed.models.weights_catalogue import CATALOGUE, DISTILLED, HALF, MASKED, SUPERVISED, Entry, entry_of, means_file
+from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
+from vitmed.models.vit import build_vit
+from vitmed.models.weight_layouts import HEAD, LAYOUTS
+from vitmed.models.weights_catalogue import (
+    CATALOGUE,
+    DISTILLED,
+    HALF,
+    MASKED,
+    PAIRED,
+    SUPERVISED,
+    Entry,
+    entry_of,
+    means_file,
+)
 
 TIMM = {  # name here -> name and tag in timm
     "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",
@@ -43,8 +57,12 @@ TIMM = {  # name here -> name and tag in timm
     "dinov2_vits14_reg4": "vit_small_patch14_reg4_dinov2.lvd142m",
     "dinov2_vitb14_reg4": "vit_base_patch14_reg4_dinov2.lvd142m",
     "dinov2_vitl14_reg4": "vit_large_patch14_reg4_dinov2.lvd142m",
+    "dinov2_vitg14": "vit_giant_patch14_dinov2.lvd142m",
+    "dinov2_vitg14_reg4": "vit_giant_patch14_reg4_dinov2.lvd142m",
 }
 WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024}
+LARGER = {"S+": 28, "H": 630, "H+": 840, "g": 1134, "SO400M": 412}  # million parameters of the blocks
+WITH_MORE = {"conch", "biomedclip", "medsiglip", "retfound_cfp"}  # files that also hold a text encoder or a decoder
 
 
 def timm_says(name: str) -> PretrainedCfg:
@@ -76,8 +94,10 @@ def test_what_is_stated_is_what_torchvision_states(name: str) -> None:
 
 def parameters(name: str) -> int:
     """As the short form of the model tells it: of the blocks, which are nearly all."""
-    match = re.fullmatch(r"ViT-(\w+)/(\d+)", CATALOGUE[name].model)
+    match = re.fullmatch(r"ViT-(\w+\+?)/(\d+)", CATALOGUE[name].model)
     assert match, name
+    if match[1] in LARGER:
+        return LARGER[match[1]] * 10**6
     width = WIDTHS[match[1]]
     return 12 * width * width * (24 if match[1] == "L" else 12)
 
@@ -86,12 +106,13 @@ def parameters(name: str) -> int:
 def test_every_entry_is_well_formed(name: str) -> None:
     entry = CATALOGUE[name]
     assert re.fullmatch(r"[a-z0-9_]+", name) and entry.url.startswith("https://") and entry.file
-    assert entry.kind in (SUPERVISED, MASKED, DISTILLED) and entry.layout in LAYOUTS
+    assert entry.kind in (SUPERVISED, MASKED, DISTILLED, PAIRED) and entry.layout in LAYOUTS
+    assert entry.readout in get_args(ModelConfig.model_fields["pool"].annotation)
     assert entry.layout == "Google npz" or not entry.file.endswith(".npz")
     assert entry.sha256 is None or re.fullmatch(r"[0-9a-f]{8}|[0-9a-f]{64}", entry.sha256)
     assert (f"-{entry.sha256}." in entry.file) == (entry.sha256 is not None and len(entry.sha256) == 8)
     assert ("sha256 is published" in entry.note) == (entry.sha256 is None and not entry.hub)
-    assert 1 < entry.size / (4 * parameters(name)) < 1.9 and Path(entry.file).suffix in (
+    assert 1 < entry.size / (4 * parameters(name)) < (4 if name in WITH_MORE else 1.9) and Path(entry.file).suffix in (
         ".npz", ".pth", ".bin", ".safetensors")  # fmt: skip
     if entry.hub:
         assert entry.url == f"https://huggingface.co/{entry.hub}/resolve/main/{entry.file}"
@@ -100,7 +121,33 @@ def test_every_entry_is_well_formed(name: str) -> None:
 
 def test_licences_that_forbid_commercial_use() -> None:
     forbidden = {name for name, entry in CATALOGUE.items() if entry.non_commercial}
-    assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni"}
+    assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow", "virchow2",
+                         "h_optimus_1", "h0_mini", "conch", "retfound_cfp"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name.startswith("dinov3")])
+def test_dinov3_has_the_sizes_of_timm(name: str) -> None:
+    entry = CATALOGUE[name]
+    size = {"vits16": "small", "vits16plus": "small_plus", "vitb16": "base", "vitl16": "large",
+            "vith16plus": "huge_plus"}[name.removeprefix("dinov3_")]  # fmt: skip
+    model = timm.create_model(f"vit_{size}_patch16_dinov3", device="meta")
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert abs(entry.size / (4 * count) - 1) < 0.02 and entry.gated and entry.licence == "LicenseRef-DINOv3"
+
+
+def test_the_published_networks_have_the_sizes_that_are_stated() -> None:
+    """As timm builds what the model cards say."""
+    packed = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU, "init_values": 1e-5, "num_classes": 0, "device": "meta"}
+    giant = "vit_giant_patch14_reg4_dinov2"
+    for names, model, fields in (
+        (("virchow", "virchow2"), "vit_huge_patch14_224", {**packed, "mlp_ratio": 5.3375, "reg_tokens": 4}),
+        (("uni2_h",), "vit_giant_patch14_224",
+         {**packed, "depth": 24, "embed_dim": 1536, "num_heads": 24, "mlp_ratio": 2.66667 * 2, "reg_tokens": 8}),
+        (("h_optimus_0", "h_optimus_1", "midnight", "dinov2_vitg14"), giant, {"num_classes": 0, "device": "meta"}),
+        (("h0_mini",), "vit_base_patch14_reg4_dinov2", {**packed, "mlp_ratio": 5.33334}),
+    ):  # fmt: skip
+        count = sum(parameter.numel() for parameter in timm.create_model(model, **fields).parameters())
+        assert all(abs(CATALOGUE[name].size / (4 * count) - 1) < 0.02 for name in names), names
 
 
 def test_near_names_are_listed() -> None:
@@ -142,6 +189,79 @@ def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monke
     assert store_paths(config, run).model.weights == "../../configs/dino_vits16"
     file.write_text("model: {weights: mine.pth}\n")
     assert Path(str(load_config(file).model.weights)) == file.parent / "mine.pth"
+
+
+def test_the_table_of_the_documentation_is_the_catalogue() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "weights.md").read_text().splitlines()
+    rows = [[part.strip(" `") for part in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
+    rows = [row for row in rows if len(row) == 7]
+    assert {"dinov3_vitb16", "uni2_h", "medsiglip"} < {row[0] for row in rows}
+    read = {"cls": "class token", "cls_mean": "class token and patch mean", "attention": "attention pooling",
+            "coca": "attention pooling (CoCa)"}  # fmt: skip
+    for name, model, readout, size, _, licence, download in rows:
+        entry = CATALOGUE[name]
+        stated = (entry.model, read[entry.readout], str(entry.image_size), entry.licence)
+        assert (model, readout, size, licence) == stated and (download != "free") == entry.gated, name
+
+
+W = 64
+TIMM_BLOCK = {
+    "norm1.weight": (W,), "norm1.bias": (W,), "attn.qkv.weight": (3 * W, W), "attn.qkv.bias": (3 * W,),
+    "attn.proj.weight": (W, W), "attn.proj.bias": (W,), "norm2.weight": (W,), "norm2.bias": (W,),
+    "mlp.fc1.weight": (4 * W, W), "mlp.fc1.bias": (4 * W,), "mlp.fc2.weight": (W, 4 * W), "mlp.fc2.bias": (W,),
+}  # fmt: skip
+SCALES = {"ls1.gamma": (W,), "ls2.gamma": (W,)}
+HF_BLOCK = {
+    "norm1.weight": (W,), "norm1.bias": (W,), "norm2.weight": (W,), "norm2.bias": (W,),
+    **{f"attention.attention.{x}.weight": (W, W) for x in ("query", "key", "value")},
+    **{f"attention.attention.{x}.bias": (W,) for x in ("query", "key", "value")},
+    "attention.output.dense.weight": (W, W), "attention.output.dense.bias": (W,),
+    "layer_scale1.lambda1": (W,), "layer_scale2.lambda1": (W,),
+    "mlp.fc1.weight": (4 * W, W), "mlp.fc1.bias": (4 * W,), "mlp.fc2.weight": (W, 4 * W), "mlp.fc2.bias": (W,),
+}  # fmt: skip
+
+
+def trunk(patch: int, **more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    return {"cls_token": (1, 1, W), "pos_embed": (1, 17, W), "patch_embed.proj.weight": (W, 3, patch, patch),
+            "patch_embed.proj.bias": (W,), "norm.weight": (W,), "norm.bias": (W,), **more}  # fmt: skip
+
+
+def in_blocks(block: dict[str, tuple[int, ...]], name: str = "blocks") -> dict[str, tuple[int, ...]]:
+    return {f"{name}.{i}.{part}": shape for i in range(2) for part, shape in block.items()}
+
+
+DECODER = {"decoder_embed.weight": (32, W), "decoder_pos_embed": (1, 17, 32), "mask_token": (1, 1, 32),
+           "decoder_norm.weight": (32,), "decoder_pred.weight": (768, 32),
+           **in_blocks(TIMM_BLOCK, "decoder_blocks")}  # fmt: skip
+PUBLISHED: dict[str, tuple[dict[str, tuple[int, ...]], str, dict[str, Any]]] = {
+    # names in the publishers' files, where the state dict lies, and the network
+    "RETFound": (trunk(16) | in_blocks(TIMM_BLOCK) | DECODER, "model", {"patch_size": 16, "layer_scale": False}),
+    "Phikon-v2": (
+        {"embeddings.cls_token": (1, 1, W), "embeddings.mask_token": (1, W), "layernorm.weight": (W,),
+         "layernorm.bias": (W,), "embeddings.position_embeddings": (1, 17, W),
+         "embeddings.patch_embeddings.projection.weight": (W, 3, 16, 16),
+         "embeddings.patch_embeddings.projection.bias": (W,), **in_blocks(HF_BLOCK, "encoder.layer")},
+        "", {"patch_size": 16, "layer_scale": True, "norm_eps": 1e-6}),
+    "GPFM": (trunk(14) | in_blocks(TIMM_BLOCK | SCALES), "state_dict", {"patch_size": 14, "layer_scale": True}),
+    "kaiko": (trunk(8) | in_blocks(TIMM_BLOCK), "", {"patch_size": 8, "registers": 0}),
+    "kaiko L/14": (
+        trunk(14, pos_embed=(1, 16, W), reg_token=(1, 4, W)) | in_blocks(TIMM_BLOCK | SCALES), "",
+        {"patch_size": 14, "registers": 4, "layer_scale": True}),
+    "Lunit": (trunk(8) | in_blocks(TIMM_BLOCK), "", {"patch_size": 8, "pool": "cls", "mlp": "gelu"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_of_medicine_load_by_their_published_names(tmp_path: Path, name: str) -> None:
+    names, inside, network = PUBLISHED[name]
+    state = {key: torch.randn(shape) * 0.1 for key, shape in names.items()}
+    torch.save({inside: state, "epoch": 1} if inside else state, tmp_path / "w.torch")
+    weights = read_weights(tmp_path / "w.torch")
+    model = build_vit(config_for_weights(ModelConfig(), weights), 3)
+    report = load_pretrained(model, weights)
+    assert {key: weights.model[key] for key in network} == network and weights.model["heads"] == 1
+    assert report.fresh == HEAD and set(report.unused) == {key for key in names if "decoder" in key or "mask" in key}
+    assert weights.kind == (MASKED if name == "RETFound" else DISTILLED)
 
 
 @pytest.fixture

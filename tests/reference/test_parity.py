@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitmed.core.config import ModelConfig
 from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weights_catalogue import CATALOGUE
 
 timm = pytest.importorskip("timm", reason="pip install '.[reference]'")
 torchvision = pytest.importorskip("torchvision")
@@ -149,6 +150,72 @@ def test_hugging_face_backbones(tmp_path: Path, kind: str, how: str) -> None:
     extra = {"intermediate_size": 2 * WIDTH} if kind == "ViT" else {"mlp_ratio": 2}
     theirs = restless(getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**HF, **extra)))
     compare(lambda x: theirs(x).last_hidden_state, load(save(theirs, tmp_path, how)).forward_features)
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+@pytest.mark.parametrize("kind", ["Dinov2", "Dinov2WithRegisters"])
+def test_hugging_face_dinov2_giant(tmp_path: Path, kind: str, how: str) -> None:
+    """Midnight's layout: SwiGLU, packed in the file and apart in the state dict."""
+    config = getattr(transformers, f"{kind}Config")(**HF, mlp_ratio=4, use_swiglu_ffn=True)
+    theirs = restless(getattr(transformers, f"{kind}Model")(config))
+    ours = load(save(theirs, tmp_path, how))
+    compare(lambda x: theirs(x).last_hidden_state, ours.forward_features)
+    compare(lambda x: theirs(x).pooler_output, ours.features)
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+@pytest.mark.parametrize("plus", [False, True])
+@pytest.mark.parametrize("size", [SIZE, 16, 72])
+def test_hugging_face_dinov3(tmp_path: Path, plus: bool, how: str, size: int) -> None:
+    config = transformers.DINOv3ViTConfig(
+        **HF,
+        intermediate_size=2 * WIDTH,
+        use_gated_mlp=plus,
+        hidden_act="silu" if plus else "gelu",
+        num_register_tokens=4,
+    )
+    theirs = restless(transformers.DINOv3ViTModel(config))
+    ours = load(save(theirs, tmp_path, how), image_size=size)
+    compare(lambda x: theirs(x).last_hidden_state, ours.forward_features, size)
+    compare(lambda x: theirs(x).pooler_output, ours.features, size)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name.startswith("dinov3")])
+def test_the_catalogue_states_dinov3s_images_as_transformers(name: str) -> None:
+    entry, theirs = CATALOGUE[name], transformers.DINOv3ViTImageProcessor()
+    assert (list(entry.mean), list(entry.std)) == (list(theirs.image_mean), list(theirs.image_std))
+    assert (entry.image_size, entry.interpolation) == (theirs.size["height"], theirs.resample.name.lower())
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_hugging_face_siglip(tmp_path: Path, whole: bool, how: str) -> None:
+    """MedSigLIP's layout: the image tower beside the text tower, whose tensors are not used."""
+    vision = {**HF, "intermediate_size": 2 * WIDTH}
+    text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "vocab_size": 9, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+    if whole:
+        both = transformers.SiglipModel(transformers.SiglipConfig(vision_config=vision, text_config=text))
+        model, theirs = restless(both), both.vision_model
+    else:
+        model = theirs = restless(transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**vision)))
+    ours = load(save(model, tmp_path, how))
+    compare(lambda x: theirs(x).last_hidden_state, ours.forward_features)
+    compare(lambda x: theirs(x).pooler_output, ours.features)
+
+
+@pytest.mark.parametrize("act", ["quick_gelu", "gelu"])
+@pytest.mark.parametrize("kind", ["CLIPVisionModel", "CLIPVisionModelWithProjection"])
+def test_hugging_face_clip(tmp_path: Path, kind: str, act: str) -> None:
+    """Which GELU it is stands in config.json; without one it is OpenAI's."""
+    config = transformers.CLIPVisionConfig(**HF, intermediate_size=2 * WIDTH, hidden_act=act)
+    theirs: Any = restless(getattr(transformers, kind)(config))
+    tower = getattr(theirs, "vision_model", theirs)
+    ours = load(save(theirs, tmp_path, "save_pretrained"))
+    compare(lambda x: tower(x).pooler_output, ours.features)
+    if act == "quick_gelu":
+        (tmp_path / "config.json").unlink()
+        compare(lambda x: tower(x).pooler_output, load(tmp_path / "model.safetensors").features)
 
 
 @pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,17 @@ def test_a_run_keeps_what_was_chosen_and_goes_on_with_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(Race, "run", lambda race: pytest.fail("measured again"))
     train(resume=run, epochs=3, ui=Silent())
     assert yaml.safe_load((run / "config.yaml").read_text())["train"]["attention"] == "explicit"
+
+
+@pytest.mark.parametrize("rates, reason", [(None, pick_precision("auto", CPU).reason), ((2.0, 1.0), "measured")])
+def test_only_a_measured_precision_is_called_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rates: tuple[float, float] | None, reason: str
+) -> None:
+    data, settings = draw_classes(tmp_path / "data", 16), TINY | {"precision": "auto"}
+    usual = usual_engine(config(), CPU)
+    monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=usual, usual=usual, rates=rates))
+    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), **settings).folder
+    assert json.loads((run / "environment.json").read_text())["precision"] == f"{usual.precision}: {reason}"
 
 
 def test_a_missing_compiler_ends_the_run_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from conftest import TINY, TINY_SETS, Recorder, draw_splits, interrupt_at
 from vitmed import train
 from vitmed.core.errors import Interrupted
 from vitmed.core.hardware import Precision
-from vitmed.training import training_run
+from vitmed.training import run_setup
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 SCALER = torch.amp.GradScaler
@@ -28,7 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def a_gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_run, "pick_precision", lambda name, device: FP16)
+    monkeypatch.setattr(run_setup, "pick_precision", lambda name, device: FP16)
 
 
 def last(run: Path) -> dict[str, Any]:
@@ -69,6 +69,6 @@ def test_a_run_that_began_in_other_arithmetic_goes_on_in_fp16(
     with pytest.raises(Interrupted):
         train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=interrupt_at(7), **FLAGS)
     assert last(tmp_path / "run")["training"]["scaler"] == {}
-    monkeypatch.setattr(training_run, "pick_precision", lambda name, device: FP16)
+    monkeypatch.setattr(run_setup, "pick_precision", lambda name, device: FP16)
     train(resume=tmp_path / "run", ui=Recorder())
     assert last(tmp_path / "run")["training"]["scaler"]["scale"] > 0

@@ -38,13 +38,13 @@ def test_the_schedule_ends_at_the_low_rate_and_never_leaves_its_bounds() -> None
 
 
 @pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
-@pytest.mark.parametrize("pool", ["cls", "mean"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "attention"])
 def test_decay_is_for_matrices_alone(stem: str, pool: str) -> None:
     model = network(stem, pool=pool)
     decayed = {id(p) for group in parameter_groups(model, 0.05, 1.0) if group["weight_decay"] for p in group["params"]}
     for name, parameter in model.named_parameters():
         module = model.get_submodule(name.rpartition(".")[0])
-        free = name.endswith(".bias") or name in ("cls_token", "pos_embed")
+        free = name.endswith(".bias") or name in ("cls_token", "pos_embed", "attn_pool.latent")
         free = free or isinstance(module, nn.LayerNorm | nn.BatchNorm2d)
         assert (id(parameter) in decayed) == (not free), name
 
@@ -59,11 +59,11 @@ def test_every_trainable_parameter_is_in_one_group(positions: str, layer_decay: 
 
 def test_layer_decay_by_hand() -> None:
     """Three blocks, factor 0.5: the head learns at 1, the last block at 1/2, the first at 1/8, the stem at 1/16."""
-    model = network("conv")
+    model = network("conv", norm_pre=True, pool="attention", registers=2)
     names = {id(p): name for name, p in model.named_parameters()}
     scale = {names[id(p)]: group["scale"] for group in parameter_groups(model, 0.05, 0.5) for p in group["params"]}
-    expected = {"head": 1, "norm": 1, "blocks.2": 1 / 2, "blocks.1": 1 / 4, "blocks.0": 1 / 8}
-    expected |= {"patch_embed": 1 / 16, "cls_token": 1 / 16, "pos_embed": 1 / 16}
+    expected = {"head": 1, "norm.": 1, "attn_pool": 1, "blocks.2": 1 / 2, "blocks.1": 1 / 4, "blocks.0": 1 / 8}
+    expected |= {"patch_embed": 1 / 16, "cls_token": 1 / 16, "pos_embed": 1 / 16, "norm_pre": 1 / 16, "reg_": 1 / 16}
     for name, factor in scale.items():
         start = next(key for key in expected if name.startswith(key))
         assert factor == expected[start], name

@@ -177,3 +177,12 @@ def test_auto_is_made_definite() -> None:
     assert from_scratch(ModelConfig()).stem == "conv" and from_scratch(ModelConfig()).pool == "mean"
     asked = from_scratch(ModelConfig(stem="patch", pool="cls"))
     assert (asked.stem, asked.pool) == ("patch", "cls")
+
+
+def test_images_that_lose_their_detail_are_named(tmp_path: Path) -> None:
+    data, ui = draw_classes(tmp_path / "data", 8, side=400), Recorder()
+    plan(data, output=tmp_path / "plan.yaml", ui=ui, image_size=16, patch_size=8)
+    said = [text for text in ui.warned if "shrunk" in text]
+    assert len(said) == 1 and "images of about 400 px are shrunk to 16 px" in said[0] and "--image-size" in said[0]
+    plan(data, output=tmp_path / "plan.yaml", ui=(large := Recorder()), image_size=32, patch_size=8)
+    assert not any("shrunk" in text for text in large.warned)

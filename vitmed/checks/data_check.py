@@ -50,7 +50,7 @@ def check_before_training(
     samples = [(name, sample) for name, part in splits.samples.items() for sample in part]
     groups: Sequence[str | None] = [sample.group for _, sample in samples]
     source = splits.patients or None
-    if source is None and splits.guess is not None:
+    if source is None and splits.guess is not None and splits.guess.what == "patient":
         groups, source = guessed_groups([sample.path for _, sample in samples], splits.guess), GUESSED
     images = [
         Image(sample.path, record, splits.classes[sample.label], name, group)

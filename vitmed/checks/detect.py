@@ -13,16 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.checks.duplicates import exact_groups, near_pairs
-from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TOLD, Finding, make
+from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TINY, TOLD, Finding, make
 from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
+from vitmed.data.patients import AS_ORIGINALS
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
 
 COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "in one class"}
+MODES = {"L": "grey", "LA": "grey with alpha", "P": "palette", "1": "black and white", "RGBA": "RGB with alpha"}
 Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of copies, as indices into the images
 
 
@@ -153,7 +155,14 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
         empty = [name for name in folders if not counts[split, name] and not _has_unreadable(contents, split, name)]
         if empty and classes:
             yield make("empty_class", f"{where}no image of {listed([*map(repr, empty)])}", empty)
-        small = [name for name in folders if 0 < counts[split, name] < SMALL_CLASS]
+        needed = 1
+        if set(contents.folders) == {None} or (split == "train" and split in contents.splits):
+            needed += sum(name not in contents.folders for name in ("val", "test"))  # which are split off
+        few = [name for name in folders if 0 < counts[split, name] < needed]
+        if few:
+            text = listed([f"{name!r} has {counted(counts[split, name], 'image')}" for name in few])
+            yield make("too_small_class", f"{where}class {text}, and training needs {needed} to split them", few)
+        small = [name for name in folders if needed <= counts[split, name] < SMALL_CLASS]
         if small:
             text = listed([f"{counts[split, name]} of {name!r}" for name in small])
             yield make("small_class", f"{where}very few images: {text}", small)
@@ -185,7 +194,7 @@ def _file_findings(images: Sequence[Image]) -> Iterator[Finding]:
     if not headers:
         return
     for code, values in (
-        ("mixed_modes", [header.mode for header in headers]),
+        ("mixed_modes", [MODES.get(header.mode, header.mode) for header in headers]),
         ("mixed_depths", [counted(header.bits, "bit") for header in headers]),
         ("mixed_formats", [header.format for header in headers]),
     ):
@@ -201,6 +210,7 @@ def _file_findings(images: Sequence[Image]) -> Iterator[Finding]:
     for code, which, text in (
         ("thin", longer >= THIN * shorter, f"with one side {THIN:g} or more times the other"),
         ("rotated", [header.orientation != 1 for header in headers], "rotated or mirrored by EXIF orientation"),
+        ("tiny", longer < TINY, f"with a longer side below {TINY} px"),
         ("constant", numbers[:, 6] == numbers[:, 7], "of a single colour"),
     ):
         if paths := [image.path for image, applies in zip(good, which, strict=True) if applies]:
@@ -251,6 +261,7 @@ def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[F
         if images:
             yield make("patients_unknown", "which images are of one patient is not known")
         return
+    originals = source.startswith(AS_ORIGINALS)  # of copies: nobody knows how many patients they are of
     guessed = source.startswith("guess")
     by = f" ({source})" if guessed else ""
     classes: dict[str, dict[str, Counter[str]]] = {name: defaultdict(Counter) for name in ("", *SPLITS)}
@@ -262,12 +273,13 @@ def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[F
         if image.label is not None:
             classes[image.split or ""][image.label][image.group] += 1
     for split, of_class in classes.items():
-        if len(of_class) > 1:
+        if len(of_class) > 1 and not originals:
             yield from _patients_by_class(f"{split}: " if split else "", of_class, by)
     both = sorted(group for group, where in splits.items() if len(where - {None}) > 1)
     if both:
         severity = "warning" if guessed else None  # the guess may be wrong
-        yield make("patients_across_splits", f"{counted(len(both), 'patient')} in two splits{by}", both, severity)
+        what = counted(len(both), "original" if originals else "patient")
+        yield make("patients_across_splits", f"{what} in two splits{by}", both, severity)
     if guessed:
         yield make("patients_guessed", f"{counted(len(splits), 'patient')}, {source}")
 

@@ -9,6 +9,7 @@ from typing import Any
 SMALL_CLASS = 10  # images
 FEW_PATIENTS = 5  # effective number of patients below which a class depends on few of them
 BY_CHANCE = 0.01  # chance that an irrelevant trait of the patients separates the classes
+TINY = 16  # px
 THIN = 4.0  # longer side / shorter side
 TOLD, CERTAIN = 0.65, 0.8  # AUROC from which a shortcut is a note, and a warning
 NAMED = 20  # files that a finding names
@@ -103,6 +104,10 @@ ERRORS = {
         "add the class to the split, or remove it everywhere",
     ),
     "empty_class": ("A class folder contains no image.", "add images, or remove the folder"),
+    "too_small_class": (
+        "A class has fewer images than there are splits: train, val and test need one each.",
+        "add images, or remove the folder",
+    ),
     "two_split_folders": ("Two folders have names of the same split.", "keep one of them"),
     "nested_root": (
         "The folder contains itself once more: root/malaria/malaria/<class>. If the inner folder lies beside the "
@@ -144,6 +149,11 @@ WARNINGS = {
         "The colour of the border predicts the label: through frames, rulers, vignettes or the background.",
         "crop all images in the same way",
     ),
+    "augmented_copies": (
+        "File names look like augmented copies of other images, as flip, rot90 or _0_1234 in a name. Copies of one "
+        "original in two splits make a result look too good; vitmed augments while it trains and needs no copies.",
+        "remove the copies; or --groups names keeps the copies of one original in one split",
+    ),
     "copies": ("The same file is in a class more than once.", "keep one of each"),
     "person_in_name": (
         "The name of a file or folder looks like a person's name, a date of birth or an e-mail address.",
@@ -163,6 +173,10 @@ WARNINGS = {
     ),
     "mixed_depths": ("Images are stored with several bit depths.", "convert all in the same way, with one window"),
     "constant": ("Images have one colour all over.", "remove them"),
+    "tiny": (
+        f"Images have a longer side of fewer than {TINY} px: little of a finding is left at this size.",
+        "use the original images, not their thumbnails",
+    ),
     "thin": (
         f"Images have one side at least {THIN:g} times as long as the other: padding shrinks them to a thin strip.",
         "crop them, or use --resize crop",
@@ -174,6 +188,10 @@ WARNINGS = {
     "loose_images": ("Images lie beside the class folders and have no class.", "move them into a class"),
 }
 NOTES = {
+    "known_set": (
+        "The file names and counts are those of a public data set; its card names mistakes that others made with it.",
+        "read the warnings of the card",
+    ),
     "outside_splits": ("Images lie beside the split folders; training ignores them.", "move them, or leave them"),
     "near_copies": (
         "Two files of one class and split show the same picture in another size, quality or brightness.",

@@ -139,8 +139,19 @@ PLACES = ("data", "model.weights", "model.image_size", "train.seed", "train.devi
 
 @command({**SETTINGS, **RUN, **GATES, **OFFLINE}, *PLACES)
 def probe(as_json: AsJson = False, **options: Any) -> None:
-    """Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone."""
-    answer(vitmed.probe, options, as_json, train_json)
+    """Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.
+
+    --weights A,B,C or all-local ranks several weights, without the test.
+    """
+
+    def content(found: Any) -> dict[str, Any]:
+        if isinstance(found, TrainResult):
+            return train_json(found)
+        return {**in_folder(found, found.content.to_dict()), "train": found.command}
+
+    from vitmed.commands.train import TrainResult
+
+    answer(vitmed.probe, options, as_json, content)
 
 
 UNLABELLED = {"data": argument(Path | None, "Folder of images, with or without class folders.")}

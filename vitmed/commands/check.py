@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.patient_names import guess_patients
-from vitmed.data.patients import compile_group, find_patients, groups_of
+from vitmed.data.known_sets import KnownSet, find_known_set, say_known_set
+from vitmed.data.patient_names import Guess
+from vitmed.data.patients import compile_group, find_patients, groups_of, suggest_groups
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
 from vitmed.data.tables import labels_from_table
@@ -93,8 +96,8 @@ def check(
     """
     ui = ui or Ui()
     root = data_folder(data)
-    known = None if groups is None else str(groups)
-    given = {"root": str(root), "group_regex": group_regex, "groups": known, "on_bad_file": "skip"}
+    table_of = None if groups is None else str(groups)
+    given = {"root": str(root), "group_regex": group_regex, "groups": table_of, "on_bad_file": "skip"}
     config = build_config({"data": given}).data
     compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
@@ -105,7 +108,8 @@ def check(
         contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
     window = _window(root, contents, frame, ui)
     records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
-    patients, source = _patients(config, root, contents.files, ui) if named is None else (named, "by table (--labels)")
+    known, guess = _from_names(root, contents, labels is None)
+    patients, source = (named, "by table (--labels)") if named else _patients(config, root, contents.files, guess, ui)
     images = [
         Image(path, record, place.label, place.split, group)
         for path, record, place, group in zip(contents.files, records, contents.places, patients, strict=True)
@@ -114,6 +118,12 @@ def check(
     classes = sorted({image.label for image in images if image.label is not None})
     if pair := mirrored_pair(classes):
         found.findings.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
+    if known is not None:
+        say_known_set(known, source not in (None, GUESSED), ui)
+        fix = f"read the warnings; patients: --group-regex '{known.card.group_regex}'" if known.card.group_regex else ""
+        found.findings.append(make("known_set", f"this looks like {known}", fix=fix))
+    if guess is not None and guess.what == "original" and source is None:
+        found.findings.append(_copies_by_name(guess, contents))
     findings = in_order([*found.findings, *folder_findings(contents)])
     numbers = {
         "data": root.resolve().name,
@@ -125,6 +135,7 @@ def check(
         "table": table(images),
         "sizes": sizes(images),
         "shortcuts": _shortcuts(found),
+        "known_set": None if known is None else known.to_dict(),
         "leakage_gap": _gaps(images, ui) if leakage_gap else [],
         "findings": [finding.to_dict() for finding in findings],
     }
@@ -161,7 +172,26 @@ def _window(root: Path, contents: FolderContents, frame: int | None, ui: Ui) -> 
     return found.window
 
 
-def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> tuple[Sequence[str | None], str | None]:
+def _from_names(root: Path, contents: FolderContents, by_folder: bool) -> tuple[KnownSet | None, Guess | None]:
+    """What the file names say: a public data set, and groups."""
+    labels = [place.label for place in contents.places]
+    known = find_known_set(root, contents.files, labels)
+    return known, suggest_groups(root, contents.files, by_folder, labels)
+
+
+def _copies_by_name(guess: Guess, contents: FolderContents) -> Finding:
+    """Augmented copies, and how many of their originals are in two splits."""
+    splits: dict[str | None, set[str | None]] = defaultdict(set)
+    for original, place in zip(guessed_groups(contents.files, guess), contents.places, strict=True):
+        splits[original].add(place.split)
+    both = [str(original) for original, names in splits.items() if len(names - {None}) > 1]
+    text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
+    return make("augmented_copies", text, both)
+
+
+def _patients(
+    config: DataConfig, root: Path, paths: Sequence[str], guess: Guess | None, ui: Ui
+) -> tuple[Sequence[str | None], str | None]:
     """The patient of each image where it is known, and how it is known, in words."""
     if config.group_regex is not None:
         found = groups_of(config.group_regex, paths)
@@ -170,8 +200,9 @@ def _patients(config: DataConfig, root: Path, paths: Sequence[str], ui: Ui) -> t
         return found, f"--group-regex {config.group_regex}"
     if (known := find_patients(config, root, paths)) is not None:
         return known.groups, known.source
-    guess = guess_patients(paths)
-    return ([None] * len(paths), None) if guess is None else (guessed_groups(paths, guess), GUESSED)
+    if guess is None or guess.what != "patient":
+        return [None] * len(paths), None
+    return guessed_groups(paths, guess), GUESSED
 
 
 def _by_table(

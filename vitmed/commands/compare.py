@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -95,7 +95,28 @@ def compare(
     read = read_all(paths)
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
-    first = models[0].predictions
+    content = compare_models(models, resamples, ui, notes)
+    if folder is not None:
+        from vitmed.report.plots.comparisons import differences
+        from vitmed.report.plots.drawing import png
+
+        picture = png(differences(content))
+        with whole_folder(folder) as part:
+            write_json(part / "compare.json", content.to_dict())
+            write_bytes(part / "differences.png", picture)
+    for note in content.notes:
+        ui.warn(note)
+    return Comparison(content, content.verdict, folder)
+
+
+def compare_models(models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = ()) -> ComparisonResults:
+    """Compare every two of several models, at least two, whose predictions are of the same images in one order.
+
+    Args:
+        resamples: 0 leaves out the intervals that need them: of all but AUROC, accuracy and balanced accuracy.
+        notes: that are known about the models.
+    """
+    notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
     numbers = {model.name: evaluate_predictions(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, resamples, units, ui)
@@ -109,24 +130,13 @@ def compare(
     elif units < FEW_GROUPS:
         verb = "is" if units == 1 else "are"
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
-    content = ComparisonResults(
+    return ComparisonResults(
         images=len(first), patients=None if first.groups is None else units, level=LEVEL, resamples=resamples,
         resampling="by image" if first.groups is None else "by patient",
         classes=list(first.classes), positive_class=first.positive,
         models={m.name: _described(m, numbers[m.name]) for m in models},
         pairs=pairs, notes=notes, verdict=last, **({"seeds": seeds} if seeds else {}),
     )  # fmt: skip
-    if folder is not None:
-        from vitmed.report.plots.comparisons import differences
-        from vitmed.report.plots.drawing import png
-
-        picture = png(differences(content))
-        with whole_folder(folder) as part:
-            write_json(part / "compare.json", content.to_dict())
-            write_bytes(part / "differences.png", picture)
-    for note in notes:
-        ui.warn(note)
-    return Comparison(content, last, folder)
 
 
 def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
@@ -358,8 +368,8 @@ def verdict(pair: ComparedPair, units: int, patients: bool, pairs: int = 1) -> s
         patients: whether the units are patients.
         pairs: that are compared; p is adjusted for them.
     """
-    same = _no_gap(pair.difference["auroc"]) and not _no_gap(pair.difference["accuracy"])
-    metric = "accuracy" if same or pair.difference["auroc"].value is None else "auroc"
+    metric = _deciding(pair)
+    same = metric == "accuracy" and pair.difference["auroc"].value is not None
     gap, p = pair.difference[metric], pair.tests[metric].p_holm
     names = pair.first, pair.second
     if gap.value is None:
@@ -376,10 +386,29 @@ def verdict(pair: ComparedPair, units: int, patients: bool, pairs: int = 1) -> s
         return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"
     if _no_gap(gap):
         return f"{names[0]} and {names[1]} are alike: {result}"
-    clear = p is not None and p < 1 - LEVEL and low is not None and low > 0
+    clear = better(pair, units, patients) is not None
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     shown += f" adjusted for {pairs} pairs" if shown and pairs > 1 else ""
     return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {result}{shown}"
+
+
+def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
+    """The better of two; None if they cannot be told apart: too few patients, or a difference that may be chance.
+
+    Args:
+        units, patients: as for `verdict`.
+    """
+    gap, p = pair.difference[_deciding(pair)], pair.tests[_deciding(pair)].p_holm
+    few = patients and units < FEW_GROUPS
+    if few or p is None or p >= 1 - LEVEL or gap.low is None or gap.high is None:
+        return None
+    return pair.first if gap.low > 0 else pair.second if gap.high < 0 else None
+
+
+def _deciding(pair: ComparedPair) -> Literal["auroc", "accuracy"]:
+    """The number that decides: AUROC, or accuracy where AUROC is undefined or the same."""
+    same = _no_gap(pair.difference["auroc"]) and not _no_gap(pair.difference["accuracy"])
+    return "accuracy" if same or pair.difference["auroc"].value is None else "auroc"
 
 
 def _no_gap(gap: Estimate) -> bool:

@@ -18,10 +18,9 @@ from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import numbered_output
 from vitmed.core.stored_paths import as_written
-from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
-from vitmed.training.prepare import TIMED, PreparedRun, estimated_minutes, prepare_run
+from vitmed.training.prepare import PreparedRun, prepare_run, time_needed
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,12 @@ def plan(
     ui.say(f"plan for {prepared.inputs}:")
     for line in describe(prepared.settings):
         ui.say(f"  {line}")
-    with ui.bar("timing a step", unit="steps"):
-        minutes = estimated_minutes(prepared)
-    train = prepared.config.train
-    time_needed = "under a minute" if minutes < 1 else f"about {counted(round(minutes), 'minute')}"
-    ui.say(
-        f"{time_needed} for {counted(train.epochs, 'epoch')} on {describe_device(prepared.device)} (from {TIMED} "
-        "timed steps on random numbers, without reading and augmenting images, baselines and the evaluation)"
-    )
+    minutes = 0.0
+    if not settings.train.freeze:
+        with ui.bar("timing steps", unit="steps"):
+            seconds, text = time_needed(prepared)
+        minutes = seconds / 60
+        ui.say(f"{text}; timed on {describe_device(prepared.device)}")
     write_text(file, plan_yaml(prepared, file.parent))
     ui.say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
     return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)

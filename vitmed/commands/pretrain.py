@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,11 @@ from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
+from vitmed.training.run_setup import all_its_images
 from vitmed.training.train_state import Record
-from vitmed.training.training_run import Run, all_its_images
+from vitmed.training.training_run import Run
 
+DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 # Beside --resume: they change no result.
 RESUMABLE = {
@@ -232,6 +234,9 @@ class PretrainingRun(Run[PretrainConfig]):
         batches, val = self.batches.batches, self.images["val"]
         with uncompiled(self.config.train.compile):
             return validate_pretraining(self.state, val, batches, self.config, self.device, self.precision)
+
+    def seconds_after(self) -> Callable[[], float]:
+        return lambda: DRAWING
 
     def draw(self) -> None:
         """Draw the loss curves and some reconstructions."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.commands.evaluate import thumbnail
+from vitmed.commands.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
 from vitmed.commands.train import TrainResult, check_place, default_name, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
@@ -28,7 +30,7 @@ from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_o
 from vitmed.report.write import BASELINES, write_report
 from vitmed.training.baselines import fit_colours
 from vitmed.training.prepare import with_window
-from vitmed.training.training_run import check_images, splits_csv
+from vitmed.training.run_setup import check_images, splits_csv
 
 
 def probe(
@@ -42,33 +44,70 @@ def probe(
     offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
-) -> TrainResult:
+) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network.
 
     With `weights`: logistic regression and nearest neighbours on the features of the frozen network, as
     `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images. It sees no
     shapes, so a good result points to a shortcut.
 
+    With several weights (a list, names with commas between them, or "all-local" for every file in the cache folder):
+    which of them suit these images, on images of train and validation that fit nothing. The test is not opened.
+
     Args:
         data, config, sets, output, name, fail_under, offline, flags: as in `train`.
 
     Returns:
-        as `train`; `checkpoint` is None without weights.
+        as `train`; `checkpoint` is None without weights. For several weights their ranking.
 
     Raises:
         VitmedError: as in `train`.
     """
     ui = ui or Ui()
-    overrides = {"data.root": data, **read_overrides(flags, FLAGS, "probe")}
-    settings = load_config(config, overrides, sets)
+    names = weight_list(flags.get("weights"))
+    own = {name: value for name, value in flags.items() if names is None or name != "weights"}
+    settings = load_config(config, {"data.root": data, **read_overrides(own, FLAGS, "probe")}, sets)
     check_place(settings, output, name)
+    if names is not None:
+        _check_ranking(settings, fail_under)
+        command = train_command({"config": config, "sets": sets, **own}, data)
+        offline = offline or flags["weights"] == ALL_LOCAL
+        return rank_weights(settings, names, output, name, command, config is None, offline, ui)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
-    if settings.data.folds is not None and settings.data.fold is None:
-        raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
+    _refuse_all_folds(settings, "without weights, probe evaluates one fold")
     return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
+
+
+def _check_ranking(settings: Config, fail_under: Sequence[str]) -> None:
+    """Raises UsageError for what a ranking of several weights does not do."""
+    check_names(settings, SIZES, POLICIES, METRICS)
+    _refuse_all_folds(settings, "several weights are ranked on one fold")
+    if fail_under:
+        raise UsageError("--fail-under is about the test, which a ranking of weights does not open", "omit it")
+
+
+def train_command(options: dict[str, Any], data: str | Path | None) -> str:
+    """The command line of train with these options, and `{}` for its weights."""
+    words = ["vitmed", "train", *([str(data)] if data is not None else [])]
+    for name, value in options.items():
+        flag = "--set" if name == "sets" else f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, list | tuple) and not all(isinstance(part, str) for part in value):
+            words += [flag, ",".join(f"{part:g}" for part in value)]  # a window
+        elif value is not None:
+            words += [
+                word for part in (value if isinstance(value, list | tuple) else [value]) for word in (flag, str(part))
+            ]
+    return f"{shlex.join(words).replace('{', '{{').replace('}', '}}')} --weights {{}}"
+
+
+def _refuse_all_folds(settings: Config, problem: str) -> None:
+    if settings.data.folds is not None and settings.data.fold is None:
+        raise UsageError(problem, "name it: --fold 1")
 
 
 def _colours_alone(

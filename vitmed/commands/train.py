@@ -17,6 +17,7 @@ from vitmed.checks.duplicates import fingerprints
 from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.core.config import Config, ModelConfig
+from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
@@ -44,12 +45,16 @@ from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.follow import follow
 from vitmed.training.plan_rules import describe
-from vitmed.training.prepare import prepare_run
-from vitmed.training.training_run import Run, TrainingRun, all_its_images
+from vitmed.training.prepare import prepare_run, time_needed
+from vitmed.training.run_setup import all_its_images
+from vitmed.training.time_budget import Clock
+from vitmed.training.training_run import Run, TrainingRun
 
+POOLING = 15.0  # s, for the report on all folds
 # Settings allowed beside --resume: the length of the training, and those that change no result.
 RESUMABLE = {
     "train.epochs",
+    "train.time",
     "train.patience",
     "train.device",
     "train.workers",
@@ -109,15 +114,15 @@ def train(
             result: TrainResult = follow(ranks, data)
             return result
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
-        result = _lead(ranks, data, config, sets, output, name, resume, offline, ui or Ui(), flags)
+        result = _lead(ranks, Clock(), data, config, sets, output, name, resume, offline, ui or Ui(), flags)
         ranks.send("end", result)
     check_gates(gates, result.test.metrics, result)
     return result
 
 
 def _lead(
-    ranks: Ranks, data: str | Path | None, config: str | Path | None, sets: Sequence[str], output: str | Path,
-    name: str | None, resume: str | Path | None, offline: bool, ui: Ui, flags: dict[str, Any],
+    ranks: Ranks, clock: Clock, data: str | Path | None, config: str | Path | None, sets: Sequence[str],
+    output: str | Path, name: str | None, resume: str | Path | None, offline: bool, ui: Ui, flags: dict[str, Any],
 ) -> TrainResult:  # fmt: skip
     """What `train` does on the rank that leads; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
@@ -128,7 +133,7 @@ def _lead(
             ui.say(f"restart {ranks.restarts}: going on from {folder.last}")
             with run_lock(folder, ui):
                 remove_torn(folder, ui)
-                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks), ui)
+                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks, clock), ui)
     if resume is not None and RunFolder(resume).folds.is_file():
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
@@ -139,7 +144,7 @@ def _lead(
         folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
         with run_lock(folder, ui):
             remove_torn(folder, ui)
-            return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks), ui)
+            return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     if settings.train.freeze:
         _refuse_ranks(ranks, "--freeze, which trains no network", "start one process")
@@ -149,8 +154,11 @@ def _lead(
         root = data_folder(settings.data.root)
         called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
         first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
+        if (limit := settings.train.time) is not None:
+            first["time"] = (limit - POOLING) / settings.data.folds
+            ui.say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
         return _train_folds(new_folds(settings.data, output, called), first, ui)
-    run = _new_run(settings, output, name, ui, config is None, offline, ranks)
+    run = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)
     with run_lock(run.folder, ui):
         return _train_and_evaluate(run, ui)
 
@@ -195,6 +203,9 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
             fix = f"start again: vitmed train --config {folder.config}"
             raise Interrupted(f"stopped; {folder.path} is incomplete", fix) from None
         raise Interrupted(f"stopped at once; {folder.last} is saved", f"vitmed train --resume {folder.path}") from None
+    if run.config.train.time is not None:
+        used, limit = (duration_text(seconds) for seconds in (run.clock.seconds(), run.config.train.time))
+        ui.say(f"time: used {used} of {limit}")
     ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {folder.path}")
     return TrainResult(folder.path, best, val, test)
 
@@ -221,19 +232,23 @@ def remove_torn(folder: RunFolder, ui: Ui) -> None:
 
 
 def _new_run(
-    config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool, ranks: Ranks
-) -> TrainingRun:
+    config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool, ranks: Ranks,
+    clock: Clock,
+) -> TrainingRun:  # fmt: skip
     check_place(config, output, name)
     check_formats(config.evaluate)
-    prepared = prepare_run(config, plans, offline, ui)
+    prepared = prepare_run(config, plans, offline, ui, ranks.world)
     config, splits = prepared.config, prepared.splits
     check_folder(config.data, ui)
     asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
     run = TrainingRun(config, splits, prepared.device, ui, prepared.weights, ranks=ranks)  # raises for wrong sizes
+    run.clock = clock
     if prepared.settings:
         ui.say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
         for line in describe(prepared.settings):
             ui.say(f"  {line}")
+    if not config.train.freeze:
+        ui.say(time_needed(prepared)[1])
     RunFolder.probe(output)
     _check_images(run)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
@@ -279,7 +294,7 @@ def _draw_curves(run: TrainingRun) -> None:
 
 
 def _resume_run(
-    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui, ranks: Ranks
+    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui, ranks: Ranks, clock: Clock
 ) -> TrainingRun:
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
@@ -294,14 +309,18 @@ def _resume_run(
         ui.warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
     run = TrainingRun(config, splits, pick_device(config.train.device), ui, start="weights from last.pt", ranks=ranks)
+    run.clock = clock
     with all_its_images():
         _check_images(run)
     run.check_unchanged(checkpoint.hashes)
     run.resume_from(folder, checkpoint)
     if finished(run.state, run.config) and _is_evaluated(folder):
+        length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
+        if run.state.share >= 1:
+            length, more = duration_text(config.train.time or 0), "time: vitmed train --resume {} --time TIME"
         raise UsageError(
-            f"{folder.path}: this run of {counted(epochs, 'epoch')} is finished and evaluated",
-            f"more epochs: vitmed train --resume {folder.path} --epochs N; a new report: vitmed evaluate {folder.path}",
+            f"{folder.path}: this run of {length} is finished and evaluated",
+            f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}",
         )
     return run
 
@@ -344,19 +363,19 @@ def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Date, data and model: 2026-11-20_malaria_vit-tiny."""
-    return f"{datetime.date.today().isoformat()}_{_file_name(root.resolve().name) or 'data'}_{_label(config.model)}"
+    return f"{datetime.date.today().isoformat()}_{file_name(root.resolve().name) or 'data'}_{model_label(config.model)}"
 
 
-def _label(model: ModelConfig) -> str:
+def model_label(model: ModelConfig) -> str:
     """A short name of the network: that of its weights or size, or its width and depth."""
     if model.weights is not None:
         file = Path(model.weights)
         own = file.name in ("best.pt", "last.pt", "encoder.pt")
-        return _file_name(file.resolve().parent.name if own else file.stem) or "weights"
+        return file_name(file.resolve().parent.name if own else file.stem) or "weights"
     size = SIZES[model.name]
     width, depth = model.width or size.width, model.depth or size.depth
     return model.name.replace("_", "-") if (width, depth) == size[:2] else f"vit-{width}x{depth}"
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "-." else "-" for c in text)[:60]

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from vitmed.core.durations import read_duration
+
 PANELS = ("Most used", "Data", "Patients", "Model", "Training", "Evaluation", "Output")  # headings of --help, in order
 
 
@@ -148,7 +150,8 @@ class DataConfig(Section):
     group_regex: str | None = setting(
         None,
         "Regular expression that finds the patient in a file's path; a patient is never split. The path is relative "
-        "to the data root; the patient is the first bracket, or the whole match.",
+        "to the data root; the patient is the first bracket that matches, or the whole match. Names of several "
+        "shapes need an alternative each, with its own bracket.",
         Flag(panel="Patients", metavar="REGEX", first=True),
     )
     groups: str | None = setting(
@@ -225,15 +228,23 @@ class ModelConfig(Section):
         "residual in a plan from scratch, conv in other trainings from scratch, patch with weights.",
         Flag(),
     )
-    positions: Literal["learned", "sincos_1d", "sincos_2d"] = setting("learned", "Position embedding.", Flag())
-    pool: Literal["auto", "cls", "mean"] = setting(
+    positions: Literal["learned", "sincos_1d", "sincos_2d", "rotary"] = setting(
+        "learned", "Position embedding; rotary as in DINOv3.", Flag()
+    )
+    pool: Literal["auto", "cls", "mean", "cls_mean", "attention", "coca"] = setting(
         "auto",
-        "What the head sees: the class token (cls) or the mean of the patches. auto: mean from scratch, cls with "
-        "weights.",
+        "What the head sees: the class token (cls), the mean of the patches, both (cls_mean), or attention pooling. "
+        "attention: as in SigLIP; coca: as in CONCH. auto: mean from scratch, what the publisher uses with weights.",
         Flag(),
     )
+    pool_width: int | None = setting(None, "Width of attention pooling; null: the width of the network.", ge=4, le=8192)
+    class_token: bool = setting(True, "Whether the network has a class token; SigLIP has none.")
     registers: int = setting(0, "Learned tokens without a place; some DINOv2 weights have 4.", ge=0, le=64)
     layer_scale: bool = setting(False, "Scale each branch by learned numbers, as DINOv2 and UNI do.")
+    mlp: Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu"] = setting(
+        "gelu", "The MLP of a block: with GELU, one of its approximations (SigLIP, CLIP), or gated (SwiGLU)."
+    )
+    norm_pre: bool = setting(False, "A norm before the blocks, as in CLIP.")
     norm_eps: float = setting(1e-6, "Epsilon of the layer norms; 1e-12 in Hugging Face's ViT.", gt=0, lt=1)
     dropout: float = setting(0.0, "Dropout after positions, attention projection and MLP layers.", ge=0, lt=1)
     attention_dropout: float = setting(0.0, "Dropout of attention probabilities.", ge=0, lt=1)
@@ -246,6 +257,9 @@ class ModelConfig(Section):
     )
     licence: str | None = setting(
         None, "Licence of the weights, where it is known; the checkpoint and the report keep it."
+    )
+    terms: str | None = setting(
+        None, "What that licence demands of a model made from the weights, where vitmed knows; kept like the licence."
     )
 
 
@@ -273,6 +287,13 @@ class LoopConfig(Section):
     panel = "Training"
 
     epochs: int = setting(30, "Passes over the training images.", Flag(first=True), ge=1)
+    time: float | None = setting(
+        None,
+        "How long the whole command may take, such as 20m, 2h or 1h30m. From scratch the plan chooses the network, the "
+        "image size and the epochs that fit. In YAML a number is in seconds. See docs/training.md.",
+        Flag(metavar="TIME", text=True),
+        gt=0,
+    )
     batch_size: int = setting(32, BATCH, Flag(also="-b", metavar="N|auto", first=True, text=True), ge=1)
     accumulate: int = setting(1, "Batches per optimiser step; effective batch = batch_size x accumulate.", Flag(), ge=1)
     micro_batch: int | Literal["auto"] | None = setting(
@@ -340,6 +361,14 @@ class LoopConfig(Section):
             if given.get("micro_batch") is None:
                 given["micro_batch"] = "auto"
         return given
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _duration(cls, value: Any) -> Any:
+        try:
+            return read_duration(value)
+        except ValueError as error:
+            raise ValueError(f"train.time {error}") from None
 
     @field_validator("micro_batch", mode="plain")
     @classmethod

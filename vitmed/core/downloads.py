@@ -55,6 +55,7 @@ class Source(NamedTuple):
         again: the command that fetches the file.
         error: the error for a file that cannot be fetched or is wrong.
         hub: repository on the Hugging Face hub that holds it; "" for a plain address.
+        gated: whether the hub asks for the licence to be accepted.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Source(NamedTuple):
     again: str
     error: type[VitmedError]
     hub: str = ""
+    gated: bool = False
 
     @property
     def file(self) -> str:
@@ -76,9 +78,14 @@ class Source(NamedTuple):
         size = megabytes(self.size) if self.size else "size unknown"
         digest = (self.checksum or "sha256 unknown").replace(":", " ")
         return (
-            f"with a network: {self.again}. For a machine without one, download {self.url} "
+            f"with a network: {self.again}. For a machine without one, {self.first}download {self.url} "
             f"elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
         )
+
+    @property
+    def first(self) -> str:
+        """What to do before the download of a gated file: the page to visit."""
+        return f"accept the licence at https://huggingface.co/{self.hub}, then " if self.gated else ""
 
     def check_size(self, size: int, what: str, fix: str) -> None:
         """Raise `error` if the number of bytes is wrong for this file, as for a login page."""
@@ -295,7 +302,7 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
     except ImportError:
         raise UsageError(
             f"{source.name} is on the Hugging Face hub, which needs one more package",
-            f"pip install 'vitmed[hub]'; or download {source.url} yourself and put it at {path}",
+            f"pip install 'vitmed[hub]'; or {source.first}download {source.url} yourself and put it at {path}",
         ) from None
     try:
         about = hub.get_hf_file_metadata(hub.hf_hub_url(source.hub, source.file), timeout=TIMEOUT)
@@ -305,8 +312,8 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
     except GatedRepoError:
         raise source.error(
             f"{source.name}: you must accept the licence of {source.hub} ({source.licence}) on the Hugging Face hub",
-            f"accept it at https://huggingface.co/{source.hub}, make a token at "
-            "https://huggingface.co/settings/tokens, and set HF_TOKEN to it",
+            f"accept it at https://huggingface.co/{source.hub}, then download {source.url} and put it at {path}; "
+            "or make a token at https://huggingface.co/settings/tokens, and set HF_TOKEN to it",
         ) from None
     except UsageError:
         raise

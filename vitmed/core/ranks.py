@@ -181,6 +181,14 @@ class Ranks:
             dist.all_reduce(value)
         return value
 
+    def of_leader(self, value: float) -> float:
+        """The leader's value; all ranks call this together."""
+        if not self.wide:
+            return value
+        box = torch.tensor(value, dtype=torch.float64)
+        dist.broadcast(box, 0)
+        return float(box)
+
     def gather(self, values: list[str]) -> list[str]:
         """The texts of all ranks, each once."""
         parts = [values]

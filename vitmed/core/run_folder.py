@@ -35,6 +35,10 @@ class RunFolder:
         self.encoder = self.path / "encoder.pt"
         self.model_card = self.path / "model_card.md"
         self.reconstructions = self.path / "reconstructions.png"
+        self.ranking = self.path / "ranking.json"
+        self.ranking_picture = self.path / "ranking.png"
+        self.train_config = self.path / "train.yaml"
+        self.held_out = self.path / "held_out"
 
     @property
     def name(self) -> str:
@@ -44,6 +48,12 @@ class RunFolder:
     def epoch(self, number: int) -> Path:
         """The checkpoint that `--save-every` keeps for an epoch (1-based)."""
         return self.path / f"epoch_{number:04d}.pt"
+
+    @classmethod
+    def weights_in(cls, path: str | Path) -> Path:
+        """The best.pt of a run folder, or the encoder.pt of pretraining; anything else as it is."""
+        run = cls(path)
+        return next((file for file in (run.best, run.encoder) if file.is_file()), run.path)
 
     def evaluations(self, split: str) -> list[Path]:
         """The evaluation folders of a split, oldest first: `test`, `test-2`, `test-3` ..."""

@@ -8,6 +8,8 @@ folders           listing files and class folders; a MedMNIST file read like fol
 tables            CSV tables of labels and patients
 patients          the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names     a guess of patients from file names
+augmented_copies  a guess of augmented copies of one original from file names
+known_sets        a folder recognised as a public data set with a card
 scan              every file hashed and decoded once: `Scan`
 scan_cache        hashes and identical images; what earlier scans found, by content and decoder versions
 read_images       the scan of a run, and where its squares are kept

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError
@@ -48,6 +49,33 @@ class Download(_Strict):
     refused: dict[str, str] = {}
 
 
+class Recognise(_Strict):
+    """How to recognise a set, also a part of it, in renamed folders or in another file format.
+
+    Attributes:
+        names: expression that the name of a file fits without its suffix (case does not matter) -> the number of
+            different images with such names. If it has brackets, the text of the first that matches is the image.
+        shapes: how many of these expressions must occur.
+        classes: if names are not enough: an expression that the classes fit, sorted and joined by |.
+        size_px: if names are not enough: the longer side of the images. Classes or size must fit, if either is given.
+    """
+
+    names: dict[str, int] = Field(min_length=1)
+    shapes: int = Field(default=1, ge=1)
+    classes: str | None = None
+    size_px: int | None = None
+
+    @field_validator("names", "classes")
+    @classmethod
+    def _are_expressions(cls, value: dict[str, int] | str | None) -> dict[str, int] | str | None:
+        for expression in [value] if isinstance(value, str) else value or ():
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise ValueError(f"{expression}: not a regular expression ({error})") from None
+        return value
+
+
 class Card(_Strict):
     """A card; datasets/README.md says what each field means."""
 
@@ -66,6 +94,7 @@ class Card(_Strict):
     download: Download | None
     by_hand: str | None
     layout: str
+    recognise: Recognise | None
     group_regex: str | None
     group_note: str
     examples: dict[str, str]

@@ -14,8 +14,8 @@ from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import listed
 from vitmed.data.folders import class_names, holds_tars, image_names, npz_images, split_folders, subfolders, tar_labels
-from vitmed.data.patient_names import Guess, guess_patients
-from vitmed.data.patients import find_patients
+from vitmed.data.patient_names import Guess
+from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.tables import Labels, labels_from_table
@@ -117,13 +117,14 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
     if npz.is_npz(listing.root) and (config.group_regex is not None or config.groups in GROUP_WORDS):
         raise DataError(f"{listing.root}: an .npz file does not identify patients", "name them with --groups TABLE")
     by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
-    known = find_patients(config, listing.root, listing.paths, progress, by_folder)
+    labels = [listing.classes[label] for label in listing.labels.tolist()]
+    known = find_patients(config, listing.root, listing.paths, progress, by_folder, labels)
     if known is not None:
         notes = (*listing.notes, *known.notes)
         return replace(listing, groups=known.groups, patients=known.source, notes=notes)
     if listing.groups is not None:
         return listing
-    return replace(listing, guess=guess_patients(listing.paths, by_folder))
+    return replace(listing, guess=suggest_groups(listing.root, listing.paths, by_folder, labels))
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:

@@ -26,11 +26,20 @@ WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|m
 
 
 class Guess(NamedTuple):
-    """An expression for `--group-regex`, the number of patients, and the first of them."""
+    """What file names suggest as groups.
+
+    Attributes:
+        expression: for `--group-regex`.
+        patients: number of groups; examples: the first of them.
+        what: "patient", or "original" if the groups are augmented copies of one image.
+        evidence: why, in words; "" for a usual form of file name.
+    """
 
     expression: str
     patients: int
     examples: tuple[str, ...]
+    what: str = "patient"
+    evidence: str = ""
 
 
 class Shape(NamedTuple):
@@ -61,14 +70,14 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
     some = paths[:: max(1, len(paths) // SAMPLE)]
     for shape in SHAPES:
         for expression in shape.expressions(some, folders_are_classes):
-            ids = _ids(expression, some) and _ids(expression, paths)
+            ids = ids_of(expression, some) and ids_of(expression, paths)
             if ids and _plausible(shape, ids, paths, folders_are_classes):
                 names = sorted(set(ids))
                 return Guess(expression, len(names), tuple(names[:3]))
     return None
 
 
-def _ids(expression: str, paths: Sequence[str]) -> list[str] | None:
+def ids_of(expression: str, paths: Sequence[str]) -> list[str] | None:
     """The match in every path; None if one path has no match."""
     found = [match.group(1) for match in map(re.compile(expression).search, paths) if match]
     return found if len(found) == len(paths) else None
@@ -81,7 +90,7 @@ def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_a
         return False
     if shape.plain and not _plain_ids(count):
         return False
-    pairs = {(id_, _class(path)) for id_, path in zip(ids, paths, strict=True)}
+    pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
     one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
     return not (folders_are_classes and one_to_one)  # then the id is the class
 
@@ -102,7 +111,8 @@ def _is_date(number: str) -> bool:
         return False
 
 
-def _class(path: str) -> str:
+def class_folder(path: str) -> str:
+    """The first folder, after that of the split."""
     parts = path.split("/")
     return parts[_before_class(parts)] if len(parts) > 1 else ""
 

@@ -19,7 +19,9 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
 from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.ui import Ui
-from vitmed.data.patient_names import guess_patients
+from vitmed.data.augmented_copies import guess_copies
+from vitmed.data.known_sets import find_known_set
+from vitmed.data.patient_names import Guess, class_folder, guess_patients
 from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress
@@ -32,6 +34,9 @@ SECONDS, SECONDS_A_PATH = 5.0, 1e-4  # for all paths of a data set, whatever the
 MOST = 100_000  # length of an expression with its repetitions written out
 REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+FLAG = "--groups names"
+AS_ORIGINALS = "as originals of augmented copies"  # in place of patients
+NO_PATIENTS = "These are not patients: one patient may be in two splits."
 UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
 
 
@@ -49,6 +54,7 @@ def find_patients(
     paths: Sequence[str],
     progress: Progress | None = None,
     folders_are_classes: bool = True,
+    labels: Sequence[str | None] = (),
 ) -> KnownPatients | None:
     """The patients by `config.group_regex` or `config.groups`; None if neither is set.
 
@@ -56,6 +62,7 @@ def find_patients(
         root: the data folder.
         paths: of the images, relative to it, with forward slashes.
         progress: called while the headers of DICOM files are read.
+        folders_are_classes, labels: as in `suggest_groups`.
 
     Raises:
         DataError: an image without a patient, or a table that cannot be used.
@@ -64,19 +71,44 @@ def find_patients(
     if config.group_regex is not None:
         return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)", [])
     if config.groups == NAMES:
-        guess = guess_patients(paths, folders_are_classes)
+        guess = suggest_groups(root, paths, folders_are_classes, labels)
         if guess is None:
             raise DataError(
                 f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
                 "--group-regex EXPRESSION, or --groups TABLE",
             )
-        return KnownPatients(_by_expression(guess.expression, root, paths), "by file name (--groups names)", [])
+        groups = _by_expression(guess.expression, root, paths)
+        if guess.what == "patient":
+            return KnownPatients(groups, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})", [])
+        note = f"{guess.evidence}. The copies of one original stay in one split. {NO_PATIENTS}"
+        return KnownPatients(groups, f"{AS_ORIGINALS}, by file name ({FLAG})", [note])
     if config.groups is None:
         return None
     if config.groups == DICOM:
         return KnownPatients(_by_dicom(root, paths, progress, config), "by PatientID (--groups dicom)", [])
     groups, notes = groups_from_table(config.groups, root, paths)
     return KnownPatients(groups, "by table (--groups)", notes)
+
+
+def suggest_groups(
+    root: Path, paths: Sequence[str], folders_are_classes: bool = True, labels: Sequence[str | None] = ()
+) -> Guess | None:
+    """The groups that file names suggest: by the card of a known set, else by a usual form, else by augmented copies.
+
+    Args:
+        root, paths: as in `find_patients`.
+        folders_are_classes: whether the first folder (after train, val or test) is the class.
+        labels: the class of each image, if it is known otherwise.
+    """
+    if folders_are_classes and not labels:
+        labels = [class_folder(path) for path in paths]
+    known = find_known_set(root, paths, labels)
+    if known is not None and known.card.group_regex is not None:
+        found = set(groups_of(known.card.group_regex, paths))
+        if None not in found:
+            first = tuple(sorted(map(str, found))[:3])
+            return Guess(known.card.group_regex, len(found), first, evidence=f"by the card of {known.card.name}")
+    return guess_patients(paths, folders_are_classes) or guess_copies(paths, folders_are_classes)
 
 
 def compile_group(expression: str | None) -> regex.Pattern[str] | None:
@@ -109,7 +141,9 @@ def show_expression(expression: str | None, ui: Ui) -> None:
 
 
 def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
-    """The patient in each relative path; None where the expression does not match.
+    """The patient in each relative path: the first bracket that matched, or the whole match if there is none.
+
+    None where the expression does not match. Names of several shapes need alternatives, each with its own bracket.
 
     Raises:
         UsageError: not a regular expression, or one that takes too long on these paths.
@@ -118,7 +152,6 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     assert pattern is not None
     seconds = max(SECONDS, SECONDS_A_PATH * len(paths))
     end, found = time.monotonic() + seconds, list[str | None]()
-    which = 1 if pattern.groups else 0
     for path in paths:
         try:
             match = pattern.search(path, timeout=max(0.001, end - time.monotonic()))
@@ -128,7 +161,8 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
                 f"stopped at {path!r}: the expression backtracks",
                 "write it without a repetition of a repetition, such as (a+)+; or use --groups TABLE",
             ) from None
-        found.append((match.group(which) or None) if match else None)
+        texts = (match.groups() if pattern.groups else (match[0],)) if match else ()
+        found.append(next(filter(None, texts), None))
     return found
 
 
@@ -195,6 +229,8 @@ def patient_notes(splits: Splits, split: str) -> list[str]:
     """A note if patients are in this split and another, or if patients are unknown."""
     if not splits.grouped:
         return [f"Split by image: likely optimistic. Patients are unknown. {UNKNOWN}"]
+    if splits.patients.startswith(AS_ORIGINALS):
+        return [f"Split by original: likely optimistic. {NO_PATIENTS}"]
     shared = [group for group, names in splits.shared().items() if split in names]
     if not shared:
         return []
@@ -217,7 +253,8 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
     for text in splits.notes:
         ui.warn(text)
     if splits.grouped:
-        ui.say(f"patients: {describe_patients(splits)}")
+        what = "originals" if splits.patients.startswith(AS_ORIGINALS) else "patients"
+        ui.say(f"{what}: {describe_patients(splits)}")
         return
     guess = splits.guess
     if guess is None:
@@ -225,7 +262,8 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
         ui.warn(f"patients are unknown: {risk} (use {way})")
         return
     examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
+    by = f", {guess.evidence}" if guess.evidence else ""
     ui.warn(
-        f"patients are unknown: {risk}. The file names look like {counted(guess.patients, 'patient')} ({examples}): "
-        "confirm with --groups names, or use --group-regex or --groups TABLE"
+        f"patients are unknown: {risk}. The file names look like {counted(guess.patients, guess.what)} ({examples}){by}"
+        f": confirm with {FLAG}, or use --group-regex or --groups TABLE"
     )

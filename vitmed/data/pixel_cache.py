@@ -113,7 +113,7 @@ class PixelCache:
         best: tuple[int, Path, np.ndarray] | None = None
         for entry in sorted(self.folder.glob(f"{self.settings}-{'?' * 16}")):  # not those being written or removed
             with suppress(OSError, ValueError, EOFError):
-                rows = _rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
+                rows = find_rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
                 held = int((rows >= 0).sum())
                 if held > (best[0] if best else 0):
                     best = held, entry, rows
@@ -180,7 +180,7 @@ class PixelCache:
         finally:
             stream.close()
             shutil.rmtree(part, ignore_errors=True)
-        return Squares(entry, _rows(digests, digests))
+        return Squares(entry, find_rows(digests, digests))
 
     def _name(self, digests: np.ndarray) -> str:
         return f"{self.settings}-{_short(*np.unique(digests, axis=0))}"
@@ -199,7 +199,7 @@ def _short(*parts: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def _rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
+def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     """(N, 32) and (M, 32) uint8 -> (M,) int64: the row of each wanted digest, or -1. Raises ValueError."""
     if have.ndim != 2 or have.shape[1] != 32 or have.dtype != np.uint8:
         raise ValueError(f"{have.dtype} {have.shape}")

@@ -15,10 +15,10 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig
-from vitmed.core.text import counted, counted_doing, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import image_names, split_folders
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.patients import find_patients
+from vitmed.data.patients import AS_ORIGINALS, find_patients
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, first_copies
 from vitmed.data.split_names import SPLITS
@@ -96,6 +96,8 @@ def _with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
 
 
 def _way(listing: Listing) -> str:
+    if listing.patients.startswith(AS_ORIGINALS):
+        return "by original"
     return "by patient" if listing.patients else "by image"
 
 
@@ -104,6 +106,8 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
     how = f"{_way(listing)}, seed {config.split_seed}"
+    if config.folds is None:
+        _check_enough(listing, rest, [name for name in SPLITS if name == "train" or name not in parts])
     if config.folds is not None:
         if "test" in parts:
             raise UsageError(
@@ -124,6 +128,19 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         parts["train"] = parts.pop(ALL)
         made["train"] = "the rest"
     return parts, made
+
+
+def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
+    """Raises DataError for classes with fewer images than the splits that `rest` is divided into."""
+    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
+    few = [label for label, count in enumerate(counts) if count < len(splits)]
+    if few:
+        has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
+        raise DataError(
+            f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
+            f"{', '.join(splits[:-1])} and {splits[-1]}, which need one each",
+            f"add images until every class has {len(splits)}, remove the class, or make the splits yourself",
+        )
 
 
 def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = None) -> tuple[Splits, int]:
@@ -202,7 +219,7 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         if patients < folds:
             few = counted_doing(patients, "patient")
             raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
-        number = _grouped_folds(labels, codes, folds, seed)
+        number = grouped_folds(labels, codes, folds, seed)
     else:
         number, begin = np.empty(len(indices), dtype=np.int64), 0
         rng = np.random.default_rng([seed, SPLITS.index("test")])
@@ -284,7 +301,7 @@ def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed:
     classes = np.unique(labels)
     most = min(max(2, round(1 / fraction)), int(codes.max(initial=0)) + 1, int(np.bincount(labels).max(initial=0)))
     for folds in range(most, 1, -1):
-        number = _grouped_folds(labels, codes, folds, seed)
+        number = grouped_folds(labels, codes, folds, seed)
         for fold in range(folds):
             part = number == fold
             if len(np.unique(labels[part])) == len(np.unique(labels[~part])) == len(classes):
@@ -292,7 +309,7 @@ def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed:
     return np.empty(0, dtype=np.int64)
 
 
-def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
+def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """(S,) int64: the fold of every image, 0 to folds - 1, by patient, with classes in proportion."""
     if int(codes.max()) + 1 > MANY:
         return _balanced_folds(labels, codes, folds, seed)
@@ -308,7 +325,7 @@ def _grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int)
 
 
 def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """`_grouped_folds` for many patients: from the largest down, each goes to the fold where the imbalance grows least.
+    """`grouped_folds` for many patients: from the largest down, each goes to the fold where the imbalance grows least.
 
     The imbalance is the sum, over folds and classes, of the squared share of a class in a fold. A patient with c_k
     images of class k adds 2 sum_k n_k c_k / N_k^2 and a constant to it in a fold that has n_k of N_k.

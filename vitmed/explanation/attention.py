@@ -5,8 +5,11 @@ rollout: the product of the attention of all blocks, with the residual connectio
 gradient_rollout: only attention that supports the class: the positive part of attention times its gradient (Chefer,
     Gur & Wolf 2021, arXiv 2103.15679, equations 5 and 6).
 grad_cam: the patch tokens, each channel weighted by its mean gradient (Selvaraju et al. 2017, arXiv 1610.02391,
-    equations 1 and 2). With mean pooling it is the contribution of each patch to the class. With a class token it uses
-    the tokens that enter the last block, the last place where the class token reads the patches.
+    equations 1 and 2). With mean pooling it is the contribution of each patch to the class. Where the head reads a
+    class token, it uses the tokens that enter the last block, the last place where the class token reads the patches.
+
+Both products end with what the head reads: the class token, the mean of the patches, both by halves, or the tokens that
+attention pooling weighs, which is one more layer with one query.
 
 A map covers the network's input, the padded or cropped square. It is not a lesion map, and its marks may mean nothing:
 `faithfulness.py` measures whether the answer depends on them. Shapes use the letters of `vitmed.models.vit`; h, w: the
@@ -22,6 +25,7 @@ from itertools import repeat
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.hardware import FULL_FP32
@@ -39,14 +43,23 @@ class Trace:
     logits: Tensor  # (B, K)
     attention: list[Tensor]  # per block (B, A, N, N) probabilities
     attention_gradient: list[Tensor]  # with respect to them
+    pooling: tuple[Tensor, Tensor] | None  # of attention pooling (B, A, 1, N), and its gradient
     tokens: Tensor  # (B, L, D) patch tokens
     token_gradient: Tensor  # with respect to them
     patches: slice  # positions of the patch tokens among the N
-    class_token: bool  # whether the head reads the class token rather than the mean of the patches
+    pool: str  # what the head reads, see `ViT`
 
-    def read_by_the_head(self, relevance: Tensor) -> Tensor:
-        """(B, N, N) between tokens -> (B, L): relevance of each patch for the token or mean that the head reads."""
-        row = relevance[:, 0] if self.class_token else relevance[:, self.patches].mean(dim=1)
+    def read_by_the_head(self, relevance: Tensor, pooling: Tensor | None) -> Tensor:
+        """(B, N, N) between tokens -> (B, L): relevance of each patch for what the head reads.
+
+        Args:
+            pooling: (B, N) weights of the tokens in attention pooling.
+        """
+        if pooling is not None:
+            row = (pooling[:, None] @ relevance)[:, 0]
+        else:
+            mean = relevance[:, self.patches].mean(dim=1)
+            row = {"cls": relevance[:, 0], "mean": mean, "cls_mean": (relevance[:, 0] + mean) / 2}[self.pool]
         return row[:, self.patches]
 
 
@@ -58,7 +71,7 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
         x: (B, C, S, S) normalised.
         targets: (B,) classes; default the predicted ones.
     """
-    class_token = model.pool == "cls"
+    class_token = model.pool in ("cls", "cls_mean")
     kept: list[Tensor] = []  # the tokens that enter the last block, or leave it
     last = model.blocks[-1]
     hook = last.register_forward_hook(lambda _, given, result: kept.append(given[0] if class_token else result))
@@ -70,11 +83,16 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
             gradients = torch.autograd.grad(score, [*attention, kept[0]])
     finally:
         hook.remove()
-    patches = slice(1 + model.registers, None)
+    patches = slice(model.prefix, None)
     *attention_gradient, token_gradient = gradients
     tokens, attention = kept[0].detach()[:, patches], [part.detach() for part in attention]
+    pooling = None
+    if model.attn_pool is not None:
+        unread = model.tokens - attention[-1].shape[-1]  # tokens before the patches, which SigLIP's pooling leaves out
+        one, other = (F.pad(parts.pop(), (unread, 0)) for parts in (attention, attention_gradient))
+        pooling = one, other
     return Trace(
-        logits.detach(), attention, attention_gradient, tokens, token_gradient[:, patches], patches, class_token
+        logits.detach(), attention, attention_gradient, pooling, tokens, token_gradient[:, patches], patches, model.pool
     )
 
 
@@ -83,15 +101,20 @@ def rollout(found: Trace) -> Tensor:
     total = identity = _identity(found)
     for attention in found.attention:
         total = (0.5 * attention.mean(dim=1) + 0.5 * identity) @ total
-    return found.read_by_the_head(total)
+    return found.read_by_the_head(total, found.pooling and found.pooling[0].mean(dim=1)[:, 0])
 
 
 def gradient_rollout(found: Trace) -> Tensor:
     """(B, L), at least 0: R becomes R + mean over heads of (gradient x attention)+ R, block after block."""
     total = _identity(found)
     for attention, gradient in zip(found.attention, found.attention_gradient, strict=True):
-        total = total + (gradient * attention).clamp(min=0).mean(dim=1) @ total
-    return found.read_by_the_head(total)
+        total = total + _supporting(attention, gradient) @ total
+    return found.read_by_the_head(total, found.pooling and _supporting(*found.pooling)[:, 0])
+
+
+def _supporting(attention: Tensor, gradient: Tensor) -> Tensor:
+    """The attention that supports the class, (B, A, R, N) -> (B, R, N): positive where more of it raises the logit."""
+    return (gradient * attention).clamp(min=0).mean(dim=1)
 
 
 def grad_cam(found: Trace) -> Tensor:
@@ -114,9 +137,8 @@ def relevance(model: ViT, x: Tensor, targets: np.ndarray | None = None) -> tuple
         x: (B, C, S, S) normalised.
         targets: (B,) classes; default the predicted ones.
     """
-    tokens = model.pos_embed.shape[1] + model.registers
     heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
-    size = max(1, MEMORY // (4 * heads * tokens**2))
+    size = max(1, MEMORY // (4 * heads * model.tokens**2))
     chosen = repeat(None) if targets is None else torch.from_numpy(targets).to(x.device).split(size)
     logits, found = [], []
     for part, classes in zip(x.split(size), chosen, strict=False):

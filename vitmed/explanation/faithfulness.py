@@ -91,7 +91,7 @@ def check_maps(
 
 def unchecked(model: ViT, images: int) -> Attention:
     """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
-    patches, reason = model.pos_embed.shape[1] - 1, None
+    patches, reason = model.patches, None
     if images < FEW:
         reason = f"{counted(images, 'image')}, too few to check a map"
     elif patches == 1:
@@ -144,10 +144,10 @@ def mean_estimate(values: np.ndarray) -> Estimate:
 
 def affordable(model: ViT) -> int:
     """How many images `check_maps` can check in seconds on the device of the model, from its multiply-adds."""
-    tokens, width = model.pos_embed.shape[1] + model.registers, model.pos_embed.shape[2]
+    tokens, width = model.tokens, model.width
     block = 12 * tokens * width**2 + 2 * tokens**2 * width  # at the usual MLP
     passes = 2 + 2 * (min(STEPS, tokens) - 1) * (len(METHODS) + 1)  # 1: the random order
-    budget = BUDGET.get(model.pos_embed.device.type, BUDGET["cpu"])
+    budget = BUDGET.get(model.head.weight.device.type, BUDGET["cpu"])
     return int(min(MOST, budget / (passes * block * len(model.blocks))))
 
 
@@ -261,17 +261,16 @@ def _stages(model: ViT) -> Iterator[tuple[str, list[Tensor]]]:
     blocks = list(model.blocks)
     half = len(blocks) // 2
     parts: dict[str, list[torch.nn.Module]] = {
-        "head": [model.head, model.norm, model.fc_norm],
+        "head": [model.head, model.norm, model.fc_norm, *([] if model.attn_pool is None else [model.attn_pool])],
         "last block": blocks[-1:],
         "upper half": blocks[half:-1],
         "all blocks": blocks[: min(half, len(blocks) - 1)],
-        "everything": [model.patch_embed],
+        "everything": [model.patch_embed, model.norm_pre],
     }
     for name, modules in parts.items():
         tensors = [p.data for module in modules for p in module.parameters()]
         if name == "everything":
-            tensors += [model.cls_token.data, model.pos_embed.data]
-            tensors += [] if model.reg_token is None else [model.reg_token.data]
+            tensors += [one.data for one in (model.cls_token, model.pos_embed, model.reg_token) if one is not None]
         if tensors:
             yield name, tensors
 

@@ -26,6 +26,12 @@ class Estimate(Frozen):
     method: str | None = None
     resamples: int | None = None
 
+    @property
+    def reversed(self) -> Estimate:
+        """Of a difference, the one the other way round."""
+        value, low, high = (None if number is None else 0.0 - number for number in (self.value, self.high, self.low))
+        return self.model_copy(update={"value": value, "low": low, "high": high})
+
     @model_serializer(mode="wrap")
     def _without_no_resamples(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in dump(self).items() if name != "resamples" or value is not None}

@@ -90,7 +90,7 @@ def predict_logits(
 
 def work_of(model: ViT) -> int:
     """N x D: the tokens of an image, which are class token, registers and patches, times their width."""
-    return (model.pos_embed.shape[1] + model.registers) * model.pos_embed.shape[2]
+    return model.tokens * model.width
 
 
 def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:

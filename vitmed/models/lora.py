@@ -39,8 +39,8 @@ def add_low_rank(model: ViT, rank: int) -> None:
             f"--lora {rank}: the network is only {width} wide", f"use a much lower rank, such as {width // 16 or 1}"
         )
     model.freeze(0)
-    for parameter in (*model.blocks.parameters(), *model.norm.parameters(), *model.fc_norm.parameters()):
-        parameter.requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("head."))
     for block in model.blocks:
         for name in ADAPTED:
             linear = block.get_submodule(name)

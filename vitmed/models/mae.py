@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.errors import UsageError
-from vitmed.models.vit import Block, PatchEmbed, ViT, sincos_2d
+from vitmed.models.fixed_positions import sincos_2d
+from vitmed.models.patch_embedding import PatchEmbed
+from vitmed.models.vit import Block, ViT
 
 EPS = 1e-6  # of the decoder's layer norms
 
@@ -60,8 +62,14 @@ class MAE(nn.Module):
                 "a masked autoencoder needs the plain stem: the patches of a convolutional stem overlap",
                 "--set model.stem=patch",
             )
+        if encoder.cls_token is None or encoder.pos_embed is None or not isinstance(encoder.norm_pre, nn.Identity):
+            raise UsageError(
+                "a masked autoencoder needs a class token, added positions and no norm before the blocks, unlike "
+                "SigLIP, DINOv3 and CLIP",
+                "--positions learned, or other weights",
+            )
         kernel = encoder.patch_embed.proj.weight  # (D, C, P, P)
-        L = encoder.pos_embed.shape[1] - 1
+        L = encoder.patches
         self.patch, self.patches = kernel.shape[-1], L
         self.visible = round(L * (1 - mask_ratio))  # V
         if not 0 < self.visible < L:
@@ -106,6 +114,7 @@ class MAE(nn.Module):
         """(B, C, H, W) and indices of visible patches (B, V) -> tokens (B, 1 + registers + V, D): class, registers,
         visible patches. No block sees a hidden patch."""
         encoder = self.encoder
+        assert encoder.cls_token is not None and encoder.pos_embed is not None
         x = encoder.patch_embed(x) + encoder.pos_embed[:, 1:]  # (B, L, D)
         B, _, D = x.shape
         x = x.gather(1, visible[:, :, None].expand(-1, -1, D))  # (B, V, D)

@@ -1,35 +1,35 @@
 """Start from pretrained weights: recognise their layout, derive the network, and account for every tensor.
 
-A file is read safely (`safe_load`), unwrapped (`_unwrap`), renamed to timm's names (`weight_layouts.LAYOUTS`), and the
-network is derived from the shapes (`_describe`). `config_for_weights` then completes a configuration, and
-`load_pretrained` copies the tensors; it resamples positions, patch kernels and channels.
+A file is read safely (`safe_load`), unwrapped (`_unwrap`), renamed to timm's names (`weight_layouts.convert`), and the
+network is derived from the shapes (`network_of_weights.describe`). `config_for_weights` then completes a configuration,
+and `load_pretrained` copies the tensors; it resamples positions, patch kernels and channels.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
 from vitmed.core.ui import Ui
-from vitmed.imaging.preprocessing import CONSTANTS, Preprocessing
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.digests import check_digests
+from vitmed.models.hub_files import about_network, about_weights, normalisation
+from vitmed.models.licence_terms import terms_of
+from vitmed.models.network_of_weights import describe, join_positions, kind_of, size_for
+from vitmed.models.refused_weights import refuse_incomplete, refuse_not_finite, refuse_others, refuse_shapes
 from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
 from vitmed.models.vit import SIZES, ViT
 from vitmed.models.weight_files import AGAIN, magic, read_npz, read_safetensors, safe_load
-from vitmed.models.weight_layouts import HEAD, LAYOUTS, OTHERS, PLAIN, State
-from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED, Entry, entry_of, fetch, means_file
+from vitmed.models.weight_layouts import HEAD, LAYOUTS, PLAIN, State, convert
+from vitmed.models.weights_catalogue import MASKED, Entry, entry_of, fetch, means_file
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Weights:
     Attributes:
         path: of the file.
         layout: a key of `weight_layouts.LAYOUTS`, or "vitmed".
-        state: name -> tensor, float32; `pos_embed` is (1, 1 + L, D), class token first.
+        state: name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first.
         model: the fields of `ModelConfig` that the tensors decide.
         kind: how they were made: "vitmed", "masked image", "self-distilled" or "supervised".
         normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`.
         unused: names in the file that no plain ViT has.
         mean, std: per channel, for values in 0..1, as the publisher states them; None if unknown.
         interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
-        licence: SPDX identifier, or the publisher's name for it; None if unknown.
+        licence: SPDX identifier, or the publisher's name for it; None if unknown. `terms_of` knows what it demands.
         seen: sha256 of the images that the weights were made with, if the file states them.
     """
 
@@ -92,7 +92,7 @@ class Weights:
 
 
 def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
-    """The weights that `--weights` names: a file, or an entry of the catalogue, which vitmed downloads if necessary.
+    """The weights that `--weights` names: a file, a run folder, or an entry of the catalogue, downloaded if necessary.
 
     Raises:
         CheckpointError: no such file, or it cannot be used or fetched.
@@ -102,9 +102,11 @@ def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
         fix = "download it first, or: vitmed weights list"
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
     if means_file(value):
-        return read_weights(value)
+        return read_weights(RunFolder.weights_in(value))
     entry, path = entry_of(value), fetch(value, ui, offline)
     ui.say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
+    if (terms := terms_of(entry.licence)) is not None:
+        ui.say(terms)
     return read_weights(path, entry)
 
 
@@ -127,29 +129,31 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         check_digests(path, found)
         return _vitmed_weights(found, path)
     state, left_out = _unwrap(found, path)
-    _refuse_others(state, path)
-    converted = ((name, new) for name, convert in LAYOUTS.items() if (new := convert(state)) is not None)
     try:
-        layout, state = next(converted, ("", state))
+        layout, converted = convert(state) or ("", state)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", AGAIN) from None
+    plain = {name: value.float() for name, value in converted.items() if layout and PLAIN.fullmatch(name)}
+    unused = (*left_out, *(name for name in converted if name not in plain))
+    refuse_others(unused, state, path)
     if not layout:
         names = ", ".join(sorted(state)[:5])
         raise CheckpointError(
             f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ...",
             f"use weights with the names of {', '.join(LAYOUTS)}",
         )
-    plain = {name: value.float() for name, value in state.items() if PLAIN.fullmatch(name)}
-    _refuse_not_finite(plain, path)
-    unused = (*left_out, *(name for name in state if name not in plain))
-    _refuse_incomplete(plain, unused, path)
-    _join_positions(plain, path)
+    refuse_not_finite(plain, path)
+    refuse_incomplete(plain, unused, path)
+    join_positions(plain, path)
+    model = describe(plain, layout)
     if entry is None:
-        about, kind = _from_hub_files(path), _kind(plain, unused)
+        about, kind = about_weights(path), kind_of(plain, unused)
+        known = about_network(path, swiglu=model["mlp"] == "swiglu")
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
-    normalize = _normalisation(about.get("mean"), about.get("std"), layout)
-    return Weights(path, layout, plain, _describe(plain, layout), kind, normalize, unused, **about)
+        known = {"pool": entry.readout}
+    normalize = normalisation(about.get("mean"), about.get("std"), layout)
+    return Weights(path, layout, plain, model | known, kind, normalize, unused, **about)
 
 
 def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
@@ -170,7 +174,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
                 f"{decided['width']} and depth {decided['depth']}",
                 "omit --model: the weights decide",
             )
-    free = {"name", "image_size", "patch_size", "channels", "pool", "heads", "norm_eps"}
+    free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width", "heads", "norm_eps"}
+    free |= set() if "swiglu" in (config.mlp, decided["mlp"]) else {"mlp"}  # no tensor shows which GELU it is
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
             raise UsageError(
@@ -178,7 +183,7 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
             )
     patch = config.patch_size if "patch_size" in given else decided["patch_size"]
     if "image_size" not in given and weights.layout != "vitmed":
-        decided["image_size"] = _size_for(decided["image_size"], patch)
+        decided["image_size"] = size_for(decided["image_size"], patch)
     if "heads" not in given and decided["heads"] is None:
         raise UsageError(
             f"{file}: the number of attention heads is not in the file, and width {decided['width']} has no usual one",
@@ -217,8 +222,17 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
         state = {re.sub(r"^norm\.", "fc_norm.", name): value for name, value in state.items()}
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
-    fresh = tuple(name for name in own if name not in fits and not name.endswith("num_batches_tracked"))
+    if not fits.keys() >= set(HEAD):  # a bias alone, of a head that reads other features, is no head
+        fits = {name: value for name, value in fits.items() if name not in HEAD}
+    fresh = tuple(
+        name for name in own if name not in fits and not name.endswith(("num_batches_tracked", "rope.periods"))
+    )
     wrong = [name for name in fresh if name not in HEAD]
+    if "blocks.0.norm1.weight" in wrong and "blocks.0.norm1.weight" in state:
+        raise CheckpointError(
+            f"{weights.path}: its network is {len(state['blocks.0.norm1.weight'])} wide, expected {model.width}",
+            "omit the sizes of the model: the weights decide them",
+        )
     if wrong:
         shapes = [
             f"{name}: model {tuple(own[name].shape)}, file {tuple(state[name].shape) if name in state else 'lacks it'}"
@@ -249,8 +263,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise TypeError("weights")
-        _refuse_not_finite(state, path)
-        _refuse_shapes(state, path)
+        refuse_not_finite(state, path)
+        refuse_shapes(state, path)
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         licence, data = config["model"].get("licence"), config["data"]
         mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
@@ -268,49 +282,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
 
 
-ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "drop_path", "weights", "licence"}
-
-
-def _from_hub_files(path: Path) -> dict[str, Any]:
-    """Mean, std, interpolation and licence from a model hub's file in the same folder, if there is one."""
-    for name, section, mean, std, resized in (
-        ("preprocessor_config.json", None, "image_mean", "image_std", "resample"),  # transformers
-        ("config.json", "pretrained_cfg", "mean", "std", "interpolation"),  # timm
-    ):
-        try:
-            found = json.loads((path.parent / name).read_text(encoding="utf-8"))
-            found = found[section] if section else found
-            how, licence = found.get(resized), found.get("license")
-            return {
-                "mean": tuple(float(value) for value in found[mean]),
-                "std": tuple(float(value) for value in found[std]) if found.get(std) else None,
-                "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
-                "licence": licence if isinstance(licence, str) else None,
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # absent, or not of the hub
-    return {}
-
-
-def _kind(state: State, unused: Sequence[str]) -> str:
-    """How weights were made: only a masked autoencoder has a decoder, and without labels there is no head."""
-    if any("decoder" in name for name in unused):
-        return MASKED
-    return SUPERVISED if "head.weight" in state else DISTILLED
-
-
-def _normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, layout: str) -> str:
-    """How images are normalised: what the publisher states, else the custom for the layout."""
-    if mean:
-        for how, (usual_mean, usual_std) in CONSTANTS.items():
-            if np.allclose(mean, usual_mean, atol=1e-3) and (not std or np.allclose(std, usual_std, atol=1e-3)):
-                return how
-        if std:
-            return "given"
-    return "half" if layout == "Google npz" else "imagenet"
-
-
-PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "drop_path"}
+ARCHITECTURE -= {"weights", "licence", "terms"}
 
 
 INNER = (  # in order of preference
@@ -335,107 +308,3 @@ def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
         return state, ()
     inside = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
     return inside, tuple(name for name in state if not name.startswith(BACKBONE))
-
-
-def _refuse_others(state: State, path: Path) -> None:
-    """Raise CheckpointError for other kinds of networks, and name the kind."""
-    for pattern, what in OTHERS:
-        name = next((name for name in state if re.fullmatch(pattern, name)), None)
-        if name is not None:
-            raise not_plain(path, f"{name} belongs to {what}")
-    integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
-    if integers is not None:
-        raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
-    kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
-    if len(kernels) > 8:
-        raise not_plain(path, f"{len(kernels)} convolutions, such as {kernels[0]}: a CNN")
-
-
-def _refuse_not_finite(state: State, path: Path) -> None:
-    broken = next((name for name, value in state.items() if not bool(value.isfinite().all())), None)
-    if broken is not None:
-        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
-
-
-def _refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
-    strange = next((name for name in unused if name.startswith("blocks.")), None)
-    if strange is not None:
-        raise not_plain(path, f"its blocks hold {strange}")
-    for name, what in (
-        ("cls_token", "no class token (SigLIP and other gap models)"),
-        ("pos_embed", "no learned positions (DINOv3 and other rotary models)"),
-        ("patch_embed.proj.weight", "no patch embedding by one convolution"),
-        ("blocks.0.mlp.fc1.weight", "no blocks"),
-        ("blocks.0.mlp.fc2.weight", "no blocks"),
-    ):
-        if name not in state:
-            raise not_plain(path, f"it has {what}")
-    _refuse_shapes(state, path)
-    if state["blocks.0.mlp.fc1.weight"].shape[0] != state["blocks.0.mlp.fc2.weight"].shape[1]:
-        raise not_plain(path, "a SwiGLU MLP")
-
-
-DIMENSIONS = {  # of the tensors that decide the network, or are resampled
-    "cls_token": 3, "pos_embed": 3, "reg_token": 3, "patch_embed.proj.weight": 4, "patch_embed.stem.0.weight": 4,
-    "blocks.0.mlp.fc1.weight": 2, "blocks.0.mlp.fc2.weight": 2,
-}  # fmt: skip
-
-
-def _refuse_shapes(state: State, path: Path) -> None:
-    for name, count in DIMENSIONS.items():
-        shape = tuple(state[name].shape) if name in state else (1,) * count
-        if len(shape) != count or 0 in shape:
-            raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)
-
-
-def not_plain(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{path}: not a plain ViT: {what}", "use the weights of a plain ViT")
-
-
-def _join_positions(state: State, path: Path) -> None:
-    """Make `pos_embed` (1, 1 + L, D): add positions of registers to their tokens; a missing class position is zero."""
-    positions, registers = state["pos_embed"], state["reg_token"].shape[1] if "reg_token" in state else 0
-    count, D = positions.shape[1:]
-    for before in dict.fromkeys((1, 0, 1 + registers)):  # DINOv2; timm's no_embed_class; timm's positioned registers
-        if count > before and math.isqrt(count - before) ** 2 == count - before:
-            break
-    else:
-        raise CheckpointError(f"{path}: {count} positions are not a square grid", "use weights for square images")
-    if before == 0:
-        state["pos_embed"] = torch.cat([positions.new_zeros(1, 1, D), positions], dim=1)
-    elif before > 1:
-        state["reg_token"] = state["reg_token"] + positions[:, 1:before]
-        state["pos_embed"] = torch.cat([positions[:, :1], positions[:, before:]], dim=1)
-
-
-HEADS = {1152: 16, 1280: 16, 1408: 16}  # published widths with heads that are not 64 wide
-
-
-def _describe(state: State, layout: str) -> dict[str, Any]:
-    """The fields of `ModelConfig` that follow from the shapes."""
-    width = state["cls_token"].shape[-1]
-    depth = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks."))
-    patch = state["patch_embed.proj.weight"].shape
-    named = next((name for name, size in SIZES.items() if size[:2] == (width, depth)), None)
-    layer_scale = "blocks.0.ls1.gamma" in state
-    return {
-        **({"name": named} if named else {}),
-        "image_size": math.isqrt(state["pos_embed"].shape[1] - 1) * patch[-1],
-        "patch_size": patch[-1],
-        "channels": patch[1],
-        "width": width,
-        "depth": depth,
-        "heads": HEADS.get(width, width // 64 if width % 64 == 0 else None),
-        "mlp_ratio": state["blocks.0.mlp.fc1.weight"].shape[0] / width,
-        "stem": "patch",
-        "positions": "learned",
-        "pool": "mean" if "fc_norm.weight" in state else "cls",
-        "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
-        "layer_scale": layer_scale,
-        "norm_eps": 1e-12 if layout == "Hugging Face" and not layer_scale else 1e-6,
-    }
-
-
-def _size_for(image_size: int, patch: int) -> int:
-    """The image size of the weights up to 384 px, else 224 (DINOv2 ended training at 518), in whole patches."""
-    return max(1, round((image_size if image_size <= 384 else 224) / patch)) * patch

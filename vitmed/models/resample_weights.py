@@ -11,9 +11,10 @@ from torch import Tensor
 
 
 def resample_positions(positions: Tensor, shape: torch.Size) -> Tensor:
-    """(1, 1 + L, D) -> (1, 1 + L', D): bicubic with antialiasing over the grid; the class token's row is kept."""
-    token, patches = positions[:, :1], positions[:, 1:]
-    old, new = math.isqrt(patches.shape[1]), math.isqrt(shape[1] - 1)
+    """(1, 1 + L, D) -> (1, 1 + L', D): bicubic with antialiasing over the grid; the class token's row is kept.
+    Without a class token (1, L, D) -> (1, L', D)."""
+    old, new = math.isqrt(positions.shape[1]), math.isqrt(shape[1])
+    token, patches = positions[:, : -(old * old)], positions[:, -(old * old) :]
     grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)  # (1, D, old, old)
     grid = F.interpolate(grid, size=(new, new), mode="bicubic", antialias=True, align_corners=False)
     return torch.cat([token, grid.permute(0, 2, 3, 1).reshape(1, new * new, -1)], dim=1)

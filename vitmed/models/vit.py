@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -22,89 +23,42 @@ from torch.utils.checkpoint import checkpoint
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.ranks import Rows
-from vitmed.models.batch_layers import BatchNorm, Drop, DropPath, OfBatch, drop
+from vitmed.models.attention_pooling import COCA_EPS, COCA_HEADS, AttentionPool
+from vitmed.models.batch_layers import Drop, DropPath, OfBatch, drop
+from vitmed.models.check_network import check_pooling, check_sizes
+from vitmed.models.fixed_positions import sincos_1d, sincos_2d
+from vitmed.models.patch_embedding import ConvStem, PatchEmbed
+from vitmed.models.rotary_positions import NoKeyBias, RotaryPositions, turn
+from vitmed.models.swiglu import SwiGLU
 
 ALL = slice(None)
-
-
-class PatchEmbed(nn.Module):
-    """Image -> patches by one convolution; kernel and stride equal the patch size."""
-
-    def __init__(self, channels: int, width: int, patch: int):
-        super().__init__()
-        self.proj = nn.Conv2d(channels, width, patch, stride=patch)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.proj(x)  # (B, D, H/P, W/P)
-        return x.flatten(2).transpose(1, 2)  # (B, L, D)
-
-
-class ConvStem(nn.Module):
-    """Image -> patches by small convolutions (Xiao et al. 2021, arXiv 2106.14881).
-
-    3x3 convolutions of stride 2 halve the side while the patch size is even, one step covers the odd rest, and a 1x1
-    convolution comes last. Neighbouring patches overlap, so the network learns faster from few images. With `residual`,
-    a residual block follows every 3x3 convolution but the first, after which the image is still large.
-    """
-
-    def __init__(self, channels: int, width: int, patch: int, residual: bool = False):
-        super().__init__()
-        halvings = (patch & -patch).bit_length() - 1  # how often 2 divides the patch
-        rest = patch >> halvings
-        layers: list[nn.Module] = []
-        last = channels
-        for i in range(halvings):
-            out = max(8, width >> (halvings - 1 - i))
-            layers += [nn.Conv2d(last, out, 3, stride=2, padding=1, bias=False), BatchNorm(out), nn.ReLU()]
-            if residual and i:
-                layers.append(ResidualBlock(out))
-            last = out
-        if rest > 1:
-            layers += [nn.Conv2d(last, width, rest, stride=rest, bias=False), BatchNorm(width), nn.ReLU()]
-            last = width
-        self.stem = nn.Sequential(*layers)
-        self.proj = nn.Conv2d(last, width, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.proj(self.stem(x))  # (B, D, H/P, W/P)
-        return x.flatten(2).transpose(1, 2)  # (B, L, D)
-
-
-class ResidualBlock(nn.Module):
-    """relu(x + two 3x3 convolutions of x), (B, C, H, W) (He et al. 2016, arXiv 1512.03385); starts as relu(x)."""
-
-    def __init__(self, channels: int):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn1 = BatchNorm(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = BatchNorm(channels)
-        nn.init.zeros_(self.bn2.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A) each
 
 
 class Attention(OfBatch):
-    """Multi-head self-attention.
+    """Multi-head self-attention; with rotary positions, keys have no bias.
 
     Attributes:
         fused: whether training uses PyTorch's fused kernel; None: where it is usually faster. Inference always does.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float):
+    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float, rotary: bool = False):
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = (NoKeyBias if rotary else nn.Linear)(width, 3 * width)
         self.attn_drop = attention_dropout
         self.proj = nn.Linear(width, width)
         self.proj_drop = Drop(dropout)
         self.fused: bool | None = None
 
-    def forward(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
+    def forward(
+        self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL, angles: Angles | None = None
+    ) -> Tensor:
         B, N, D = x.shape
         qkv = self.qkv(x).reshape(B, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
+        if angles is not None:
+            q, k = turn(q, angles), turn(k, angles)
         q = q[:, :, queries]  # (B, A, R, D/A)
         rate = self.attn_drop if self.training else 0.0
         fused = not q.requires_grad or self.fused
@@ -142,15 +96,25 @@ def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int) -> b
 
 
 class Mlp(nn.Module):
-    def __init__(self, width: int, hidden: int, dropout: float):
+    def __init__(self, width: int, hidden: int, dropout: float, gelu: Callable[[Tensor], Tensor] = F.gelu):
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
         self.drop = Drop(dropout)
-        self.gelu: Callable[[Tensor], Tensor] = F.gelu
+        self.gelu = gelu
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.fc2(self.drop(self.gelu(self.fc1(x)))))
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """OpenAI's approximation of GELU, in CLIP."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def build_mlp(kind: str, width: int, hidden: int, dropout: float = 0.0) -> nn.Module:
+    """The MLP of a block: "swiglu", or a key of `GELUS`."""
+    return SwiGLU(width, hidden, dropout) if kind == "swiglu" else Mlp(width, hidden, dropout, GELUS[kind])
 
 
 class LayerScale(nn.Module):
@@ -177,25 +141,30 @@ class Block(nn.Module):
         drop_path: float,
         layer_scale: bool,
         eps: float,
+        mlp: str = "gelu",
+        rotary: bool = False,
     ):
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=eps)
-        self.attn = Attention(width, heads, dropout, attention_dropout)
+        self.attn = Attention(width, heads, dropout, attention_dropout, rotary)
         self.ls1 = LayerScale(width) if layer_scale else nn.Identity()
         self.norm2 = nn.LayerNorm(width, eps=eps)
-        self.mlp = Mlp(width, hidden, dropout)
+        self.mlp = build_mlp(mlp, width, hidden, dropout)
         self.ls2 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path = DropPath(drop_path)
         self.recompute = False  # in the backward pass, instead of keeping what is inside (Chen et al. 2016, 1604.06174)
 
-    def forward(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
+    def forward(
+        self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL, angles: Angles | None = None
+    ) -> Tensor:
+        given = (x, collected, queries, angles)
         if self.recompute and self.training:
-            return checkpoint(self.compute, x, collected, queries, use_reentrant=False)  # type: ignore[no-any-return]
-        return self.compute(x, collected, queries)
+            return checkpoint(self.compute, *given, use_reentrant=False)  # type: ignore[no-any-return]
+        return self.compute(*given)
 
-    def compute(self, x: Tensor, collected: list[Tensor] | None, queries: slice) -> Tensor:
+    def compute(self, x: Tensor, collected: list[Tensor] | None, queries: slice, angles: Angles | None) -> Tensor:
         """As `forward`, always keeping what is inside."""
-        x = x[:, queries] + self.drop_path(self.ls1(self.attn(self.norm1(x), collected, queries)))
+        x = x[:, queries] + self.drop_path(self.ls1(self.attn(self.norm1(x), collected, queries, angles)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
@@ -221,16 +190,24 @@ class ViT(nn.Module):
         width, depth, heads: D, number of blocks, A; A divides D.
         mlp_ratio: hidden width of the MLP / D.
         stem: "patch" (one convolution), "conv" (a few small ones) or "residual" (these with residual blocks).
-        positions: "learned", "sincos_1d" (Vaswani et al. 2017), "sincos_2d" (as in MAE).
-        pool: "cls" (class token) or "mean" (of the patches; the norm is then `fc_norm`, as in timm and MAE).
+        positions: "learned", "sincos_1d" (Vaswani et al. 2017), "sincos_2d" (as in MAE), "rotary" (as in DINOv3).
+        pool: "cls" (class token), "mean" (of the patches; the norm is then `fc_norm`, as in timm and MAE), "cls_mean"
+            (both side by side), "attention" (as in SigLIP) or "coca" (attention pooling as in CoCa and CONCH).
+        pool_width: width of the attention pooling; None: D.
+        class_token: whether there is one; SigLIP has none.
         registers: learned tokens without a position, between class token and patches (Darcet et al. 2023,
             arXiv 2309.16588), as in some DINOv2 weights.
         layer_scale: scales every branch, as DINOv2 and UNI do.
+        mlp: "gelu", "gelu_tanh", "quick_gelu" or "swiglu".
+        norm_pre: a norm before the blocks, as in CLIP.
         norm_eps: epsilon of the layer norms.
         dropout, attention_dropout, drop_path: rates in [0, 1).
 
     Raises:
-        UsageError: sizes do not divide.
+        UsageError: sizes do not divide, or the pooling needs a class token that is not there.
+
+    Attributes:
+        width: D.   patches: L.   prefix: number of tokens before the patches.   tokens: N.
     """
 
     def __init__(
@@ -246,8 +223,12 @@ class ViT(nn.Module):
         stem: str = "patch",
         positions: str = "learned",
         pool: str = "cls",
+        pool_width: int | None = None,
+        class_token: bool = True,
         registers: int = 0,
         layer_scale: bool = False,
+        mlp: str = "gelu",
+        norm_pre: bool = False,
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
@@ -255,24 +236,39 @@ class ViT(nn.Module):
     ):
         super().__init__()
         check_sizes(image_size, patch_size, width, heads, positions)
+        check_pooling(pool, class_token, pool_width or width, heads)
         grid = image_size // patch_size
         self.pool, self.registers = pool, registers
+        self.width, self.patches, self.prefix = width, grid * grid, class_token + registers
+        self.tokens = self.prefix + self.patches
         if stem == "patch":
             self.patch_embed: nn.Module = PatchEmbed(channels, width, patch_size)
         else:
             self.patch_embed = ConvStem(channels, width, patch_size, residual=stem == "residual")
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, registers, width)) if registers else None
-        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width), requires_grad=positions == "learned")
+        places, rotary = torch.zeros(1, class_token + grid * grid, width), positions == "rotary"
+        self.pos_embed = None if rotary else nn.Parameter(places, requires_grad=positions == "learned")
+        self.rope = RotaryPositions(grid, width // heads) if rotary else None
         self.pos_drop = Drop(dropout)
+        self.norm_pre = nn.LayerNorm(width, eps=norm_eps) if norm_pre else nn.Identity()
         rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
-        hidden = int(width * mlp_ratio)
+        hidden = int(width * mlp_ratio + 1e-6)  # a ratio of two whole numbers may be rounded down
         self.blocks = nn.ModuleList(
-            Block(width, heads, hidden, dropout, attention_dropout, rate, layer_scale, norm_eps) for rate in rates
+            Block(width, heads, hidden, dropout, attention_dropout, rate, layer_scale, norm_eps, mlp, rotary)
+            for rate in rates
         )
-        self.norm = nn.LayerNorm(width, eps=norm_eps) if pool == "cls" else nn.Identity()
+        self.norm = nn.LayerNorm(width, eps=norm_eps) if pool != "mean" else nn.Identity()
         self.fc_norm = nn.LayerNorm(width, eps=norm_eps) if pool == "mean" else nn.Identity()
-        self.head = nn.Linear(width, num_classes)
+        out = {"cls_mean": 2 * width, "attention": pool_width or width, "coca": pool_width or width}.get(pool, width)
+        self.attn_pool: AttentionPool | None = None
+        if pool == "attention":
+            self.attn_pool = AttentionPool(
+                width, out, heads, build_mlp(mlp, out, int(out * mlp_ratio + 1e-6)), norm_eps
+            )
+        elif pool == "coca":
+            self.attn_pool = AttentionPool(width, out, COCA_HEADS, None, COCA_EPS)
+        self.head = nn.Linear(out, num_classes)
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
         self._initialise(positions, grid)
 
@@ -285,7 +281,7 @@ class ViT(nn.Module):
             raise UsageError(f"cannot freeze {blocks} blocks: the network has {len(self.blocks)}", "freeze fewer")
         self.frozen = blocks
         for name, parameter in self.named_parameters():
-            if not name.startswith(("blocks.", "norm.", "fc_norm.", "head.")):
+            if not name.startswith(("blocks.", "norm.", "fc_norm.", "attn_pool.", "head.")):
                 parameter.requires_grad_(False)
         for block in self.blocks[:blocks]:
             block.requires_grad_(False)
@@ -304,20 +300,33 @@ class ViT(nn.Module):
         If `collected` is a list, the attention of every block is appended to it, (B, A, N, N).
         """
         x = self.patch_embed(x)  # (B, L, D)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1) + self.pos_embed
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
+        if self.pos_embed is not None:
+            x = x + self.pos_embed
         if self.reg_token is not None:  # registers have no position
-            x = torch.cat([x[:, :1], self.reg_token.expand(x.shape[0], -1, -1).to(x.dtype), x[:, 1:]], dim=1)
-        x = self.pos_drop(x)  # (B, N, D)
+            first, patches = x.split((x.shape[1] - self.patches, self.patches), dim=1)
+            x = torch.cat([first, self.reg_token.expand(x.shape[0], -1, -1).to(x.dtype), patches], dim=1)
+        x = self.norm_pre(self.pos_drop(x))  # (B, N, D)
+        angles = None if self.rope is None else self.rope()
         for i, block in enumerate(self.blocks, 1):
-            x = block(x, collected, queries if i == len(self.blocks) else ALL)
+            x = block(x, collected, queries if i == len(self.blocks) else ALL, angles)
         return self.norm(x)  # (B, R, D)
 
-    def forward_pool(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) -> features of the image (B, D), the input of the head."""
-        return self.fc_norm(x[:, 0] if self.pool == "cls" else x[:, 1 + self.registers :].mean(dim=1))
+    def forward_pool(self, x: Tensor, collected: list[Tensor] | None = None) -> Tensor:
+        """Tokens (B, N, D) -> features of the image, the input of the head: (B, D), (B, 2 D) with "cls_mean".
+
+        If `collected` is a list, the attention of an attention pooling is appended to it.
+        """
+        if self.pool == "cls":
+            return x[:, 0]
+        if self.attn_pool is not None:  # CoCa's reads all tokens, SigLIP's only patches
+            return self.attn_pool(x if self.pool == "coca" else x[:, self.prefix :], collected)
+        mean = x[:, self.prefix :].mean(dim=1)
+        return self.fc_norm(mean) if self.pool == "mean" else torch.cat([x[:, 0], mean], dim=1)
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> features of the image (B, D), the input of the head."""
+        """(B, C, H, W) -> features of the image, the input of the head; their width is `head.in_features`."""
         # A head on the class token does not need the last block's output for other tokens.
         queries = slice(0, 1) if self.pool == "cls" else ALL
         return self.forward_pool(self.forward_features(x, queries=queries))
@@ -326,9 +335,10 @@ class ViT(nn.Module):
         return self.head(self.features(x))
 
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each."""
+        """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each; attention pooling adds
+        its own, (B, A, 1, N), or (B, A, 1, L) where it reads only patches."""
         collected: list[Tensor] = []
-        return self.head(self.forward_pool(self.forward_features(x, collected))), collected
+        return self.head(self.forward_pool(self.forward_features(x, collected), collected)), collected
 
     def _initialise(self, positions: str, grid: int) -> None:
         for module in self.modules():
@@ -339,51 +349,18 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=math.sqrt(1 / module.weight[0].numel()))
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        nn.init.normal_(self.cls_token, std=1e-6)
+        if self.cls_token is not None:
+            nn.init.normal_(self.cls_token, std=1e-6)
         if self.reg_token is not None:
             nn.init.normal_(self.reg_token, std=1e-6)
+        if self.pos_embed is None:
+            return
         if positions == "learned":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
             table = sincos_1d if positions == "sincos_1d" else sincos_2d
             with torch.no_grad():
-                self.pos_embed.copy_(table(grid, self.pos_embed.shape[-1]))
-
-
-def sincos_1d(grid: int, width: int) -> Tensor:
-    """(1, 1 + grid^2, width): Vaswani et al. 2017, section 3.5, over the tokens in reading order, class token first.
-
-    PE(n, 2i) = sin(n / 10000^(2i/D)), PE(n, 2i+1) = cos(n / 10000^(2i/D)).
-    """
-    place = torch.arange(1 + grid * grid, dtype=torch.float64)[:, None]  # (N, 1)
-    angle = place / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)  # (N, D/2)
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(1, -1, width).float()
-
-
-def sincos_2d(grid: int, width: int) -> Tensor:
-    """(1, 1 + grid^2, width), as in MAE: half the channels encode the column, half the row; zeros for the class."""
-    omega = 10000 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))  # (D/4,)
-    angle = torch.arange(grid, dtype=torch.float64)[:, None] * omega  # (grid, D/4)
-    line = torch.cat([angle.sin(), angle.cos()], dim=1)  # (grid, D/2)
-    column = line[None, :, :].expand(grid, grid, -1)
-    row = line[:, None, :].expand(grid, grid, -1)
-    table = torch.cat([column, row], dim=-1).reshape(grid * grid, width)  # (L, D)
-    return torch.cat([torch.zeros(1, width), table.float()])[None]
-
-
-def check_sizes(image_size: int, patch_size: int, width: int, heads: int, positions: str) -> None:
-    """Raise UsageError for numbers that do not divide, with close numbers that do."""
-    if image_size % patch_size:
-        near = max(patch_size, round(image_size / patch_size) * patch_size)
-        raise UsageError(
-            f"image size {image_size} is not divisible by patch size {patch_size}", f"use --image-size {near}"
-        )
-    if width % heads:
-        good = [a for a in range(1, width + 1) if width % a == 0 and a <= 24]
-        raise UsageError(f"{heads} heads do not divide width {width}", f"use heads in {', '.join(map(str, good))}")
-    step = {"sincos_1d": 2, "sincos_2d": 4}.get(positions, 1)
-    if width % step:
-        raise UsageError(f"positions {positions} need a width divisible by {step}, not {width}", "change model.width")
+                self.pos_embed.copy_(table(grid, self.width)[:, -self.pos_embed.shape[1] :])
 
 
 def build_vit(config: ModelConfig, num_classes: int) -> ViT:
@@ -392,7 +369,7 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
         raise unknown_key("model", config.name, SIZES)
     if num_classes < 1:
         raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
-    fields = config.model_dump(exclude={"name", "weights", "licence"})
+    fields = config.model_dump(exclude={"name", "weights", "licence", "terms"})
     plain = {"stem": "patch", "pool": "cls", **SIZES[config.name]._asdict()}
     fields |= {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
     return ViT(num_classes, **fields)
@@ -411,4 +388,10 @@ SIZES = {
     "vit_small": Size(384, 12, 6),
     "vit_base": Size(768, 12, 12),
     "vit_large": Size(1024, 24, 16),
+}
+
+GELUS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
 }

@@ -6,37 +6,47 @@ tensors keep their names.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from vitmed.models.attention_pooling import COCA_EPS
 
 State = dict[str, Tensor]
 HEAD = ("head.weight", "head.bias")
 
-PLAIN = re.compile(  # every tensor of a plain ViT, in timm's names
-    r"cls_token|reg_token|pos_embed|patch_embed\.(proj\.(weight|bias)|stem\..+)|(norm|fc_norm|head)\.(weight|bias)|"
+PLAIN = re.compile(  # every tensor of a ViT, in timm's names
+    r"cls_token|reg_token|pos_embed|rope\.periods|patch_embed\.(proj\.(weight|bias)|stem\..+)|"
+    r"(norm_pre|norm|fc_norm|head)\.(weight|bias)|"
+    r"attn_pool\.(latent|(q|kv|proj|norm|norm_k|mlp\.fc[12])\.(weight|bias))|"
     r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.fc[12])\.(weight|bias)|ls[12]\.gamma)"
-)
-
-OTHERS = (
-    # pattern of a tensor's name, and what it means; a plain ViT has none of these
-    (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (Swin, BEiT)"),
-    (r".*\brope.*|.*freqs_cis.*", "rotary positions (EVA-02, DINOv3)"),
-    (r".*mlp\.(w12|w3|weights_in|weights_out|fc1_g|gate_proj)\b.*", "a SwiGLU MLP (DINOv2 giant, UNI2, Virchow)"),
-    (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
-    (r".*\.attn\.(q_bias|v_bias)", "separate biases of queries and values (BEiT, EVA)"),
-    (r".*(norm_pre|pre_layrnorm|ln_pre)\..*", "a norm before the blocks (CLIP)"),
-    (r".*(attn_pool|MAPHead).*", "attention pooling (SigLIP, big_vision MAP)"),
-    (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
 )
 
 Rules = tuple[tuple[str, str], ...]  # pattern of a whole name, and its replacement
 
+_CHUNKS: Rules = ((r"blocks\.\d+\.(\d+)\.(.*)", r"blocks.\1.\2"),)  # DINOv2 keeps its blocks in chunks
+_BLOCK = r"blocks\.(\d+)\."
 _TIMM: Rules = (
-    (r"blocks\.\d+\.(\d+)\.(.*)", r"blocks.\1.\2"),  # DINOv2 keeps its blocks in chunks
-    (r"register_tokens", r"reg_token"),
+    (r"register_tokens|storage_tokens", r"reg_token"),  # DINOv2, DINOv3
+    (r"rope_embed\.periods", r"rope.periods"),
+    (_BLOCK + r"attn\.qkv\.bias_mask", r"bias_mask.\1"),  # a constant
+    (_BLOCK + r"gamma_([12])", r"blocks.\1.ls\2.gamma"),
+    (_BLOCK + r"mlp\.w12\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_BLOCK + r"mlp\.(?:w1|fc1_g)\.(\w+)", r"blocks.\1.mlp.gate.\2"),
+    (_BLOCK + r"mlp\.(?:w2|fc1_x)\.(\w+)", r"blocks.\1.mlp.value.\2"),
+    (_BLOCK + r"mlp\.w3\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+)
+_CONCH: Rules = (
+    (r"visual\.trunk\.(.*)", r"\1"),
+    (r"visual\.attn_pool_contrast\.query", "attn_pool.latent"),
+    (r"visual\.attn_pool_contrast\.attn\.q_proj_weight", "attn_pool.q.weight"),
+    (r"visual\.attn_pool_contrast\.attn\.out_proj\.(\w+)", r"attn_pool.proj.\1"),
+    (r"visual\.attn_pool_contrast\.ln_k\.(\w+)", r"attn_pool.norm_k.\1"),
+    (r"visual\.ln_contrast\.(\w+)", r"attn_pool.norm.\1"),
 )
 _TORCHVISION: Rules = (
     (r"class_token", "cls_token"),
@@ -50,22 +60,56 @@ _TORCHVISION: Rules = (
     (r"encoder\.ln\.(\w+)", r"norm.\1"),
     (r"heads\.head\.(\w+)", r"head.\1"),
 )
-_HF = r"(?:vit\.|dinov2\.|dinov2_with_registers\.)?"
-_HF_BLOCK = _HF + r"(?:encoder\.layer|layers)\.(\d+)\."
+_HF = r"(?:vit\.|dinov2\.|dinov2_with_registers\.|dinov3_vit\.)?"
+_HF_BLOCK = _HF + r"(?:encoder\.layer|layers|(?:model\.)?layer)\.(\d+)\."
 _HUGGING_FACE: Rules = (
     (_HF + r"embeddings\.cls_token", "cls_token"),
     (_HF + r"embeddings\.position_embeddings", "pos_embed"),
     (_HF + r"embeddings\.register_tokens", "reg_token"),
-    (_HF + r"embeddings\.patch_embeddings\.projection\.(\w+)", r"patch_embed.proj.\1"),
+    (_HF + r"embeddings\.patch_embeddings\.(?:projection\.)?(\w+)", r"patch_embed.proj.\1"),
     (_HF_BLOCK + r"attention\.(?:attention\.(query|key|value)|([qkv])_proj)\.(\w+)", r"blocks.\1.attn.\2\3.\4"),
     (_HF_BLOCK + r"attention\.(?:output\.dense|o_proj)\.(\w+)", r"blocks.\1.attn.proj.\2"),
     (_HF_BLOCK + r"(?:layernorm_before|norm1)\.(\w+)", r"blocks.\1.norm1.\2"),
     (_HF_BLOCK + r"(?:layernorm_after|norm2)\.(\w+)", r"blocks.\1.norm2.\2"),
-    (_HF_BLOCK + r"(?:intermediate\.dense|mlp\.fc1)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
-    (_HF_BLOCK + r"(?:output\.dense|mlp\.fc2)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_HF_BLOCK + r"(?:intermediate\.dense|mlp\.fc1|mlp\.weights_in)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_HF_BLOCK + r"(?:output\.dense|mlp\.fc2|mlp\.weights_out|mlp\.down_proj)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_HF_BLOCK + r"mlp\.gate_proj\.(\w+)", r"blocks.\1.mlp.gate.\2"),
+    (_HF_BLOCK + r"mlp\.up_proj\.(\w+)", r"blocks.\1.mlp.value.\2"),
     (_HF_BLOCK + r"layer_scale([12])\.lambda1", r"blocks.\1.ls\2.gamma"),
-    (_HF + r"layernorm\.(\w+)", r"norm.\1"),
+    (_HF + r"(?:layernorm|norm)\.(\w+)", r"norm.\1"),
     (r"classifier\.(\w+)", r"head.\1"),
+)
+_HF_TOWER = r"(?:vision_model\.)*"
+_HF_TOWER_BLOCK = _HF_TOWER + r"encoder\.layers\.(\d+)\."
+_HUGGING_FACE_CLIP: Rules = (  # CLIP and SigLIP
+    (_HF_TOWER + r"embeddings\.class_embedding", "cls_token"),
+    (_HF_TOWER + r"embeddings\.position_embedding\.weight", "pos_embed"),
+    (_HF_TOWER + r"embeddings\.patch_embedding\.(\w+)", r"patch_embed.proj.\1"),
+    (_HF_TOWER + r"pre_layrnorm\.(\w+)", r"norm_pre.\1"),
+    (_HF_TOWER_BLOCK + r"layer_norm([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
+    (_HF_TOWER_BLOCK + r"self_attn\.([qkv])_proj\.(\w+)", r"blocks.\1.attn.\2.\3"),
+    (_HF_TOWER_BLOCK + r"self_attn\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_HF_TOWER_BLOCK + r"mlp\.fc([12])\.(\w+)", r"blocks.\1.mlp.fc\2.\3"),
+    (_HF_TOWER + r"post_layernorm\.(\w+)", r"norm.\1"),
+    (_HF_TOWER + r"head\.probe", "attn_pool.latent"),
+    (_HF_TOWER + r"head\.attention\.in_proj_(\w+)", r"attn_pool.qkv.\1"),
+    (_HF_TOWER + r"head\.attention\.out_proj\.(\w+)", r"attn_pool.proj.\1"),
+    (_HF_TOWER + r"head\.layernorm\.(\w+)", r"attn_pool.norm.\1"),
+    (_HF_TOWER + r"head\.mlp\.fc([12])\.(\w+)", r"attn_pool.mlp.fc\1.\2"),
+)
+_OPEN_CLIP_BLOCK = r"visual\.transformer\.resblocks\.(\d+)\."
+_OPEN_CLIP: Rules = (
+    (r"visual\.class_embedding", "cls_token"),
+    (r"visual\.positional_embedding", "pos_embed"),
+    (r"visual\.conv1\.(\w+)", r"patch_embed.proj.\1"),
+    (r"visual\.ln_pre\.(\w+)", r"norm_pre.\1"),
+    (r"visual\.ln_post\.(\w+)", r"norm.\1"),
+    (_OPEN_CLIP_BLOCK + r"ln_([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
+    (_OPEN_CLIP_BLOCK + r"attn\.in_proj_(\w+)", r"blocks.\1.attn.qkv.\2"),
+    (_OPEN_CLIP_BLOCK + r"attn\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_OPEN_CLIP_BLOCK + r"mlp\.c_fc\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_OPEN_CLIP_BLOCK + r"mlp\.c_proj\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_OPEN_CLIP_BLOCK + r"ls_([12])\.gamma", r"blocks.\1.ls\2.gamma"),
 )
 _GOOGLE_BLOCK = r"Transformer/encoderblock_(\d+)/"
 _GOOGLE: Rules = (
@@ -93,27 +137,86 @@ def _rename(state: State, rules: Rules) -> State:
 
 
 def _join_qkv(state: State) -> None:
-    """Join each block's three tensors of queries, keys and values."""
+    """Join each block's three tensors of queries, keys and values; a bias that is missing beside others is zero."""
     for query, key, value in (("query", "key", "value"), ("q", "k", "v")):
         for name in [name for name in state if re.fullmatch(rf"blocks\.\d+\.attn\.{query}\.\w+", name)]:
             start, _, part = name.rpartition(f"{query}.")
             names = [f"{start}{x}.{part}" for x in (query, key, value)]
+            if part == "bias" and names[1] not in state:
+                state[names[1]] = torch.zeros_like(state[name])
             if all(name in state for name in names):
                 state[f"{start}qkv.{part}"] = torch.cat([state.pop(name) for name in names])
 
 
+def _pack_gates(state: State) -> None:
+    """Pack each block's gate and value of SwiGLU into `fc1`; a value without a gate is the first layer of an MLP."""
+    for name in [name for name in state if re.fullmatch(r"blocks\.\d+\.mlp\.value\.\w+", name)]:
+        gate = state.pop(name.replace("value", "gate"), None)
+        value = state.pop(name)
+        state[name.replace("value", "fc1")] = value if gate is None else torch.cat([gate, value])
+
+
+def _add_zero_biases(state: State) -> None:
+    """Without a bias, the convolution of patches (CLIP) and queries, keys and values (DINOv3 in timm) get zeros."""
+    for name, weight in list(state.items()):
+        if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
+            state.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
+
+
 def _timm(state: State) -> State | None:
-    """timm, DeiT, MAE, DINO, DINOv2, iBOT, UNI and vitmed's own."""
+    """timm (its ViT, EVA and NaFlexViT), DeiT, MAE, DINO, DINOv2, DINOv3, iBOT, UNI and vitmed's own; also as the image
+    tower of OpenCLIP (BiomedCLIP) and of CONCH."""
+    if any(name.startswith("visual.trunk.") for name in state):
+        state = _rename(state, _CONCH)
+        _unpack_conch(state)
+    if "embeds.proj.weight" in state:
+        state = _naflex(state)
     if "patch_embed.proj.weight" not in state:
         return None
-    state = _rename(state, _TIMM)
+    state = _rename(_rename(state, _CHUNKS), _TIMM)
     if "dist_token" in state:  # DeiT's second token is a register with a position; its head is dropped
         positions = state["pos_embed"]
         state["reg_token"] = state.pop("dist_token") + positions[:, 1:2]
         state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 2:]], dim=1)
     if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
         state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
+    if "pos_embed" not in state:  # DINOv3; BEiT and EVA, which have positions, have other parts that vitmed lacks
+        for name in [name for name in state if re.fullmatch(_BLOCK + r"attn\.q_bias", name)]:
+            query, value = state.pop(name), state.pop(name.replace("q_bias", "v_bias"))
+            state[name.replace("q_bias", "qkv.bias")] = torch.cat([query, torch.zeros_like(query), value])
+    _pack_gates(state)
     return state
+
+
+def _naflex(state: State) -> State:
+    """timm's NaFlexViT: patches are (P, P, C) in a linear layer, for 3 channels; positions are a grid."""
+    state = {re.sub(r"^embeds\.(proj\.)?", lambda m: "patch_embed.proj." if m[1] else "", name): value
+             for name, value in state.items()}  # fmt: skip
+    kernel = state["patch_embed.proj.weight"]
+    if kernel.ndim == 2:
+        side = math.isqrt(kernel.shape[1] // 3)
+        state["patch_embed.proj.weight"] = kernel.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
+    if "pos_embed" in state:
+        state["pos_embed"] = state["pos_embed"].flatten(1, 2)
+    return state
+
+
+def _unpack_conch(state: State) -> None:
+    """CoCa's pooling in CONCH: the normalised query is a constant, and keys and values are two tensors."""
+    pool = "visual.attn_pool_contrast."
+    if "attn_pool.latent" not in state:
+        return
+    query = state["attn_pool.latent"]
+    weight, bias = (state.pop(f"{pool}ln_q.{part}") for part in ("weight", "bias"))
+    state["attn_pool.latent"] = F.layer_norm(query, query.shape[-1:], weight, bias, COCA_EPS)[None]
+    state["attn_pool.kv.weight"] = torch.cat([state.pop(f"{pool}attn.{x}_proj_weight") for x in "kv"])
+    _split_pooling(state, "bias", state.pop(f"{pool}attn.in_proj_bias"))
+
+
+def _split_pooling(state: State, part: str, joint: Tensor) -> None:
+    """Divide the joint query, keys and values of attention pooling as timm does."""
+    width = len(joint) // 3
+    state[f"attn_pool.q.{part}"], state[f"attn_pool.kv.{part}"] = joint.split((width, 2 * width))
 
 
 def _torchvision(state: State) -> State | None:
@@ -125,10 +228,34 @@ def _hugging_face(state: State) -> State | None:
         return None
     state = _rename(state, _HUGGING_FACE)
     _join_qkv(state)
+    _pack_gates(state)
     if "head.weight" in state and state["head.weight"].shape[1] != state["cls_token"].shape[-1]:
         # the head of Dinov2ForImageClassification takes class token and mean together
         state = {f"of_two_tokens.{name}" if name in HEAD else name: value for name, value in state.items()}
     return state
+
+
+def _hugging_face_clip(state: State) -> State | None:
+    """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped."""
+    if not any(re.fullmatch(_HUGGING_FACE_CLIP[2][0], name) for name in state):
+        return None
+    state = _rename(state, _HUGGING_FACE_CLIP)
+    _join_qkv(state)
+    for part in ("weight", "bias"):
+        if (joint := state.pop(f"attn_pool.qkv.{part}", None)) is not None:
+            _split_pooling(state, part, joint)
+    return _with_batch_axes(state)
+
+
+def _open_clip(state: State) -> State | None:
+    """The image tower of CLIP as OpenCLIP writes it."""
+    return _with_batch_axes(_rename(state, _OPEN_CLIP)) if "visual.class_embedding" in state else None
+
+
+def _with_batch_axes(state: State) -> State:
+    """CLIP's class token (D,) and positions (N, D) as timm's (1, 1, D) and (1, N, D)."""
+    axes = {"cls_token": (1, 1, -1), "pos_embed": (1, *state["pos_embed"].shape)} if "pos_embed" in state else {}
+    return state | {name: state[name].reshape(shape) for name, shape in axes.items() if name in state}
 
 
 def _google(state: State) -> State | None:
@@ -159,9 +286,23 @@ def _google(state: State) -> State | None:
     return new
 
 
+def convert(state: State) -> tuple[str, State] | None:
+    """The layout of a state dict, a key of `LAYOUTS`, and the state dict with timm's names; None if it has no layout.
+
+    Raises KeyError, ValueError, IndexError or RuntimeError if its tensors do not fit each other.
+    """
+    for layout, converted in ((name, converter(state)) for name, converter in LAYOUTS.items()):
+        if converted is not None:
+            _add_zero_biases(converted)
+            return layout, converted
+    return None
+
+
 LAYOUTS: dict[str, Callable[[State], State | None]] = {
     "timm": _timm,
     "torchvision": _torchvision,
     "Hugging Face": _hugging_face,
+    "Hugging Face CLIP": _hugging_face_clip,
+    "OpenCLIP": _open_clip,
     "Google npz": _google,
 }

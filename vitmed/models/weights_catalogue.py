@@ -1,14 +1,15 @@
 """Public weights by name: fetch a file, and know its address, hash and licence, and the preprocessing that it expects.
 
-Addresses, licences, mean, std and interpolation come from timm 1.0.31 and torchvision 0.29.2, or from the publisher's
-model card. Sizes that no publisher states are computed from the parameters, to within a few percent.
+Addresses, licences, mean, std and interpolation come from timm 1.0.31, torchvision 0.29.2 and transformers 5.23.0, or
+from the publisher's code or model card. Sizes that no publisher states are computed from the parameters, to within a
+few percent.
 """
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import Source, fetch_file
@@ -17,8 +18,10 @@ from vitmed.core.ui import Ui
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+OPTIMUS_MEAN, OPTIMUS_STD = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
 
-SUPERVISED, MASKED, DISTILLED = "supervised", "masked image", "self-distilled"
+SUPERVISED, MASKED, DISTILLED, PAIRED = "supervised", "masked image", "self-distilled", "image and text"
 
 
 class Entry(NamedTuple):
@@ -28,7 +31,8 @@ class Entry(NamedTuple):
         url: of the file; https.
         size: bytes, to within 10 %.
         model: width, depth and patch in the usual short form, such as ViT-B/16.
-        kind: how the weights were made: "supervised", "masked image" (MAE) or "self-distilled" (DINO, DINOv2, iBOT).
+        kind: how the weights were made: "supervised", "masked image" (MAE), "self-distilled" (DINO, DINOv2, DINOv3,
+            iBOT) or "image and text" (CLIP, SigLIP, CoCa; the text encoder in the file is not used).
         note: what it was trained on, and the source of the hash.
         sha256: of the file, whole or its first digits; None if none is published: vitmed then checks only the size.
         licence: SPDX identifier, or LicenseRef-... if there is none.
@@ -36,6 +40,7 @@ class Entry(NamedTuple):
         interpolation: how images were resized.
         image_size: side of the square image, px.
         layout: a key of `weight_layouts.LAYOUTS`.
+        readout: what the publisher reads, a value of `ModelConfig.pool`.
         hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
         gated: the hub asks you to accept the licence and send a token.
     """
@@ -52,6 +57,7 @@ class Entry(NamedTuple):
     interpolation: str = "bicubic"
     image_size: int = 224
     layout: str = "timm"
+    readout: str = "cls"
     hub: str = ""
     gated: bool = False
 
@@ -105,7 +111,9 @@ def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | 
     entry = entry_of(name)
     checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
     again = f"vitmed weights fetch {name}"
-    source = Source(name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub)
+    source = Source(
+        name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub, entry.gated
+    )
     return fetch_file(source, weight_path(name, folder), ui, offline, warn=entry.non_commercial)
 
 
@@ -126,8 +134,10 @@ _AUGREG_1K = "AugReg (arXiv 2106.10270), ImageNet-21k, then ImageNet-1k; " + _NO
 _DEIT = "DeiT (arXiv 2012.12877), ImageNet-1k; " + _IN_NAME
 _MAE = "MAE (arXiv 2111.06377), ImageNet-1k, encoder without decoder; "
 _DINO = "DINO (arXiv 2104.14294), ImageNet-1k, teacher; "
-_DINOV2 = "DINOv2 (arXiv 2304.07193), LVD-142M; " + _AGREED
-_DINOV2_REG = "DINOv2 with 4 registers (arXiv 2309.16588), LVD-142M; " + _AGREED
+_DINOV2 = "DINOv2 (arXiv 2304.07193), LVD-142M; "
+_DINOV2_REG = "DINOv2 with 4 registers (arXiv 2309.16588), LVD-142M; "
+_NC_ND = "CC-BY-NC-ND-4.0"
+_OPTIMUS: dict[str, Any] = {"mean": OPTIMUS_MEAN, "std": OPTIMUS_STD, "interpolation": "bilinear"}
 _TORCHVISION = "torchvision IMAGENET1K_V1; licence of the library, none is stated for the file; " + _IN_NAME
 
 
@@ -145,10 +155,28 @@ def _dino(file: str, size: int, model: str, sha256: str | None = None) -> Entry:
     return Entry(url, size, model, DISTILLED, _DINO + (_AGREED if sha256 else _NO_HASH), sha256)
 
 
-def _dinov2(file: str, size: int, model: str, sha256: str) -> Entry:
+def _dinov2(file: str, size: int, model: str, sha256: str | None = None) -> Entry:
     url = f"{_META}dinov2/dinov2_{file.removesuffix('_reg4')}/dinov2_{file}_pretrain.pth"
-    note = _DINOV2_REG if file.endswith("_reg4") else _DINOV2
+    note = (_DINOV2_REG if file.endswith("_reg4") else _DINOV2) + (_AGREED if sha256 else _NO_HASH)
     return Entry(url, size, model, DISTILLED, note, sha256, image_size=518)
+
+
+def _hub(hub: str, file: str, size: int, model: str, kind: str, note: str, licence: str, **fields: Any) -> Entry:
+    url = f"{_HUB}{hub}/resolve/main/{file}"
+    return Entry(url, size, model, kind, f"{note}; {_AT_HUB}", licence=licence, hub=hub, **fields)
+
+
+def _dinov3(size: str, megabytes: int, model: str) -> Entry:
+    return _hub(
+        f"facebook/dinov3-{size}-pretrain-lvd1689m", "model.safetensors", megabytes * 1_000_000, model, DISTILLED,
+        "DINOv3 (arXiv 2508.10104), LVD-1689M", "LicenseRef-DINOv3", interpolation="bilinear", layout="Hugging Face",
+        gated=True,
+    )  # fmt: skip
+
+
+def _histology(hub: str, megabytes: int, model: str, note: str, licence: str = _NC_ND, **fields: Any) -> Entry:
+    file, fields = fields.pop("file", "pytorch_model.bin"), {"gated": True} | fields
+    return _hub(hub, file, megabytes * 1_000_000, model, DISTILLED, f"{note}, on histology", licence, **fields)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -197,6 +225,13 @@ CATALOGUE: dict[str, Entry] = {
         "vitb14_reg4", 346_400_000, "ViT-B/14", "73182a088cf94833c94b1666d1c99e02fe87e2007bff57b564fb6206e25dba71"),
     "dinov2_vitl14_reg4": _dinov2(
         "vitl14_reg4", 1_217_600_000, "ViT-L/14", "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51"),
+    "dinov2_vitg14": _dinov2("vitg14", 4_546_000_000, "ViT-g/14"),
+    "dinov2_vitg14_reg4": _dinov2("vitg14_reg4", 4_546_000_000, "ViT-g/14"),
+    "dinov3_vits16": _dinov3("vits16", 86, "ViT-S/16"),
+    "dinov3_vits16plus": _dinov3("vits16plus", 115, "ViT-S+/16"),
+    "dinov3_vitb16": _dinov3("vitb16", 343, "ViT-B/16"),
+    "dinov3_vitl16": _dinov3("vitl16", 1_212, "ViT-L/16"),
+    "dinov3_vith16plus": _dinov3("vith16plus", 3_362, "ViT-H+/16"),
     "phikon": Entry(
         _HUB + "owkin/phikon/resolve/main/pytorch_model.bin", 343_200_000, "ViT-B/16", DISTILLED,
         "iBOT, 40 million histology tiles of TCGA; " + _AT_HUB, None,
@@ -205,6 +240,40 @@ CATALOGUE: dict[str, Entry] = {
         _HUB + "MahmoodLab/UNI/resolve/main/pytorch_model.bin", 1_213_400_000, "ViT-L/16", DISTILLED,
         "UNI (doi 10.1038/s41591-024-02857-3), DINOv2 on histology; " + _AT_HUB, None,
         licence="CC-BY-NC-ND-4.0", hub="MahmoodLab/UNI", gated=True),
+    "phikon_v2": _histology(
+        "owkin/phikon-v2", 1_213, "ViT-L/16", "Phikon-v2 (arXiv 2409.09173), DINOv2", "LicenseRef-Owkin-non-commercial",
+        file="model.safetensors", layout="Hugging Face", gated=False),
+    "uni2_h": _histology(
+        "MahmoodLab/UNI2-h", 2_725, "ViT-H/14", "UNI2-h, DINOv2", interpolation="bilinear"),
+    "virchow": _histology(
+        "paige-ai/Virchow", 2_525, "ViT-H/14", "Virchow (arXiv 2309.07778), DINOv2", readout="cls_mean"),
+    "virchow2": _histology(
+        "paige-ai/Virchow2", 2_525, "ViT-H/14", "Virchow2 (arXiv 2408.00738), DINOv2", readout="cls_mean"),
+    "h_optimus_0": _histology(
+        "bioptimus/H-optimus-0", 4_539, "ViT-g/14", "H-optimus-0, DINOv2", "Apache-2.0", **_OPTIMUS),
+    "h_optimus_1": _histology("bioptimus/H-optimus-1", 4_539, "ViT-g/14", "H-optimus-1, DINOv2", **_OPTIMUS),
+    "h0_mini": _histology(
+        "bioptimus/H0-mini", 343, "ViT-B/14", "H0-mini (arXiv 2501.16239), distilled from H-optimus-0",
+        file="model.safetensors", readout="cls_mean", **_OPTIMUS),
+    "midnight": _histology(
+        "kaiko-ai/midnight", 4_546, "ViT-g/14", "Midnight-12k (arXiv 2504.05186), DINOv2", "MIT", gated=False,
+        file="model.safetensors", layout="Hugging Face", readout="cls_mean", mean=HALF, std=HALF,
+        interpolation="bilinear"),
+    "conch": _hub(
+        "MahmoodLab/CONCH", "pytorch_model.bin", 800_000_000, "ViT-B/16", PAIRED,
+        "CONCH (doi 10.1038/s41591-024-02856-4), CoCa on histology", _NC_ND, mean=CLIP_MEAN, std=CLIP_STD,
+        image_size=448, readout="coca", gated=True),
+    "biomedclip": _hub(
+        "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "open_clip_pytorch_model.bin", 784_000_000,
+        "ViT-B/16", PAIRED, "BiomedCLIP (arXiv 2303.00915), figures of PubMed Central", "MIT",
+        mean=CLIP_MEAN, std=CLIP_STD),
+    "medsiglip": _hub(
+        "google/medsiglip-448", "model.safetensors", 3_513_000_000, "ViT-SO400M/14", PAIRED,
+        "MedSigLIP (arXiv 2507.05201), SigLIP on medical images", "LicenseRef-HAI-DEF", mean=HALF, std=HALF,
+        interpolation="bilinear", image_size=448, layout="Hugging Face CLIP", readout="attention", gated=True),
+    "retfound_cfp": _hub(
+        "YukunZhou/RETFound_mae_natureCFP", "RETFound_mae_natureCFP.pth", 3_950_000_000, "ViT-L/16", MASKED,
+        "RETFound (doi 10.1038/s41586-023-06555-x), MAE on fundus photographs", "CC-BY-NC-4.0", gated=True),
     "rad_dino": Entry(
         _HUB + "microsoft/rad-dino/resolve/main/model.safetensors", 346_300_000, "ViT-B/14", DISTILLED,
         "RAD-DINO (arXiv 2401.10815), DINOv2 on chest X-rays; " + _AT_HUB, None,

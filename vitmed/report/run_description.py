@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.config import ModelConfig, TrainConfig
+from vitmed.core.durations import duration_text
 from vitmed.data.patients import describe_patients
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.summary import describe_model
@@ -53,10 +54,11 @@ def describe_window(how: Preprocessing) -> str:
 
 
 def started_from(model: ModelConfig) -> str:
-    """The weights that training began with, and their licence."""
+    """The weights that training began with, their licence, and what it demands."""
     if model.weights is None:
         return "random weights"
-    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}"
+    terms = f". {model.terms}" if model.terms else ""
+    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}{terms}"
 
 
 def optimisation(train: TrainConfig) -> str:
@@ -67,10 +69,11 @@ def optimisation(train: TrainConfig) -> str:
     ways += [f"LoRA of rank {train.lora}, other weights frozen"] if train.lora is not None else []
     ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
     ways += ["head started from a logistic regression"] if train.probe_first else []
+    limit = "" if train.time is None else f" in {duration_text(train.time)}"
     return ", ".join(
         [
             f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}",
-            f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs",
+            f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs{limit}",
             f"label smoothing {train.smoothing:g}, balance {train.balance}",
             *ways,
         ]

@@ -7,16 +7,22 @@ epoch_records      the record of an epoch; which is the best; when training ends
 autotune           which arithmetic, kernels and threads are the fastest here
 optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
-training_run       one training run under way
+run_setup          a run before its first batch
+training_run       a run under way
 progress           its progress bar, and what to do when memory is full
 launch             `train --devices`: this command line in several processes
 follow             a process that takes part in the training of another
 prepare            weights, splits and plan before the first batch
 plan_rules         the rules of the plan, and their sources
+time_plan          which network a time is enough for
+forecast           how long a run takes here, from timed steps
+time_budget        the time that a run has used, and its share
 fit_policy         choosing the decision policy on validation
 choose_precision   fp32 or 16-bit floats for predictions
 checkpoint         best.pt and last.pt
 baselines          models that need no training, and those of a run
+frozen_probe       predictions of frozen features for images that fitted nothing
+feature_cache      features of frozen networks on disk
 pretraining        the loop of the masked autoencoder
 lr_range           the learning-rate range test
 """

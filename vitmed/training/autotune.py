@@ -137,7 +137,12 @@ def is_open(config: Config | PretrainConfig) -> bool:
 
 def _key(config: Config | PretrainConfig, device: torch.device, steps: int) -> str:
     """A digest of everything that decides which engine is the fastest; of the length of the run its magnitude."""
-    what = [machine(device), versions(), config.model.model_dump(exclude={"weights", "licence"}), steps.bit_length()]
+    what = [
+        machine(device),
+        versions(),
+        config.model.model_dump(exclude={"weights", "licence", "terms"}),
+        steps.bit_length(),
+    ]
     what += [config.train.model_dump(include=SETTINGS)]
     what += [config.mae.model_dump()] if isinstance(config, PretrainConfig) else []
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]

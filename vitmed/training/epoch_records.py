@@ -88,7 +88,7 @@ def common_record(state: TrainState, batches: int, val_loss: float, config: Conf
     return {
         "epoch": state.epoch + 1,
         "step": state.step,
-        "lr": scheduled_lr(max(0, state.step - 1), batches, config),
+        "lr": scheduled_lr(max(0, state.step - 1), batches, config, state.share),
         "train_loss": running["loss"] / max(1, running["images"]),
         "val_loss": val_loss,
         "images_per_second": images_per_second,
@@ -104,11 +104,14 @@ def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, 
 
 
 def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Whether all epochs are done, or the monitor has not improved for `patience` epochs."""
+    """Whether all epochs are done, the monitor has not improved for `patience` epochs, or the time is used.
+
+    What was learned is validated first: the time ends neither the first epoch nor one under way.
+    """
     end = config.train.epochs
     if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
         end = min(end, state.best_epoch + config.train.patience)
-    return state.epoch >= end
+    return state.epoch >= end or (state.share >= 1 and state.epoch > 0 and state.batch == 0)
 
 
 def speed(state: TrainState) -> tuple[float, float]:

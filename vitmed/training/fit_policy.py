@@ -179,7 +179,7 @@ def predict_images(
     check_finite(found, saved.path)
     known = int(policy is not None and policy.ood_score is not None)
     if not indices:
-        width = model.pos_embed.shape[2] if also_features else 0
+        width = model.head.in_features if also_features else 0
         found = np.empty((0, len(saved.classes) + known + width), np.float32)
     logits, scores, features = np.split(found, [len(saved.classes), len(saved.classes) + known], axis=1)
     columns = _score_column(scores[:, 0]) if known else {}

@@ -30,7 +30,8 @@ from vitmed.training.train_state import Record, TrainState
 
 @dataclass(frozen=True)
 class Step:
-    """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data.
+    """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data, and the share
+    of the time for training that is used, where it is limited.
 
     The loss leaves out the current batch (see `failure_detection.LossWatch`), except after the first.
     """
@@ -41,6 +42,7 @@ class Step:
     loss: float
     images_per_second: float
     wait_share: float
+    time_share: float
 
 
 def fit(
@@ -52,13 +54,14 @@ def fit(
     config: Config | PretrainConfig,
     stop: Callable[[], bool] = lambda: False,
     ranks: Ranks = ALONE,
+    tick: Callable[[], None] = lambda: None,
 ) -> Iterator[Step | Relief | Record]:
-    """Train until all epochs are done, patience runs out or `stop()` is true; yield every step, and every record.
+    """Train until epochs, patience or time are used or `stop()` is true; yield every step, and every record.
 
     `state` can be saved when an epoch's record comes and when `fit` returns.
 
     Args:
-        loss_of: as in `train_epoch`.
+        loss_of, tick: as in `train_epoch`.
         validate: returns the record of the epoch that has just ended.
         ranks: share every batch, and end together.
 
@@ -66,10 +69,12 @@ def fit(
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
         OutOfMemoryError: one image at once is too much.
     """
+    tick()
     while not finished(state, config) and not ranks.agree(stop=stop()):
-        if not (yield from train_epoch(state, loader, batches, loss_of, config, stop, ranks=ranks)):
+        if not (yield from train_epoch(state, loader, batches, loss_of, config, stop, ranks=ranks, tick=tick)):
             return
         record = validate()
+        tick()
         end_epoch(state, record)
         yield record
 
@@ -83,14 +88,17 @@ def train_epoch(
     stop: Callable[[], bool],
     rate: Callable[[int], float] | None = None,
     ranks: Ranks = ALONE,
+    tick: Callable[[], None] = lambda: None,
 ) -> Generator[Step | Relief, None, bool]:
-    """Train on the remaining batches of the current epoch; False if `stop()` ended it before the last.
+    """Train on the remaining batches of the current epoch, or until the time is used; False if `stop()` ended it.
 
     Args:
         loss_of: torch's generators are seeded for the batch during each call.
         stop: whether to end after the current step; one rank that says so ends all.
         rate: optimiser step -> learning rate; default the configured schedule.
         ranks: share every batch; all randomness is drawn for the whole batch, so their number changes no result.
+        tick: called before every optimiser step, and by `fit` after validation; it sets `state.share` where the time is
+            limited.
     """
     train, count = config.train, batches.batches
     device = next(state.model.parameters()).device
@@ -101,7 +109,7 @@ def train_epoch(
         batch=rows and rows.total,
     )  # fmt: skip
     gradients, under_way = Gradients(state, loss_of, config, count, rows, ranks), list[Batch]()
-    rate = rate or (lambda step: scheduled_lr(step, count, config))
+    rate = rate or (lambda step: scheduled_lr(step, count, config, state.share))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
     clock = time.perf_counter()
@@ -121,15 +129,18 @@ def train_epoch(
             loss = norm = ranks.total((yield from gradients.add(under_way)))
             state.batch += 1
             if stepped:
+                tick()
                 norm = optimiser_step(state, rate(state.step), train.clip_norm)
                 under_way.clear()
             watch.add(loss, norm, indices)
             state.running["seconds"] += time.perf_counter() - clock
             clock = time.perf_counter()
-            yield Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state))
+            yield Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state), state.share)
             if stepped and ranks.agree(stop=stop()):
                 watch.flush()
                 return False
+            if stepped and state.share >= 1:
+                break
     watch.flush()
     return True
 

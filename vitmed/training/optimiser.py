@@ -13,14 +13,14 @@ from torch.optim.swa_utils import AveragedModel
 from vitmed.core.config import Config
 from vitmed.core.pretrain_config import PretrainConfig
 
-TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token")  # parameters that are no weight matrices
+TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token", "latent")  # parameters that are no weight matrices
 
 
-def learning_rate(step: int, steps: int, warmup: int, peak: float, low: float) -> float:
+def learning_rate(step: float, steps: int, warmup: int, peak: float, low: float) -> float:
     """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983).
 
     Args:
-        step: 0 to steps - 1; the first warm-up step has the rate peak / warmup, not 0.
+        step: 0 to steps - 1, also between two steps; the first warm-up step has the rate peak / warmup, not 0.
     """
     if step < warmup:
         return peak * (step + 1) / warmup
@@ -43,7 +43,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
         if match := re.match(r"blocks\.(\d+)\.", name):
             depth = blocks - int(match.group(1))
         else:
-            depth = blocks + 1 if name.startswith(("patch_embed", *TOKENS)) else 0
+            depth = blocks + 1 if name.startswith(("patch_embed", "norm_pre", *TOKENS)) else 0
         groups.setdefault((0.0 if plain else weight_decay, layer_decay**depth), []).append(parameter)
     return [{"params": p, "weight_decay": decay, "scale": scale} for (decay, scale), p in groups.items()]
 
@@ -93,10 +93,14 @@ def steps_per_epoch(batches: int, accumulate: int) -> int:
     return -(-batches // accumulate)
 
 
-def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig) -> float:
-    """The learning rate of a step; warm-up takes at most a third of the run."""
+def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig, share: float = 0.0) -> float:
+    """The learning rate of a step; warm-up takes at most a third of the run.
+
+    Args:
+        share: of the time for training that is used, 0 to 1; a schedule that is behind it jumps ahead.
+    """
     train = config.train
     per_epoch = steps_per_epoch(batches, train.accumulate)
     steps = train.epochs * per_epoch
     warmup = min(round(train.warmup_epochs * per_epoch), steps // 3)
-    return learning_rate(step, steps, warmup, train.lr, train.min_lr)
+    return learning_rate(max(step, share * (steps - 1)), steps, warmup, train.lr, train.min_lr)

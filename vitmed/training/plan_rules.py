@@ -7,7 +7,7 @@ every field the first rule that fits wins; values that you set are kept. `RULES`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,13 +71,13 @@ class PlannedSetting(NamedTuple):
     why: str
 
 
-def plan_settings(config: Config, inputs: PlanInputs) -> list[PlannedSetting]:
-    """The value of every planned field that you did not set, in the order of the table."""
+def plan_settings(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> list[PlannedSetting]:
+    """The value of every planned field that you did not set, in the order of `first` and the table."""
     given = {f"{section}.{field}" for section in Config.model_fields for field in fields_set(config, section)}
     if "model.name" in given:  # a named size fixes the others
         given |= {"model.width", "model.depth", "model.heads"}
     planned: dict[str, PlannedSetting] = {}
-    for rule in RULES:
+    for rule in (*first, *RULES):
         for field, value in rule.fields.items() if rule.fits(inputs) else ():
             if field not in given and field not in planned:
                 if callable(value):

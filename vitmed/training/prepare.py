@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from vitmed.core.config import Config, EvaluateConfig, ModelConfig
+from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.hardware import pick_device, pick_precision, seeded, synchronise
+from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.ui import Ui
+from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
-from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
+from vitmed.models.licence_terms import terms_of
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
-from vitmed.training.loop import optimiser_step
+from vitmed.training.forecast import Forecast, Forecaster
 from vitmed.training.memory import one_batch
-from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, plan_settings
-from vitmed.training.train_state import new_state
+from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
+from vitmed.training.time_plan import (
+    candidates_for,
+    check_time,
+    choose,
+    chooses_network,
+    next_larger,
+    only_epochs,
+    time_line,
+)
 
 SAMPLE = 200  # training images whose size is read
-TIMED = 3  # timed steps, after one untimed step
+SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,7 @@ class PreparedRun:
         given: the configuration as given, completed by the weights.
         config: the same after planning, with every `auto` resolved.
         settings: the settings made by the plan; none without a plan.
+        forecaster: measures how long a run on these images takes.
     """
 
     given: Config
@@ -55,14 +64,16 @@ class PreparedRun:
     device: torch.device
     inputs: PlanInputs
     settings: list[PlannedSetting]
+    forecaster: Forecaster
 
 
-def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedRun:
+def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: int = 1) -> PreparedRun:
     """Read weights and folders, and complete the configuration from the weights, the plan and the images.
 
     Args:
         plans: whether `plan_rules.RULES` may choose settings that were not set by hand.
         offline: open no connection for public weights.
+        processes: that share the training.
 
     Raises:
         VitmedError: a subclass for each kind of problem.
@@ -76,6 +87,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
+    report_known_set(splits, ui)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
@@ -96,13 +108,72 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui) -> PreparedR
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
-    settings = plan_settings(config, inputs) if plans and not config.train.freeze else []
-    complete = with_values(config, {setting.field: setting.value for setting in settings})
+    given, config = config, with_window(config, splits, ui)
+    forecaster, trains = Forecaster(splits, device, processes), not config.train.freeze
+    settings, complete = list[PlannedSetting](), config
+    if plans and trains:
+        with ui.bar("timing networks", unit="steps"):
+            settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
-    complete = with_window(one_batch(complete), splits, ui)
-    complete = build_config(complete.model_dump())  # raises for values that do not go together
-    return PreparedRun(config, complete, splits, weights, device, inputs, settings)
+    if inputs.side > SHRUNK * complete.model.image_size:
+        size = complete.model.image_size
+        ui.warn(
+            f"images of about {inputs.side:,} px are shrunk to {size} px: a detail of fewer than "
+            f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
+        )
+    complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
+    if complete.train.time is not None and trains:
+        check_time(complete.train.time, forecaster.of(complete))
+    return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
+
+
+def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> tuple[list[PlannedSetting], Config]:
+    """The settings of the plan, with `first` rules before its own, and the configuration with them."""
+    settings = plan_settings(config, inputs, first)
+    return settings, with_values(config, {setting.field: setting.value for setting in settings})
+
+
+def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> list[Rule]:
+    """The rule that `train.time` adds to the plan; none where you set the epochs, so that the time only ends them."""
+    seconds = config.train.time
+    if seconds is None or "epochs" in fields_set(config, "train"):
+        return []
+    usual = planned(config, inputs)[1].train
+    if not (inputs.scratch and chooses_network(config)):
+        return [only_epochs(seconds, usual.epochs, not inputs.scratch)]
+    batch = usual.batch_size * usual.accumulate
+
+    def forecast_of(rule: Rule) -> Forecast:
+        return forecaster.of(_with_rule(rule, config, inputs))
+
+    return [choose(candidates_for(inputs), inputs, seconds, batch, forecast_of)]
+
+
+def _with_rule(rule: Rule, config: Config, inputs: PlanInputs) -> Config:
+    """The configuration of a run from scratch whose plan begins with a rule."""
+    complete = planned(config, inputs, [rule])[1]
+    return complete.model_copy(update={"model": from_scratch(complete.model)})
+
+
+def time_needed(prepared: PreparedRun) -> tuple[float, str]:
+    """The seconds that the run takes, and a line on them, also on what more time buys where the plan is free."""
+    config, given, inputs, forecaster = prepared.config, prepared.given, prepared.inputs, prepared.forecaster
+    forecast, more = forecaster.of(config), ""
+    free = config.train.time is None and "epochs" not in fields_set(given, "train") and chooses_network(given)
+    if prepared.settings and inputs.scratch and free:
+        batch = config.train.batch_size * config.train.accumulate
+
+        def forecast_of(rule: Rule) -> Forecast:
+            return forecaster.of(_with_rule(rule, given, inputs))
+
+        if found := next_larger(candidates_for(inputs), inputs, batch, forecast_of, forecast):
+            rule, seconds = found
+            model = _with_rule(rule, given, inputs).model
+            with torch.device("meta"):
+                millions = sum(p.numel() for p in build_vit(model, len(prepared.splits.classes)).parameters()) / 1e6
+            more = f"--time {duration_text(round_up(seconds))}: {model.image_size} px, {millions:.1f} M parameters"
+    return time_line(config, forecast, more)
 
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
@@ -116,7 +187,7 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
     if weights.interpolation is not None and "interpolation" not in given:
         values["data.interpolation"] = weights.interpolation
     if weights.licence is not None:
-        values["model.licence"] = weights.licence
+        values |= {"model.licence": weights.licence, "model.terms": terms_of(weights.licence)}
     return with_values(config.model_copy(update={"model": model}), values)
 
 
@@ -155,35 +226,6 @@ def median_side(splits: Splits) -> int:
         except DataError:
             continue
     return int(np.median(sides)) if sides else 224
-
-
-def estimated_minutes(prepared: PreparedRun) -> float:
-    """Minutes for all steps of the run, from timed steps on random images; validation counts a third of a step."""
-    config, device, splits = prepared.config, prepared.device, prepared.splits
-    if config.train.freeze:
-        return 0.0
-    images, val = len(splits.samples["train"]), len(splits.samples["val"])
-    at_once = config.train.micro_batch
-    batch = min(images, config.train.batch_size, at_once if isinstance(at_once, int) else 32)
-    precision = pick_precision(config.train.precision, device)
-    side, preprocessing = config.model.image_size, Preprocessing.of(config)
-    with seeded(config.train.seed, device):
-        network = build_vit(config.model, len(splits.classes)).to(device)
-        state = new_state(network, config, max(1, images // batch), device, precision)
-        x = torch.randint(0, 256, (batch, side, side, config.model.channels), dtype=torch.uint8, device=device)
-        y = torch.arange(batch, device=device) % len(splits.classes)
-        clock = 0.0
-        for step in range(1 + TIMED):
-            if step == 1:
-                synchronise(device)
-                clock = time.perf_counter()
-            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                loss = F.cross_entropy(network(preprocessing.normalise(x)), y)
-            state.scaler.scale(loss).backward()
-            optimiser_step(state, 1e-6, config.train.clip_norm)
-        synchronise(device)
-        seconds = (time.perf_counter() - clock) / TIMED
-    return config.train.epochs * seconds * (max(1, images // batch) + val / batch / 3) / 60
 
 
 def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:

@@ -29,7 +29,7 @@ from vitmed.training.train_state import Record, TrainState
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
     """The masked autoencoder of a configuration. Raises UsageError for sizes that do not fit."""
     mae = config.mae
-    width, depth, heads = decoder_size(encoder.cls_token.shape[-1])
+    width, depth, heads = decoder_size(encoder.width)
     if mae.decoder_width is not None:
         width, heads = mae.decoder_width, max(1, mae.decoder_width // 32)
     heads = mae.decoder_heads or heads

@@ -24,11 +24,18 @@ def with_progress(
             if not isinstance(event, Step):
                 yield event
                 continue
-            text = f"epoch {event.epoch}/{epochs}  loss {event.loss:.4f}"
+            total = epochs * event.batches
+            done = max((event.epoch - 1) * event.batches + event.batch, round(event.time_share * total))
+            text = f"epoch {epoch_of(event.epoch, event.time_share, config)}  loss {event.loss:.4f}"
             text += f"  {event.images_per_second:,.0f} images/s  {event.wait_share:.0%} waiting for data"
-            advance((event.epoch - 1) * event.batches + event.batch, epochs * event.batches, text)
+            advance(min(done, total), total, text)
     except RuntimeError as error:
         raise memory_error(error, config) from None
+
+
+def epoch_of(epoch: int, share: float, config: Config | PretrainConfig) -> str:
+    """` 12/100`; where the time is limited, ` 12, 34% of the time`."""
+    return f"{epoch:3}, {share:4.0%} of the time" if config.train.time else f"{epoch:3}/{config.train.epochs}"
 
 
 def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from typing_extensions import TypedDict
@@ -53,6 +53,8 @@ class _Position(BaseModel):
     best_epoch: NonNegativeInt
     history: list[_Epoch]
     running: _Running
+    spent: NonNegativeFloat
+    share: NonNegativeFloat
 
 
 RUNNING, POSITION = tuple(_Running.__annotations__), tuple(_Position.model_fields)
@@ -70,6 +72,8 @@ class TrainState:
         best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
         history: one record per finished epoch.
         running: sums over the current epoch: loss, images, seconds, waited.
+        spent: seconds that the commands of this run have taken.
+        share: of the time for training that is used; 1 ends training. Stays 0 without `train.time`.
     """
 
     model: nn.Module
@@ -86,6 +90,8 @@ class TrainState:
     best_epoch: int = 0
     history: list[Record] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
+    spent: float = 0.0
+    share: float = 0.0
 
     def __post_init__(self) -> None:
         self.network = self.model
@@ -103,6 +109,7 @@ class TrainState:
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what `state_dict` returned. Other content raises ValueError, KeyError, TypeError or RuntimeError."""
+        saved = {"spent": 0.0, "share": 0.0, **saved}  # older files have none
         position = _Position.model_validate({name: saved[name] for name in POSITION})
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")

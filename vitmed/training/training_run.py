@@ -1,69 +1,48 @@
-"""A run: the data, the network, the state and the folder of one training or pretraining."""
+"""A run under way: one training or pretraining, from its first batch to its last epoch."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from vitmed.core.config import Config, DataConfig
-from vitmed.core.csv_files import csv_text
-from vitmed.core.environment import environment, versions
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.config import Config
+from vitmed.core.environment import versions
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, VitmedError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.hardware import Precision, describe, pick_precision, seeded, using_threads
+from vitmed.core.hardware import Precision, describe, seeded, using_threads
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
 from vitmed.core.process import stop_signals
 from vitmed.core.ranks import ALONE, LeaderReports, Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
-from vitmed.data.loading import (
-    EpochBatches,
-    TrainImages,
-    UnusableFiles,
-    images_of,
-    pick_place,
-    pick_workers,
-    train_loader,
-)
 from vitmed.data.patients import report_patients
-from vitmed.data.read_images import ReadSplits, read_splits
 from vitmed.data.samples import Splits
-from vitmed.imaging.augmentation import Augmenter
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import positive_class
-from vitmed.models.batch_layers import take_rows
-from vitmed.models.block_kernels import compile_network, is_of_compiler, require_compiler, uncompiled, use_attention
+from vitmed.models.block_kernels import compile_network, is_of_compiler, uncompiled, use_attention
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
-from vitmed.models.vit import ViT, build_vit, checkpoint_gradients
-from vitmed.models.weight_files import AGAIN
-from vitmed.training.autotune import autotune, is_open
+from vitmed.models.vit import ViT, build_vit
 from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
+from vitmed.training.forecast import Forecaster
 from vitmed.training.gradients import Relief
 from vitmed.training.loop import fit
-from vitmed.training.losses import LossOf, classification_loss, rows_of
-from vitmed.training.memory import fit_memory
-from vitmed.training.progress import with_progress
-from vitmed.training.train_state import Record, new_state
-
-AS_BEFORE = (
-    "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
-    "leaves unreadable files out)"
-)
+from vitmed.training.losses import LossOf, classification_loss
+from vitmed.training.progress import epoch_of, with_progress
+from vitmed.training.run_setup import RunSetup, check_images
+from vitmed.training.time_budget import TimeBudget, slowdown
+from vitmed.training.train_state import Record
 
 
 @dataclass(frozen=True)
@@ -91,110 +70,10 @@ def meet(ranks: Ranks) -> None:
         ranks.agree()
 
 
-class Run(Generic[AnyConfig]):
-    """What training and pretraining share: begin, go through the epochs, stop at a signal, resume."""
+class Run(RunSetup[AnyConfig]):
+    """What training and pretraining share: go through the epochs, stop at a signal, report."""
 
     command: str
-    model: nn.Module
-    folder: RunFolder
-
-    def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui, ranks: Ranks = ALONE):
-        self.config: AnyConfig = config
-        self.splits, self.device, self.ui, self.ranks = splits, ranks.device(device), ui, ranks
-        self.precision = pick_precision(config.train.precision, device)
-        if config.train.compile:
-            require_compiler(device)
-        self.images = images_of(splits, Preprocessing.of(config))
-        rows_of(ranks, self.images["train"], config)  # raises now, not after the images are read
-        self.hashes: dict[str, list[str]] = {}
-
-    def prepare(self) -> None:
-        """Make the data loader and a new state."""
-        train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
-        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
-        kind = BatchAugmenter if on_device else Augmenter
-        self.dataset = TrainImages(
-            images, kind(augment.policy, model.image_size, model.channels, augment.flips), train.seed
-        )
-        balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
-        mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)
-        rows = rows_of(self.ranks, images, self.config)
-        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, rows, mixed)
-        workers = pick_workers(
-            train.workers, augment.policy != "none" and not on_device, images.in_memory, self.device,
-            self.ranks.local_world,
-        )  # fmt: skip
-        self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
-        self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
-        if train.micro_batch == "auto":
-            self.fit_memory()
-        take_rows(self.model, rows)
-
-    def fit_memory(self) -> None:
-        """Set how many images are computed at once to what fits the memory."""
-        ranks, total = self.ranks, min(self.config.train.batch_size, len(self.images["train"]))
-        if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
-            raise UsageError(
-                "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
-            )
-        found = fit_memory(self.state, self.config, ranks.rows(total), self.precision, ranks.local_world)
-        sizes = [part.stop - part.start for part in ranks.parts(total, found.micro_batch)]
-        self.set_parts(max(sizes), found.grad_checkpointing)
-        how = ", with gradient checkpointing" if found.grad_checkpointing else ""
-        whose = f" on each of {ranks.world} processes" if ranks.wide else ""
-        at_once = self.state.micro_batch
-        self.ui.say(
-            f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})"
-        )
-
-    def set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
-        """Change how many images are computed at once, from the next batch and in the configuration."""
-        self.state.micro_batch = micro_batch
-        checkpoint_gradients(self.model, grad_checkpointing)
-        values = {"train.micro_batch": micro_batch, "train.grad_checkpointing": grad_checkpointing}
-        self.config = with_values(self.config, values)
-
-    def begin(self, folder: RunFolder) -> None:
-        """Write everything known before the first batch, and make a new state."""
-        self.folder = folder
-        place = pick_place(self.config.train.augment_on, self.device, self.ranks.local_world)
-        self.config = with_values(self.config, {"train.augment_on": place})
-        self.tune()
-        self.prepare()
-        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
-        write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
-        write_text(folder.splits, splits_csv(self.splits, self.hashes))
-
-    def tune(self) -> None:
-        """Settle how a step is computed, where the configuration leaves it open; several processes take the usual."""
-        if not is_open(self.config) or self.ranks.wide:
-            return
-        steps = self.config.train.epochs * max(1, len(self.images["train"]) // self.config.train.batch_size)
-        classes = max(1, len(self.splits.classes))
-        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, classes, self.ui)
-        self.config = with_values(self.config, tuned.settings(self.config))
-        self.precision = replace(pick_precision(tuned.engine.precision, self.device), reason="measured")
-        self.ui.say(str(tuned))
-
-    def resume(self, folder: RunFolder, training: dict[str, Any]) -> None:
-        """Restore the training state of last.pt."""
-        self.folder = folder
-        self.prepare()
-        try:
-            self.state.load_state_dict(training)
-        except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-            problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
-            raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
-        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
-        self.write_records()  # a kill may have come between last.pt and metrics.jsonl
-        self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
-
-    def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
-        """Raises DataError if the images are not those of these hashes, by split."""
-        if changed := [name for name in hashes if hashes[name] != self.hashes[name]]:
-            raise DataError(
-                f"{self.splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE
-            )
 
     def run_epochs(self) -> None:
         """Train until the end, with all ranks. Raises Interrupted after saving last.pt."""
@@ -211,7 +90,10 @@ class Run(Generic[AnyConfig]):
             self.state.network = ranks.wrap(self.model, self.device)
         threads = using_threads(self.config.train.threads)
         with ranks.shared_cores(), threads, stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
-            events = fit(self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks)
+            events = fit(
+                self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks,
+                self.ticker(),
+            )  # fmt: skip
             try:
                 for event in with_progress(events, self.config, advance):
                     if isinstance(event, Relief):
@@ -239,6 +121,24 @@ class Run(Generic[AnyConfig]):
                     f"vitmed {self.command} --resume {self.folder.path}",
                 )
 
+    def ticker(self) -> Callable[[], None]:
+        """What the loop calls before every step: it notes the time used, and of a limited time the leader's share."""
+        state, ranks, limit, budget = self.state, self.ranks, self.config.train.time, None
+        if limit is not None:
+            after = self.seconds_after() if ranks.leads else lambda: 0.0
+            budget = TimeBudget(self.clock.seconds(), state.share, limit)
+
+        def tick() -> None:
+            state.spent = self.clock.seconds()
+            if budget is not None:
+                state.share = ranks.of_leader(max(state.share, budget.share_at(state.spent, after())))
+
+        return tick
+
+    def seconds_after(self) -> Callable[[], float]:
+        """A function that estimates how long the command goes on after training, from what is known so far."""
+        raise NotImplementedError
+
     def start(self) -> Start:
         """What the other ranks need to take part."""
         config = with_values(self.config, {"train.precision": self.precision.name, "train.device": self.device.type})
@@ -247,10 +147,6 @@ class Run(Generic[AnyConfig]):
     def loss_of(self) -> LossOf:
         """The loss of a batch in training."""
         return self.loss_for(self.state.network, self.precision)
-
-    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
-        """The loss of a batch for a network that training calls."""
-        raise NotImplementedError
 
     def validate(self) -> Record:
         """The record of the epoch that has just ended."""
@@ -264,19 +160,13 @@ class Run(Generic[AnyConfig]):
         """Save last.pt, from which `--resume` continues."""
         raise NotImplementedError
 
-    def write_records(self) -> None:
-        """Write metrics.jsonl."""
-        if not self.ranks.leads:
-            return
-        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
-
     def report_epoch(self, record: Record, monitor: str = "") -> None:
         """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
         self.write_records()
         self.ui.say(
-            f"epoch {record['epoch']:3}/{self.config.train.epochs}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}{monitor}  lr {record['lr']:.1e}  "
-            f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
+            f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  "
+            f"train loss {record['train_loss']:.4f}  val loss {record['val_loss']:.4f}{monitor}  "
+            f"lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
         )
 
 
@@ -365,6 +255,8 @@ class TrainingRun(Run[Config]):
         assert checkpoint.training is not None
         self.seen = checkpoint.seen
         self.resume(folder, checkpoint.training)
+        if (limit := self.config.train.time) is not None and limit != checkpoint.config.train.time:
+            self.state.share = min(1.0, self.state.spent / limit)  # as if it had been so from the start
         if self.splits.root != checkpoint.splits.root:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, self.splits.root)
@@ -377,6 +269,11 @@ class TrainingRun(Run[Config]):
         batches, classes = self.batches.batches, self.splits.classes
         with uncompiled(self.config.train.compile):
             return validate(self.state, self.images["val"], classes, batches, self.config, self.precision, self.ranks)
+
+    def seconds_after(self) -> Callable[[], float]:
+        forecaster = Forecaster(self.splits, self.device, self.ranks.world)
+        usual, after = 1 / forecaster.image(self.config), forecaster.after(self.config)  # images/s; s
+        return lambda: after * slowdown([record["images_per_second"] for record in self.state.history], usual)
 
     def run_epochs(self) -> None:
         self.ui.say(
@@ -409,7 +306,9 @@ class TrainingRun(Run[Config]):
         if problem and not self.warned:
             self.ui.warn(problem)
         self.warned = problem is not None
-        if state.epoch < self.config.train.epochs and finished(state, self.config):
+        if state.share >= 1:
+            self.ui.say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
+        elif state.epoch < self.config.train.epochs and finished(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
 
     def save_last(self) -> None:
@@ -453,36 +352,3 @@ def _monitor_text(record: Record, monitor: str) -> str:
     """`auroc 0.9123`, or `ppv undefined`."""
     value = record.get(f"val_{monitor}")
     return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
-
-
-def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig, ui: Ui) -> ReadSplits:
-    """As `read_splits`; and warn where an image of val or test is in another split too."""
-    read = read_splits(splits, preprocessing, data, ui)
-    seen = dict.fromkeys(read.hashes["train"], "train")
-    for name in ("val", "test"):
-        if copies := sum(digest in seen for digest in read.hashes[name]):
-            ui.warn(
-                f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good"
-            )
-        seen |= dict.fromkeys(read.hashes[name], name)
-    return read
-
-
-@contextlib.contextmanager
-def all_its_images() -> Iterator[None]:
-    """A run that is resumed goes on with all its images: nothing advises to remove one or to leave it out."""
-    try:
-        yield
-    except UnusableFiles as error:
-        raise DataError(error.causes(), AS_BEFORE) from None
-
-
-def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
-    """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
-    rows = [
-        [sample.path, digest, splits.classes[sample.label], sample.group or "", name, *sample.columns]
-        for name, samples in splits.samples.items()
-        for sample, digest in zip(samples, hashes[name], strict=True)
-    ]
-    head = ["path", "sha256", "class", "group", "split", *splits.columns]
-    return csv_text([head, *rows])

@@ -1,0 +1,163 @@
+"""`vitmed train --time`: the run ends in time with a low learning rate, and goes on where it was.
+
+The clock is one on which every look takes a second; the loop looks before every step and after every epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes, draw_splits, python
+
+from vitmed import pretrain, train
+from vitmed.core.errors import Interrupted, UsageError
+from vitmed.training import forecast as speed
+from vitmed.training.forecast import REPORTING, Forecaster
+from vitmed.training.time_budget import Clock
+
+MANY = TINY | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
+
+
+@pytest.fixture(autouse=True)
+def ticking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "real" in request.node.name:
+        return
+    request.getfixturevalue("no_figures")
+
+    def seconds(clock: Clock) -> float:
+        clock.looks = getattr(clock, "looks", 0) + 1  # type: ignore[attr-defined]
+        return clock.looks - clock.began  # type: ignore[attr-defined,no-any-return]
+
+    monkeypatch.setattr(Clock, "__init__", lambda clock: setattr(clock, "began", 0.0))
+    monkeypatch.setattr(Clock, "seconds", seconds)
+    monkeypatch.setattr(Forecaster, "after", lambda forecaster, config: REPORTING)
+    monkeypatch.setattr(speed, "step_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr("vitmed.training.training_run.slowdown", lambda *_: 1.0)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return draw_splits(tmp_path / "data")
+
+
+def run(data: Path, ui: Recorder | None = None, **flags: Any) -> Path:
+    return train(data, output=data.parent, name="run", sets=TINY_SETS, ui=ui or Recorder(), **MANY | flags).folder
+
+
+def interrupted_after(batches: int) -> Recorder:
+    """A user who presses Ctrl-C after so many batches; the progress bar shows the share of the time."""
+    seen: list[int] = []
+
+    def press(done: int) -> None:
+        seen.append(done)
+        if len(seen) == batches:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return Recorder(press)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def state(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "last.pt", weights_only=True)["training"]  # type: ignore[no-any-return]
+
+
+def test_the_run_ends_in_time_with_a_low_rate_and_the_last_steps_are_validated(data: Path) -> None:
+    ui = Recorder()
+    folder = run(data, ui, time="60s")
+    found = records(folder)
+    assert 60 - REPORTING - 3 <= found[-1]["step"] + len(found) <= 60 - REPORTING
+    assert found[-1]["lr"] < 1e-4 < 2e-3 < max(record["lr"] for record in found)
+    assert state(folder)["share"] == 1 and (folder / "test" / "predictions.csv").is_file()
+    assert f"the time for training is used, in {len(found)} epochs" in ui.said
+    assert any(text.startswith("time: used ") and text.endswith(" of 1m") for text in ui.said)
+    assert any("% of the time  train loss" in text for text in ui.said)
+
+
+def test_enough_time_changes_nothing(data: Path) -> None:
+    """Epochs that end before the time give the weights that they give without."""
+    (data.parent / "free").mkdir()
+    weights = []
+    for place, limit in ((data.parent / "free", None), (data.parent, "20h")):
+        folder = train(data, output=place, name="run", sets=TINY_SETS, ui=Recorder(), **TINY, time=limit).folder
+        weights.append(torch.load(folder / "best.pt", weights_only=True)["weights"])
+    for name in weights[0]:
+        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=1e-2, atol=1e-4)
+
+
+def test_an_interrupted_run_goes_on_with_the_time_that_is_left(data: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(data, interrupted_after(10), time="60s")
+    folder = data.parent / "run"
+    before = state(folder)
+    assert 10 <= before["spent"] < 20 and 0.2 < before["share"] < 0.6
+    train(resume=folder, ui=Recorder())
+    found = records(folder)
+    assert 60 - REPORTING - 5 <= found[-1]["step"] + len(found) <= 60 - REPORTING  # in all, not once more
+    rates = [record["lr"] for record in found]
+    assert rates[-1] < 1e-4 and rates[1:] == sorted(rates[1:], reverse=True)
+    assert state(folder)["spent"] >= 60 - REPORTING
+
+
+def test_a_finished_run_goes_on_only_with_more_time(data: Path) -> None:
+    folder = run(data, time="50s")
+    steps = records(folder)[-1]["step"]
+    with pytest.raises(UsageError, match="this run of 50s is finished and evaluated") as caught:
+        train(resume=folder, ui=Recorder())
+    assert f"more time: vitmed train --resume {folder} --time TIME" in caught.value.fix
+    train(resume=folder, time="70s", ui=Recorder())
+    assert steps + 10 < records(folder)[-1]["step"] <= steps + 20
+    assert records(folder)[-1]["lr"] < 1e-4
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_without_time_left_what_was_learned_is_validated(data: Path, batches: int) -> None:
+    """Also where it is less than an epoch, or a part of one: one more step, and the epoch ends."""
+    with pytest.raises(Interrupted):
+        run(data, interrupted_after(batches), time="60s")
+    folder = data.parent / "run"
+    train(resume=folder, time="31s", ui=Recorder())
+    found = records(folder)
+    assert found[-1]["step"] in (batches + 1, batches + 2) and len(found) == 1 + batches // 3
+    assert state(folder)["best_epoch"] == len(found) and (folder / "test" / "predictions.csv").is_file()
+
+
+def test_folds_share_the_time(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "data", 16)
+    ui = Recorder()
+    flags = MANY | {"folds": 2, "time": "95s"}
+    folder = train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=ui, **flags).folder
+    assert "--time 1m35s: 40s for each fold" in ui.said
+    for fold in ("fold-1", "fold-2"):
+        assert yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"] == 40
+        assert records(folder / fold)[-1]["step"] <= 40 - REPORTING
+
+
+def test_pretraining_ends_in_time(tmp_path: Path) -> None:
+    data, settings = draw_classes(tmp_path / "data", 24), {k: v for k, v in MANY.items() if k != "policy"}
+    sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
+    found = pretrain(data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), time="40s", **settings)
+    assert 20 < found.records[-1]["step"] <= 30 and found.records[-1]["lr"] == pytest.approx(0, abs=1e-5)
+    assert found.encoder.is_file()
+
+
+@pytest.mark.slow
+def test_a_real_command_takes_the_time_that_it_was_given(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "data", 240, side=64)
+    arguments = f"train {data} -o {tmp_path} --name run --device cpu --time 80s"
+    started = time.monotonic()
+    done = python("-m", "vitmed", *arguments.split(), timeout=300)
+    used = time.monotonic() - started
+    assert done.returncode == 0, done.stderr
+    assert 0.75 * 80 < used < 1.25 * 80, f"{used:.0f} s\n{done.stderr}"
+    assert records(tmp_path / "run")[-1]["lr"] < 1e-4

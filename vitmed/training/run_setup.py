@@ -1,0 +1,203 @@
+"""Before the first batch of a run: its images, network, loader, state and folder, new or resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Generic
+
+import torch
+from torch import nn
+
+from vitmed.core.config import Config, DataConfig
+from vitmed.core.csv_files import csv_text
+from vitmed.core.environment import environment
+from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.files import write_json, write_text
+from vitmed.core.hardware import Precision, pick_precision
+from vitmed.core.load_config import AnyConfig, store_paths, with_values
+from vitmed.core.ranks import ALONE, Ranks
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted, first_line
+from vitmed.core.ui import Ui
+from vitmed.data.loading import (
+    EpochBatches,
+    TrainImages,
+    UnusableFiles,
+    images_of,
+    pick_place,
+    pick_workers,
+    train_loader,
+)
+from vitmed.data.read_images import ReadSplits, read_splits
+from vitmed.data.samples import Splits
+from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.batch_augmentation import BatchAugmenter
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.batch_layers import take_rows
+from vitmed.models.block_kernels import require_compiler
+from vitmed.models.vit import checkpoint_gradients
+from vitmed.models.weight_files import AGAIN
+from vitmed.training.autotune import autotune, is_open
+from vitmed.training.losses import LossOf, rows_of
+from vitmed.training.memory import fit_memory
+from vitmed.training.time_budget import Clock
+from vitmed.training.train_state import new_state
+
+AS_BEFORE = (
+    "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
+    "leaves unreadable files out)"
+)
+
+
+class RunSetup(Generic[AnyConfig]):
+    """What training and pretraining share before the first batch: loader, state, speed, memory, folder; or resume."""
+
+    model: nn.Module
+    folder: RunFolder
+
+    def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui, ranks: Ranks = ALONE):
+        self.config: AnyConfig = config
+        self.splits, self.device, self.ui, self.ranks = splits, ranks.device(device), ui, ranks
+        self.precision = pick_precision(config.train.precision, device)
+        if config.train.compile:
+            require_compiler(device)
+        self.images = images_of(splits, Preprocessing.of(config))
+        rows_of(ranks, self.images["train"], config)  # raises now, not after the images are read
+        self.hashes: dict[str, list[str]] = {}
+        self.clock = Clock()
+
+    def prepare(self) -> None:
+        """Make the data loader and a new state."""
+        train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
+        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
+        kind = BatchAugmenter if on_device else Augmenter
+        self.dataset = TrainImages(
+            images, kind(augment.policy, model.image_size, model.channels, augment.flips), train.seed
+        )
+        balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
+        mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)
+        rows = rows_of(self.ranks, images, self.config)
+        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, rows, mixed)
+        workers = pick_workers(
+            train.workers, augment.policy != "none" and not on_device, images.in_memory, self.device,
+            self.ranks.local_world,
+        )  # fmt: skip
+        self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
+        self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
+        if train.micro_batch == "auto":
+            self.fit_memory()
+        take_rows(self.model, rows)
+
+    def fit_memory(self) -> None:
+        """Set how many images are computed at once to what fits the memory."""
+        ranks, total = self.ranks, min(self.config.train.batch_size, len(self.images["train"]))
+        if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
+            raise UsageError(
+                "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
+            )
+        found = fit_memory(self.state, self.config, ranks.rows(total), self.precision, ranks.local_world)
+        sizes = [part.stop - part.start for part in ranks.parts(total, found.micro_batch)]
+        self.set_parts(max(sizes), found.grad_checkpointing)
+        how = ", with gradient checkpointing" if found.grad_checkpointing else ""
+        whose = f" on each of {ranks.world} processes" if ranks.wide else ""
+        at_once = self.state.micro_batch
+        self.ui.say(
+            f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})"
+        )
+
+    def set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
+        """Change how many images are computed at once, from the next batch and in the configuration."""
+        self.state.micro_batch = micro_batch
+        checkpoint_gradients(self.model, grad_checkpointing)
+        values = {"train.micro_batch": micro_batch, "train.grad_checkpointing": grad_checkpointing}
+        self.config = with_values(self.config, values)
+
+    def begin(self, folder: RunFolder) -> None:
+        """Write everything known before the first batch, and make a new state."""
+        self.folder = folder
+        place = pick_place(self.config.train.augment_on, self.device, self.ranks.local_world)
+        self.config = with_values(self.config, {"train.augment_on": place})
+        self.tune()
+        self.prepare()
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
+        write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
+        write_text(folder.splits, splits_csv(self.splits, self.hashes))
+
+    def tune(self) -> None:
+        """Settle how a step is computed, where the configuration leaves it open; several processes take the usual."""
+        if not is_open(self.config) or self.ranks.wide:
+            return
+        steps = self.config.train.epochs * max(1, len(self.images["train"]) // self.config.train.batch_size)
+        classes = max(1, len(self.splits.classes))
+        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, classes, self.ui)
+        self.config = with_values(self.config, tuned.settings(self.config))
+        if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
+            self.precision = replace(pick_precision(tuned.engine.precision, self.device), reason="measured")
+        self.ui.say(str(tuned))
+
+    def resume(self, folder: RunFolder, training: dict[str, Any]) -> None:
+        """Restore the training state of last.pt."""
+        self.folder = folder
+        self.prepare()
+        try:
+            self.state.load_state_dict(training)
+        except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+            problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
+            raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
+        self.clock.go_on(self.state.spent)
+        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
+        self.write_records()  # a kill may have come between last.pt and metrics.jsonl
+        self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
+
+    def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
+        """Raises DataError if the images are not those of these hashes, by split."""
+        if changed := [name for name in hashes if hashes[name] != self.hashes[name]]:
+            raise DataError(
+                f"{self.splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE
+            )
+
+    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
+        """The loss of a batch for a network that training calls."""
+        raise NotImplementedError
+
+    def write_records(self) -> None:
+        """Write metrics.jsonl."""
+        if not self.ranks.leads:
+            return
+        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
+
+
+def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig, ui: Ui) -> ReadSplits:
+    """As `read_splits`; and warn where an image of val or test is in another split too."""
+    read = read_splits(splits, preprocessing, data, ui)
+    seen = dict.fromkeys(read.hashes["train"], "train")
+    for name in ("val", "test"):
+        if copies := sum(digest in seen for digest in read.hashes[name]):
+            ui.warn(
+                f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good"
+            )
+        seen |= dict.fromkeys(read.hashes[name], name)
+    return read
+
+
+@contextlib.contextmanager
+def all_its_images() -> Iterator[None]:
+    """A run that is resumed goes on with all its images: nothing advises to remove one or to leave it out."""
+    try:
+        yield
+    except UnusableFiles as error:
+        raise DataError(error.causes(), AS_BEFORE) from None
+
+
+def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
+    """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
+    rows = [
+        [sample.path, digest, splits.classes[sample.label], sample.group or "", name, *sample.columns]
+        for name, samples in splits.samples.items()
+        for sample, digest in zip(samples, hashes[name], strict=True)
+    ]
+    head = ["path", "sha256", "class", "group", "split", *splits.columns]
+    return csv_text([head, *rows])
