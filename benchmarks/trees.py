@@ -22,8 +22,11 @@ def unpack(data: Path, output: Path, name: str) -> Path:
     """Unpack `name`.tar.gz once; returns its folder."""
     folder = output / name
     if not folder.is_dir():
+        part = output / f"{name}.part"  # a kill while unpacking must not leave a folder that looks complete
         with tarfile.open(data / f"{name}.tar.gz") as archive:
-            archive.extractall(output, filter="data")
+            archive.extractall(part, filter="data")
+        (part / name).rename(folder)
+        part.rmdir()
     return folder
 
 
