@@ -5,8 +5,8 @@
     python benchmarks/gpu_search.py WORK_FOLDER --device cpu --steps 5 --sets busi --folds 0        # only that it works
 
 VITMED_DATA holds the sets of gpu_search_sets.py, which says what their test parts are; no image of these is opened. Of
-the other images, the brightest fifth of each class stays out of training. A fold is a quarter of the groups. The averaged
-last weights are judged on its images:
+the other images, the brightest fifth of each class stays out of training. A fold is a quarter of the groups. The
+averaged last weights are judged on its images:
 
     random     those that are not bright; `flips` averages the probabilities over flipped (and turned) images
     corrupted  the same with noise, blur, other brightness, contrast and gamma, and pixels of twice the size: the mean
