@@ -36,7 +36,7 @@ def test_it_knows_all_that_evaluation_and_prediction_need(trained: Trained) -> N
     saved = load_checkpoint(trained.best)
     assert saved.classes == ("amber", "blue", "green")
     assert saved.preprocessing == Preprocessing(16, 3, "pad", "imagenet")
-    assert saved.config.model.stem == "conv" and saved.config.model.pool == "mean"  # no `auto` left
+    assert saved.config.model.stem == "residual" and saved.config.model.pool == "mean"  # no `auto` left
     assert saved.data_root().samefile(trained.data)
     assert {name: len(part) for name, part in saved.splits.samples.items()} == {"train": 36, "val": 12, "test": 18}
     assert [len(digests) for digests in saved.hashes.values()] == [36, 12, 18]

@@ -142,9 +142,9 @@ def test_without_a_time_the_plan_says_what_more_would_buy(data: Path) -> None:
 
 
 def test_the_next_larger_network_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitmed.training.time_plan.CANDIDATES", (SMALL, LARGE._replace(width=128, passes=100)))
+    monkeypatch.setattr("vitmed.training.time_plan.CANDIDATES", (SMALL, LARGE._replace(width=256, passes=100)))
     (text,) = [text for text in planned(data)[2] if text.startswith("time: about")]
-    assert re.search(r"; --time 3m: 32 px, 0\.5 M parameters; timed on cpu", text), text
+    assert re.search(r"; --time \d+m: 32 px, \d\.\d M parameters; timed on cpu", text), text
 
 
 def test_a_time_ends_the_epochs_that_you_set_and_chooses_nothing(data: Path) -> None:

@@ -126,7 +126,7 @@ def fit_head(
     mean, std = train[0].mean(axis=0, dtype=np.float64), train[0].std(axis=0, dtype=np.float64)
     std = np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1)  # a constant feature carries no information
     x, x_val = ((part[0] - mean) / std for part in (train, val))
-    model = LogisticRegression(warm_start=True, max_iter=500)  # each fit starts from the one before
+    model = LogisticRegression(warm_start=True, max_iter=500, tol=1e-6)  # each fit starts from the one before
     best: LinearHead | None = None
     for done, C in enumerate(C_VALUES, 1):
         model.C = C
