@@ -3,9 +3,10 @@
     python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER [--sets pbc_blood ...] [--labels 100 500 0]
         [--seeds 0 1] [--ways scratch longer views masked]
 
-DATA_FOLDER holds the development sets, unpacked. A tenth of the images of the plan's split is judged: validation, never
-the test. All other training images are there to pretrain on; some of them, drawn by seed and by class, have labels (0:
-all of them). The network is that of the plan, at 64 px and half as wide, so that a run takes a minute or two:
+DATA_FOLDER holds the development sets, unpacked. Validation images of vitmed's split are judged, up to JUDGED of
+them; never the test. The training images, up to MOST, are there to pretrain on; some of them, drawn by seed and by
+class, have labels (0: all of them). The network is that of the plan, at 64 px and half as wide, so that a run takes a
+minute or two:
 
     scratch    from random weights, STEPS steps
     views      pretrained on pairs of views (VICReg) for PRETRAIN_STEPS steps of 64 images, then as scratch
@@ -118,7 +119,7 @@ def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str,
 
 
 def table(lines: list[dict]) -> str:
-    """Mean over the seeds, and each; and the number of pairs of seeds that `views` wins against `longer`."""
+    """Mean over the seeds, and each."""
     rows = defaultdict(list)
     for line in lines:
         rows[line["set"], line["labels"], line["way"]].append(line)
