@@ -65,6 +65,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
         layers.append(nn.MaxPool2d(2))
     layers = [*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2)]
     session.model = nn.Sequential(*layers)  # type: ignore[assignment]  # in the place of the ViT
+    session.model.tokens, session.model.width = 64, width  # what sizes the batches of predictions
     ui.say(f"small CNN of {sum(p.numel() for p in session.model.parameters()):,} parameters")
     session.check_images()
     session.prepare()

@@ -207,13 +207,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def no_evaluation(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the evaluation, most of a tiny run's time, and the estimate, which reads some files itself."""
+    """Most of a tiny run's time is its evaluation, which reads the files themselves."""
     from vitmed.commands import train
-    from vitmed.training import forecast
 
     monkeypatch.setattr(train, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}, folder=Path()))
     monkeypatch.setattr(train, "write_card", lambda *_, **__: None)
-    monkeypatch.setattr(forecast, "reading_seconds", lambda *_: 0.0)
 
 
 @pytest.mark.usefixtures("no_evaluation")

@@ -46,8 +46,11 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Forecaster:
 
 def test_the_parts_of_a_run(forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "augmenting_seconds", lambda config: 0.0)
-    found = forecaster.of(config())
+    unlimited = Forecaster(forecaster.splits, CPU).of(config())
+    assert unlimited.before == pytest.approx(STARTING + 44 * EACH_IMAGE)  # no file is decoded for the estimate
+    found = forecaster.of(config(train__time=600))
     assert found.before == pytest.approx(STARTING + 44 * (2.0 / 4 + EACH_IMAGE))
+    assert (found.one_pass, found.after) == (unlimited.one_pass, unlimited.after)
     assert found.one_pass == pytest.approx(24 * 0.3 * IN_TRAINING + 8 * 0.1 + EACH_EPOCH)
     assert found.after == pytest.approx(REPORTING + 20 * EACH_IMAGE + (24 + 4 * 8 + 12) * 0.1)
     assert forecaster.of(config(evaluate__report=False)).after == pytest.approx(found.after - REPORTING + TABLES)

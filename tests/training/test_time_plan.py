@@ -99,9 +99,10 @@ def line(epochs: int, time: float | None, more: str = "") -> str:
 
 
 def test_the_line_says_how_long_and_what_more_would_buy() -> None:
-    parts = "(10 s before training, about 20 epochs in 1.7 min, 30 s for the evaluation)"
+    start, rest = "10 s before training", "about 20 epochs in 1.7 min, 30 s for the evaluation)"
+    parts = f"({start}, {rest}"
     assert line(20, None, "--time 30m: 96 px, 2.7 M parameters") == (
-        f"time: about 2.3 min {parts}; --time 30m: 96 px, 2.7 M parameters"
+        f"time: about 2.3 min ({start} besides reading the images, {rest}; --time 30m: 96 px, 2.7 M parameters"
     )
     assert line(300, 140) == f"time: 2m20s {parts}"
     assert line(20, 3600) == f"time: about 2.3 min of 1h {parts}; no more epochs are planned"

@@ -71,7 +71,8 @@ class Forecaster:
 
     Attributes:
         processes: that share the training.
-        files: seconds to read a file, once measured; steps: key of a network -> seconds of an image in a step.
+        files: seconds to read a file, once measured; 0 without `train.time`.
+        steps: key of a network -> seconds of an image in a step.
     """
 
     splits: Splits
@@ -84,8 +85,8 @@ class Forecaster:
         """The forecast for a complete configuration."""
         train, val = (len(self.splits.samples[name]) for name in ("train", "val"))
         every = sum(map(len, self.splits.samples.values()))
-        if self.files is None:
-            self.files = reading_seconds(self.splits, config)
+        if self.files is None:  # without a limit nothing depends on it, and every file is decoded once
+            self.files = 0.0 if config.train.time is None else reading_seconds(self.splits, config)
         rows = train // config.train.batch_size * config.train.batch_size or train
         one_pass = rows * self.image(config) + val * FORWARD * self.step(config) + EACH_EPOCH
         before = STARTING + every * (self.files / cores() + EACH_IMAGE)

@@ -97,10 +97,10 @@ def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig, share
     """The learning rate of a step; warm-up takes at most a third of the run.
 
     Args:
-        share: of the time for training that is used, 0 to 1; a schedule that is behind it jumps ahead.
+        share: of the time for training that is used, 0 to 1; a schedule that is behind it jumps ahead, by whole steps.
     """
     train = config.train
     per_epoch = steps_per_epoch(batches, train.accumulate)
     steps = train.epochs * per_epoch
     warmup = min(round(train.warmup_epochs * per_epoch), steps // 3)
-    return learning_rate(max(step, share * (steps - 1)), steps, warmup, train.lr, train.min_lr)
+    return learning_rate(max(step, int(share * (steps - 1))), steps, warmup, train.lr, train.min_lr)

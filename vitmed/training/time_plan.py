@@ -151,7 +151,8 @@ def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float
     if math.isinf(forecast.one_pass):
         return 0.0, f"{name}: not known, because the memory is too small for a timed step"
     passes = epochs if limit is None else max(1, min(epochs, int(forecast.passes_in(limit))))
-    parts = f"{about(forecast.before)} before training, about {counted(passes, 'epoch')} in "
+    before = f"{about(forecast.before)} before training" + " besides reading the images" * (limit is None)
+    parts = f"{before}, about {counted(passes, 'epoch')} in "
     parts += f"{about(passes * forecast.one_pass)}, {about(forecast.after)} for the evaluation"
     seconds = forecast.total(passes)
     if limit is None:
