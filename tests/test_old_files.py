@@ -149,6 +149,9 @@ def test_evaluate(run: Path, tmp_path: Path) -> None:
         # The bounds of sets and abstention are scores of validation images, which another CPU may round to either side.
         same_numbers(found.metrics, before, 1e-4, at_bounds=0.1 if split == "val" else 1e-4)
         assert found.metrics["weights_hash"] == load_checkpoint(run).weights_hash
+        stored = Predictions.from_csv(run / split / "predictions.csv")
+        assert found.predictions.paths == stored.paths
+        assert found.predictions.probabilities == pytest.approx(stored.probabilities, abs=1e-5)
 
 
 def test_another_point_is_chosen_on_the_validation_of_the_old_run(run: Path, tmp_path: Path) -> None:
