@@ -167,6 +167,23 @@ class DataConfig(Section):
         "In a YAML file, relative to that file.",
         Flag(metavar="TABLE"),
     )
+    target: Literal["auto", "classes", "findings", "grades", "number"] = setting(
+        "auto",
+        "What the labels are: one of several classes, several findings of which an image has any, grades in order, or "
+        "a number. auto: findings where the table has columns of 0 and 1, or labels joined by |; a number where all "
+        "labels are numbers of many values; grades with --ordinal; classes otherwise. See docs/targets.md.",
+        Flag(),
+    )
+    findings: list[str] = setting(
+        [],
+        "Columns of the table of labels that are findings: 1, 0, or empty where nobody has looked. Default: all "
+        "columns that hold nothing else.",
+        Flag("finding", metavar="COLUMN"),
+    )
+    uncertain: Literal["ignore", "ones", "zeros"] = setting(
+        "ignore", "What a finding of -1 (uncertain, as in CheXpert) counts as: not known, present, or absent.", Flag()
+    )
+    unit: str = setting("", "Unit of the number that is predicted, such as years.", Flag(metavar="UNIT"))
     folds: int | None = setting(
         None, "Divide all images into this many folds, one of which is the test.", Flag(panel="Patients"), ge=2
     )

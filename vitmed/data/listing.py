@@ -12,6 +12,7 @@ import numpy as np
 from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
+from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import listed
 from vitmed.data.folders import class_names, holds_tars, image_names, npz_images, split_folders, subfolders, tar_labels
 from vitmed.data.patient_names import Guess
@@ -42,6 +43,9 @@ class Listing:
         notes: messages for the user.
         guess: patients that the file names suggest, if you named none.
         first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
+        target: what the labels are.
+        targets: of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64. `classes` are then strata.
+        outputs: then the names of the findings, or of the number.
     """
 
     root: Path
@@ -58,13 +62,18 @@ class Listing:
     notes: tuple[str, ...] = ()
     guess: Guess | None = None
     first_copy: np.ndarray | None = None
+    target: Target = CLASSES
+    targets: np.ndarray | None = None
+    outputs: tuple[str, ...] = ()
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
         """These images as samples."""
         chosen = indices.tolist()
+        paths, labels = (self.paths[i] for i in chosen), self.labels[indices].tolist()
         groups = repeat(None) if self.groups is None else (self.groups[i] for i in chosen)
         rows = (self.rows[i] for i in chosen) if self.rows else repeat(())
-        return tuple(map(Sample, (self.paths[i] for i in chosen), self.labels[indices].tolist(), groups, rows))
+        targets = repeat(()) if self.targets is None else map(tuple, self.targets[indices].tolist())
+        return tuple(map(Sample, paths, labels, groups, rows, targets))
 
     def location(self, part: str, label: int) -> str:
         """The folder or table that holds, or should hold, the images of a class; for a message."""

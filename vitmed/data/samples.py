@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vitmed.core.targets import CLASSES, Target
 from vitmed.metrics.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -17,13 +18,21 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """One image: path relative to the data root (forward slashes), class index, group (patient) or None, and its cells
-    in the order of `Splits.columns`."""
+    """One image.
+
+    Attributes:
+        path: relative to the data root, with forward slashes.
+        label: index of its class, otherwise of its stratum (`Splits.strata`), in proportion to which images are split.
+        group: patient, or None.
+        columns: its cells in the order of `Splits.columns`.
+        targets: of findings 1, 0 or `UNKNOWN` for each; of a number the number; () for classes and grades.
+    """
 
     path: str
     label: int
     group: str | None
     columns: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -32,13 +41,15 @@ class Splits:
 
     Attributes:
         root: the data folder.
-        classes: class names, sorted; the order of all logits.
+        classes: names of the classes, sorted, or of the grades, from the lowest; of the findings; or of the one number.
         samples: split name -> its samples, ordered by class, then by path.
         made: split name -> its origin in words ("folder val/", "15 % of train, by image, seed 0").
         columns: names of further columns in a table of labels.
         patients: how patients are known, in words; "" if they are unknown.
         notes: messages for the user; not stored in a checkpoint.
         guess: patients that the file names suggest, if you named none; not stored in a checkpoint.
+        target: what the labels are.
+        bins: of findings and numbers, the names of the strata; see `strata`.
     """
 
     root: Path
@@ -49,11 +60,19 @@ class Splits:
     patients: str = ""
     notes: tuple[str, ...] = ()
     guess: Guess | None = None
+    target: Target = CLASSES
+    bins: tuple[str, ...] = ()
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """Names of the strata that `Sample.label` counts: the classes; of findings the rarest one of an image, and
+        "no finding" at the end; of a number its ranges."""
+        return self.bins or self.classes
 
     def counts(self, split: str) -> list[int]:
-        """Images per class of a split, in class order."""
+        """Images per stratum of a split, in their order."""
         count = Counter(sample.label for sample in self.samples[split])
-        return [count[k] for k in range(len(self.classes))]
+        return [count[k] for k in range(len(self.strata))]
 
     @property
     def grouped(self) -> bool:

@@ -61,13 +61,15 @@ def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str
     """The splits, checked. Raises DataError for patients in two of them, unless leakage is allowed."""
     splits = Splits(
         root=listing.root,
-        classes=tuple(listing.classes),
+        classes=listing.outputs or tuple(listing.classes),
         samples={name: listing.samples(parts[name]) for name in SPLITS},
         made={name: made[name] for name in SPLITS},
         columns=listing.columns,
         patients=listing.patients,
         notes=listing.notes,
         guess=listing.guess,
+        target=listing.target,
+        bins=tuple(listing.classes) if listing.outputs else (),
     )
     shared = splits.shared()
     if not shared:

@@ -1,0 +1,31 @@
+"""What a network predicts of an image: one class, several findings, a grade, or a number."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vitmed.core.base_models import Frozen
+
+Kind = Literal["classes", "findings", "grades", "number"]
+UNKNOWN = -1  # stands for the label of a finding that nobody has read
+NO_FINDING = "no finding"
+
+
+class Target(Frozen):
+    """What the labels are.
+
+    Attributes:
+        kind: "classes": one of several; "findings": each present or absent; "grades": classes in order, from the lowest
+            to the highest; "number": a quantity.
+        unit: of a number, such as "years"; "" for none.
+        centre, spread: of a number: mean and standard deviation of the training labels. The network predicts
+            (number - centre) / spread.
+    """
+
+    kind: Kind = "classes"
+    unit: str = ""
+    centre: float = 0.0
+    spread: float = 1.0
+
+
+CLASSES = Target()
