@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.ranks import Rows
+from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import lines_of
 from vitmed.data.pixel_cache import Squares
 from vitmed.data.samples import Sample, Splits
@@ -42,13 +43,27 @@ class Images:
 
     Args:
         preprocessing: makes each file (S, S, C) uint8.
+        target: what the labels are.
+
+    Attributes:
+        labels: (S,) int64, the class, grade or stratum of each.
+        targets: what the loss compares outputs with. Classes and grades: the labels. Findings: (S, F) float32, 1, 0 or
+            `UNKNOWN`. A number: (S,) float32, standardised.
     """
 
-    def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing):
+    def __init__(
+        self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES
+    ):
         self.root = root
         self.samples = samples
         self.preprocessing = preprocessing
         self.labels = np.array([sample.label for sample in samples], dtype=np.int64)
+        self.targets = torch.from_numpy(self.labels)
+        if target.kind == "findings":
+            self.targets = torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
+        elif target.kind == "number":
+            numbers = torch.tensor([sample.targets[0] for sample in samples], dtype=torch.float64)
+            self.targets = ((numbers - target.centre) / target.spread).float()
         self.cache: np.ndarray | Squares | None = None
 
     def __len__(self) -> int:
@@ -76,7 +91,7 @@ class Images:
 
 def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:
     """The images of every split."""
-    return {name: Images(splits.root, part, preprocessing) for name, part in splits.samples.items()}
+    return {name: Images(splits.root, part, preprocessing, splits.target) for name, part in splits.samples.items()}
 
 
 class UnusableFiles(DataError):
@@ -106,8 +121,8 @@ class UnusableFiles(DataError):
         return DataError, (self.problem, self.fix)
 
 
-class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
-    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, label, index.
+class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
+    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, its target, index.
 
     With a `BatchAugmenter`, the images come as they are, and `finish` augments them. With several `views`, an image
     comes augmented as often, side by side in its channels: (S, S, views x C).
@@ -117,13 +132,13 @@ class TrainImages(Dataset[tuple[torch.Tensor, int, int]]):
         self.images, self.augmenter, self.seed = images, augmenter, seed
         self.numbers: list[tuple[int, ...]] = [()] if views == 1 else [(view,) for view in range(views)]
 
-    def __getitem__(self, key: Key) -> tuple[torch.Tensor, int, int]:
+    def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor, int]:
         epoch, index = key
         image = self.images.read(index)
         if isinstance(self.augmenter, Augmenter):
             seeds = [(self.seed, epoch, index, *number) for number in self.numbers]
             image = np.concatenate([self.augmenter(image, seed) for seed in seeds], axis=2)
-        return torch.from_numpy(np.array(image)), int(self.images.labels[index]), index
+        return torch.from_numpy(np.array(image)), self.images.targets[index], index
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
         """The items of a batch, or one DataError: raised in a loader process, it would arrive as a traceback."""
@@ -189,7 +204,7 @@ class EpochBatches(Sampler[list[Key]]):
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
-    """Batches of images (B, S, S, C) uint8, labels (B,) int64, indices (B,) int64; or a DataError for a batch."""
+    """Batches of images (B, S, S, C) uint8, rows of `Images.targets`, indices (B,) int64; or a DataError for a batch."""
     # fork shares the decoded images between workers without a copy; the children never touch a GPU.
     context = "fork" if workers and sys.platform == "linux" else None
     return DataLoader(

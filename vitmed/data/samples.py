@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vitmed.core.targets import CLASSES, Target
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -75,6 +78,11 @@ class Splits:
         return [count[k] for k in range(len(self.strata))]
 
     @property
+    def outputs(self) -> int:
+        """How many numbers the network gives of an image: of a number its location and the log of its scale."""
+        return 2 if self.target.kind == "number" else len(self.classes)
+
+    @property
     def grouped(self) -> bool:
         """Whether patients are known."""
         return all(sample.group is not None for samples in self.samples.values() for sample in samples)
@@ -99,8 +107,33 @@ def labelled(
     columns: Sequence[str] = (),
 ) -> Predictions:
     """Logits (S, K) of the samples as predictions with labels, and with patients if every image has one."""
-    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
+    paths, groups, further = _about(samples, columns)
     labels = np.array([s.label for s in samples], dtype=np.int64)
-    further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
-    paths = tuple(s.path for s in samples)
     return Predictions(classes, paths, groups, labels, logits, positive=positive, columns=further)
+
+
+def labelled_by(
+    target: Target,
+    classes: tuple[str, ...],
+    samples: Sequence[Sample],
+    logits: np.ndarray,
+    positive: str | None = None,
+    columns: Sequence[str] = (),
+) -> AnyPredictions:
+    """As `labelled`, for labels of any kind."""
+    if target.kind in ("classes", "grades"):
+        return labelled(classes, samples, logits, positive, columns)
+    paths, groups, further = _about(samples, columns)
+    targets = np.array([s.targets for s in samples], dtype=np.float64).reshape(len(samples), -1)
+    if target.kind == "findings":
+        return FindingPredictions(classes, paths, groups, targets.astype(np.int8), logits, columns=further)
+    return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target, columns=further)
+
+
+def _about(
+    samples: Sequence[Sample], columns: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...] | None, dict[str, tuple[str, ...]]]:
+    """Paths, patients if every image has one, and further columns."""
+    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
+    further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
+    return tuple(s.path for s in samples), groups, further
