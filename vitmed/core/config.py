@@ -254,6 +254,11 @@ class ModelConfig(Section):
         "attention: as in SigLIP; coca: as in CONCH. auto: mean from scratch, what the publisher uses with weights.",
         Flag(),
     )
+    head: Literal["auto", "linear", "ordinal"] = setting(
+        "auto",
+        "Last layer: linear; or ordinal, for grades: one output for each step from a grade to the next (CORN). "
+        "auto: linear.",
+    )
     pool_width: int | None = setting(None, "Width of attention pooling; null: the width of the network.", ge=4, le=8192)
     class_token: bool = setting(True, "Whether the network has a class token; SigLIP has none.")
     registers: int = setting(0, "Learned tokens without a place; some DINOv2 weights have 4.", ge=0, le=64)
@@ -430,6 +435,11 @@ class TrainConfig(LoopConfig):
     )
     baseline: bool = setting(True, "Also fit baselines that need no training, and compare them at the end.", Flag())
     smoothing: float = setting(0.05, "Label smoothing.", Flag(), ge=0, lt=1)
+    loss: Literal["auto", "cross_entropy", "binary", "asymmetric", "laplace", "gaussian"] = setting(
+        "auto",
+        "Classes and grades: cross_entropy. Findings: binary cross-entropy, or asymmetric for rare ones. A number: "
+        "laplace (absolute errors) or gaussian (squared ones). auto: the first of them.",
+    )
     balance: Literal["none", "adjust", "loss", "sampler"] = setting(
         "none",
         "Counter class imbalance in training: logit adjustment (adjust), class weights (loss) or a balanced sampler. "

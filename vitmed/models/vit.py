@@ -202,6 +202,7 @@ class ViT(nn.Module):
         norm_pre: a norm before the blocks, as in CLIP.
         norm_eps: epsilon of the layer norms.
         dropout, attention_dropout, drop_path: rates in [0, 1).
+        head: "linear", or "ordinal" for grades.
 
     Raises:
         UsageError: sizes do not divide, or the pooling needs a class token that is not there.
@@ -233,6 +234,7 @@ class ViT(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
+        head: str = "linear",
     ):
         super().__init__()
         check_sizes(image_size, patch_size, width, heads, positions)
@@ -268,7 +270,7 @@ class ViT(nn.Module):
             )
         elif pool == "coca":
             self.attn_pool = AttentionPool(width, out, COCA_HEADS, None, COCA_EPS)
-        self.head = nn.Linear(out, num_classes)
+        self.head = (OrdinalHead if head == "ordinal" else nn.Linear)(out, num_classes)
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
         self._initialise(positions, grid)
 
@@ -370,9 +372,26 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
     if num_classes < 1:
         raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
     fields = config.model_dump(exclude={"name", "weights", "licence", "terms"})
-    plain = {"stem": "patch", "pool": "cls", **SIZES[config.name]._asdict()}
+    plain = {"stem": "patch", "pool": "cls", "head": "linear", **SIZES[config.name]._asdict()}
     fields |= {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
     return ViT(num_classes, **fields)
+
+
+class OrdinalHead(nn.Linear):
+    """Features (B, D) -> log probabilities (B, K) of grades in order, from one output for each step to the next grade.
+
+    The output k is the log odds of a grade above k among those of at least k. Cross-entropy on the log probabilities is
+    the loss of CORN: Shi, Cao & Raschka, Pattern Anal. Appl. 26 (2023) 941, arXiv 2111.08851, equation 4.
+    """
+
+    def __init__(self, width: int, grades: int):
+        super().__init__(width, grades - 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = super().forward(x)  # (B, K - 1)
+        above = F.logsigmoid(steps).cumsum(dim=1)  # log P(grade > k)
+        reached = F.pad(above, (1, 0))  # log P(grade >= k), (B, K)
+        return reached + F.pad(F.logsigmoid(-steps), (0, 1))
 
 
 class Size(NamedTuple):

@@ -1,4 +1,4 @@
-"""The loss of a batch: cross-entropy with mixing, label smoothing and balanced classes.
+"""The loss of a batch. Of classes and grades: cross-entropy with mixing, label smoothing and balanced classes.
 
 Class weights, and batches with as many images of every class, move the optimum of the logits by the log of the weights.
 The loss adds this shift to the logits of the network, as logit adjustment does (Menon et al. 2021, arXiv 2007.07314,
@@ -19,11 +19,16 @@ from vitmed.core.config import Config
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import ALONE, Ranks, Rows
+from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.models.vit import ViT
 
 LossOf = Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]
-"""Images (B, S, S, C) uint8 and labels (B,) on the device -> rows -> their share of the mean loss of the batch, ()."""
+"""Images (B, S, S, C) uint8 and their targets on the device -> rows -> their share of the mean loss of the batch, ()."""
+
+MOST_WEIGHT = 100.0  # of the positives of a rare finding
+FOCUS, MARGIN = 4.0, 0.05  # of the asymmetric loss, as in its paper
+LEAST_SCALE, MOST_SCALE = -7.0, 7.0  # bounds of the log of a scale, so that one image cannot end a run
 
 
 def classification_loss(
@@ -61,6 +66,92 @@ def classification_loss(
         return part
 
     return loss_of
+
+
+def finding_loss(
+    model: nn.Module, images: Images, classes: int, config: Config, precision: Precision, ranks: Ranks = ALONE
+) -> LossOf:
+    """The mean binary cross-entropy over the known labels of all findings; the unknown ones have no part in it.
+
+    With `balance: loss`, positives of a finding weigh as much as its negatives. With `loss: asymmetric`, easy negatives
+    hardly count (Ridnik et al. 2021, arXiv 2009.14119, equation 7: gamma- 4, gamma+ 0, margin 0.05); calibration on
+    validation then makes probabilities of the scores.
+
+    The arguments are those of `classification_loss`.
+    """
+    device, asymmetric = next(model.parameters()).device, config.train.loss == "asymmetric"
+    weights = finding_weights(images.targets).to(device) if config.train.balance == "loss" else None
+    shift = 0.0 if weights is None else weights.log()  # the logits stay those of the prevalence of training
+
+    def each(logits: Tensor, y: Tensor) -> Tensor:
+        if not asymmetric:
+            return F.binary_cross_entropy_with_logits(logits + shift, y, pos_weight=weights, reduction="none")
+        hard = (logits.sigmoid() - MARGIN).clamp(min=0)
+        return -(y * F.logsigmoid(logits) + (1 - y) * hard**FOCUS * torch.log1p(-hard))
+
+    return _known_loss(model, images, config, precision, ranks, each)
+
+
+def number_loss(
+    model: nn.Module, images: Images, classes: int, config: Config, precision: Precision, ranks: Ranks = ALONE
+) -> LossOf:
+    """The mean negative log likelihood of a standardised number whose scale the network predicts too.
+
+    "laplace": |y - location| / scale + log scale; its optimum is the median. "gaussian": squared errors, each weighted
+    by the scale as it is (beta-NLL with beta 1/2: Seitzer et al., ICLR 2022, arXiv 2203.09168), as the plain likelihood
+    neglects what is hard at first.
+
+    The arguments are those of `classification_loss`.
+    """
+
+    def each(outputs: Tensor, y: Tensor) -> Tensor:
+        location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
+        if config.train.loss != "gaussian":
+            return (y - location).abs() * (-log_scale).exp() + log_scale
+        squared = 0.5 * ((y - location) * (-log_scale).exp()) ** 2
+        return (squared + log_scale) * log_scale.detach().exp()
+
+    return _known_loss(model, images, config, precision, ranks, each)
+
+
+def _known_loss(
+    model: nn.Module, images: Images, config: Config, precision: Precision, ranks: Ranks,
+    each: Callable[[Tensor, Tensor], Tensor],
+) -> LossOf:  # fmt: skip
+    """The mean over known targets of a loss: outputs (B, ...) float32, targets -> the loss of each target."""
+    device = next(model.parameters()).device
+    own, findings = rows_of(ranks, images, config), images.targets.ndim == 2
+
+    def loss_of(batch: Tensor, y: Tensor) -> Callable[[Rows], Tensor]:
+        x = images.preprocessing.normalise(batch)  # (B, C, S, S)
+        known = y != UNKNOWN if findings else torch.ones_like(y, dtype=torch.bool)
+        count = ranks.total(known.sum().float()).clamp(min=1)
+        first = 0 if own is None else own.start
+
+        def part(rows: Rows) -> Tensor:
+            here = slice(rows.start - first, rows.stop - first)
+            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+                outputs = model(x[here])
+            lost = each(outputs.float(), y[here].clamp(min=0) if findings else y[here])
+            return (lost * known[here]).sum() / count
+
+        return part
+
+    return loss_of
+
+
+def finding_weights(targets: Tensor) -> Tensor:
+    """(F,) float32: negatives for each positive of a finding, among the known labels (S, F), at most `MOST_WEIGHT`."""
+    positives, negatives = (targets == 1).sum(dim=0), (targets == 0).sum(dim=0)
+    return (negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT).float()
+
+
+@torch.no_grad()
+def start_findings(model: ViT, targets: Tensor) -> None:
+    """Start the head's bias at the log odds of each finding in the known labels (S, F), so that training need not begin
+    with learning that most are absent (Lin et al. 2017, arXiv 1708.02002, section 3.3)."""
+    positives, negatives = (targets == 1).sum(dim=0), (targets == 0).sum(dim=0)
+    model.head.bias.copy_(((positives + 0.5) / (negatives + 0.5)).log())
 
 
 def rows_of(ranks: Ranks, images: Images, config: Config | PretrainConfig) -> Rows | None:
