@@ -100,6 +100,14 @@ def read_count(value: Any) -> Any:
     return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value) else value
 
 
+def names_in(value: Any) -> Any:
+    """The names of a flag that is repeated, or holds them with commas between."""
+    given = [value] if isinstance(value, str) else value or []
+    if isinstance(given, list | tuple) and len(given) == 1 and isinstance(given[0], str):
+        given = [part.strip() for part in given[0].split(",")]
+    return list(dict.fromkeys(given)) if isinstance(given, list | tuple) else given
+
+
 class Section(BaseModel):
     """Fields that belong together; `panel` is the heading of their flags in --help."""
 
@@ -221,6 +229,7 @@ class DataConfig(Section):
     )
 
     _window = field_validator("window", mode="plain")(read_window)
+    _findings = field_validator("findings", mode="before")(names_in)
 
 
 class ModelConfig(Section):
@@ -614,15 +623,12 @@ class EvaluateConfig(Section):
         Flag(panel="Output"),
     )
 
-    @field_validator("subgroups", "raters", "rater_scores", "ordinal", mode="before")
+    @field_validator("subgroups", "raters", "rater_scores", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
 
-    @field_validator("ordinal")
-    @classmethod
-    def _with_commas(cls, value: list[str]) -> list[str]:
-        return [part.strip() for name in value for part in name.split(",")] if len(value) == 1 else value
+    _ordinal = field_validator("ordinal", mode="before")(names_in)
 
     _cost = field_validator("cost", mode="before")(read_cost)
 
