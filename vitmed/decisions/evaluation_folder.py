@@ -16,7 +16,8 @@ from vitmed.core.aliases import FLOW, HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.decisions.operating_results import Folds, by_fold
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.policies import policy_of
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.metrics.predictions import Predictions
 
 
@@ -105,7 +106,7 @@ def _no_report(file: Path) -> DataError:
 def _policy_of(file: Path, metrics: Mapping[str, Any]) -> DecisionPolicy | None:
     stored = with_new_names(metrics["report"], HOLDER).get("policy")
     try:
-        return None if stored is None else DecisionPolicy.of(stored, metrics["classes"])
+        return None if stored is None else policy_of(stored, metrics["classes"])
     except ValueError as error:
         raise DataError(f"{file}: its decision policy is damaged ({error})", "move it away to go without it") from None
 
@@ -179,7 +180,9 @@ def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: Decision
     if theirs is None or policy is None:
         return theirs is policy
     if theirs.ood_score is None or policy.ood_score is None:
-        return theirs.calibration == policy.calibration
+        return isinstance(theirs, ClassPolicy) and isinstance(policy, ClassPolicy) and (
+            theirs.calibration == policy.calibration
+        )
     return (theirs.ood_score.n, theirs.ood_score.scale) == (policy.ood_score.n, policy.ood_score.scale)
 
 

@@ -27,6 +27,7 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Sample, Splits
+from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.reduced_precision import ReducedPrecision
 from vitmed.imaging.npz import is_npz
@@ -84,7 +85,7 @@ class Checkpoint:
         """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
         try:
             with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
-                model = build_vit(self.config.model, len(self.classes))
+                model = build_vit(self.config.model, self.splits.outputs)
             for name, expected in model.state_dict().items():
                 if name in self.weights and self.weights[name].dtype != expected.dtype:
                     raise RuntimeError(f"{name}: {self.weights[name].dtype}, expected {expected.dtype}")
@@ -390,7 +391,7 @@ def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
     if stored is None:
         return None
     try:
-        policy = DecisionPolicy.of(_arrays(stored), content["classes"])
+        policy = policy_of(_arrays(stored), content["classes"])
         if (score := policy.ood_score) is not None:
             if score.means is None or score.precision is None:
                 raise ValueError("ood_score: means and precision are missing")

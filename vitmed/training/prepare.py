@@ -173,7 +173,7 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
             rule, seconds = found
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
-                millions = sum(p.numel() for p in build_vit(model, len(prepared.splits.classes)).parameters()) / 1e6
+                millions = sum(p.numel() for p in build_vit(model, prepared.splits.outputs).parameters()) / 1e6
             more = f"--time {duration_text(round_up(seconds))}: {model.image_size} px, {millions:.1f} M parameters"
     return time_line(config, forecast, more)
 
