@@ -104,11 +104,10 @@ def choose_finding_policy(
         UsageError: an operating point that does not fit two classes, or two points.
     """
     assert validation.labels is not None
-    counts = [[(validation.labels[:, f] == value).sum() for value in (0, 1)] for f in range(len(validation.classes))]
-    few = [name for name, both in zip(validation.classes, counts, strict=True) if min(both) < FEWEST]
-    findings = {
-        name: choose_policy(validation.of(name), USUAL if name in few else config) for name in validation.classes
-    }
+    names = validation.classes
+    counts = [[(validation.labels[:, f] == value).sum() for value in (0, 1)] for f in range(len(names))]
+    few = [name for name, both in zip(names, counts, strict=True) if min(both) < FEWEST]
+    findings = {name: choose_policy(validation.of(name), USUAL if name in few else config) for name in names}
     return FindingPolicy(
         asked=policy_settings(config), n=len(validation), weights_hash=weights_hash, findings=findings,
         few=tuple(few), ood_score=ood_score,

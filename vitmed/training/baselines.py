@@ -92,7 +92,7 @@ def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
 
 
 def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], ui: Ui, what: str) -> LinearHead:
-    """Fit a regression on train, choose its penalty on val, and report its result there: logistic, ridge of a number."""
+    """Fit a linear model on train, choose its penalty on val, and report its result there."""
     target = TARGETS[splits.target.kind]
     train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
     with ui.bar(f"{target.regression} on {what}", unit="penalties") as advance:

@@ -1,4 +1,4 @@
-"""`TARGETS`: what training, evaluation and reports do with each kind of label. A new kind is a new entry, at the bottom."""
+"""`TARGETS`: what training, evaluation and reports do with each kind of label. A new kind is a new entry."""
 
 from __future__ import annotations
 
