@@ -18,8 +18,8 @@ from vitmed.core.errors import DataError
 from vitmed.data.splits import make_splits
 from vitmed.metrics.predictions import softmax
 from vitmed.training import frozen_probe
-from vitmed.training.baselines import C_VALUES, LEAST, NEIGHBOURS
 from vitmed.training.frozen_probe import Pool, Round, describe_rounds, held_out_logits
+from vitmed.training.linear_heads import C_VALUES, LEAST, NEIGHBOURS
 
 
 def pool_of(root: Path, **settings: object) -> Pool:

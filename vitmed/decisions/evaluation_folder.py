@@ -180,8 +180,10 @@ def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: Decision
     if theirs is None or policy is None:
         return theirs is policy
     if theirs.ood_score is None or policy.ood_score is None:
-        return isinstance(theirs, ClassPolicy) and isinstance(policy, ClassPolicy) and (
-            theirs.calibration == policy.calibration
+        return (
+            isinstance(theirs, ClassPolicy)
+            and isinstance(policy, ClassPolicy)
+            and (theirs.calibration == policy.calibration)
         )
     return (theirs.ood_score.n, theirs.ood_score.scale) == (policy.ood_score.n, policy.ood_score.scale)
 
