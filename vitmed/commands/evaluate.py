@@ -12,8 +12,8 @@ import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.commands.explain import check_attention
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import unknown_key
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
 from vitmed.core.hardware import describe, pick_device

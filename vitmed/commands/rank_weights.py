@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from vitmed.checks.data_check import check_folder
-from vitmed.commands.compare import Model, better, compare_models
+from vitmed.commands.compare import better, compare_models
+from vitmed.commands.compared_tables import Model
 from vitmed.commands.plan import plan_yaml
 from vitmed.commands.train import default_name, file_name, model_label
 from vitmed.core.cache_folder import cache_folder
