@@ -16,9 +16,10 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from torch import nn
 
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config, store_paths
+from vitmed.core.model_config import ModelConfig
 from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_layouts import HEAD, LAYOUTS

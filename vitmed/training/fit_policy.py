@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitmed.core.config import Config, EvaluateConfig, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.ui import Ui
 from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
