@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class FindingPredictions:
     notes: tuple[str, ...] = ()  # what a reader must know about the table
     named: bool = False  # whether figures and tables may show paths
     calibrated: np.ndarray | None = None  # (S, F) float64 probabilities; None: the sigmoid of the logits
+
+    kind: ClassVar[Kind] = "findings"  # a key of `TARGETS`
 
     def __post_init__(self) -> None:
         shape = (len(self.paths), len(self.classes))

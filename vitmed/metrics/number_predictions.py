@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class NumberPredictions:
     reach: float | None = None  # the interval reaches so many scales up and down; None: no interval
     notes: tuple[str, ...] = ()  # what a reader must know about the table
     named: bool = False  # whether figures and tables may show paths
+
+    kind: ClassVar[Kind] = "number"  # a key of `TARGETS`
 
     def __post_init__(self) -> None:
         size = len(self.paths)

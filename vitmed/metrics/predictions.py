@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -70,6 +71,8 @@ class Predictions:
     decided: np.ndarray | None = None  # (S,) int64 predicted classes, where each of several models has its own policy
     named: bool = False  # whether figures and tables may show paths
     calibrated: np.ndarray | None = None  # (S, K) float64 probabilities; None: the softmax of the logits
+
+    kind: ClassVar[Kind] = "classes"  # a key of `TARGETS`
 
     def __post_init__(self) -> None:
         size = len(self.paths)

@@ -83,8 +83,9 @@ TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
         losses=("cross_entropy",), loss_of=classification_loss, start=_start_classes, values=metric_values,
         evaluate=evaluate_predictions, metrics=METRICS, monitor="auroc", val_loss="log_loss", choose=choose_policy,
-        headline=("auroc", "balanced_accuracy", "accuracy"), fit_head=fit_head,
+        headline=("auroc", "balanced_accuracy", "accuracy", "mcc"), fit_head=fit_head,
         balances=("none", "adjust", "loss", "sampler"),
     ),
 }  # fmt: skip
 TARGETS["grades"] = TARGETS["classes"]
+ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
