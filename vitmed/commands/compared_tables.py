@@ -17,6 +17,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import listed
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
+from vitmed.metrics.any_predictions import of_classes
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
@@ -41,13 +42,18 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
         read, own = read_evaluation(file), not file.name.startswith(BASELINE)
-        models.append(Model(name, read.predictions, known=read if own else None, file=file if own else None))
+        models.append(
+            Model(
+                name, of_classes(read.predictions, str(file)), known=read if own else None, file=file if own else None
+            )
+        )
     named = [model.predictions for model in models if model.known is None]
     baselines: list[Model] = []
     for model, file in zip(models, tables, strict=True):
         if model.known is None:
             continue
-        for key, found in read_baselines(file.parent).items():
+        for key, table in read_baselines(file.parent).items():
+            found = of_classes(table, str(file))
             if not any(same_predictions(other, found) for other in (*named, *(b.predictions for b in baselines))):
                 taken = any(b.name == key for b in baselines)
                 name = f"{key} of {model.name}" if taken else key

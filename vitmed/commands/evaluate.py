@@ -20,7 +20,7 @@ from vitmed.core.hardware import Precision, describe, pick_device
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.samples import labelled
+from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
 from vitmed.decisions.evaluation_folder import (
     find_evaluation,
@@ -34,6 +34,7 @@ from vitmed.decisions.policy import DecisionPolicy, notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.inference import check_readable
 from vitmed.models.vit import ViT
@@ -65,7 +66,7 @@ def evaluate(
     fail_under: Sequence[str] = (),
     allow_leakage: bool = False,
     unlike: str | Path | None = None,
-    baselines: Callable[[], Mapping[str, Predictions]] | None = None,
+    baselines: Callable[[], Mapping[str, AnyPredictions]] | None = None,
     ui: Ui | None = None,
     **flags: Any,
 ) -> Evaluation:
@@ -126,12 +127,14 @@ def evaluate(
         policy = score_other_images(Path(unlike), saved, model, policy, ui, arithmetic)
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
-    attention, maps = check_attention(
-        model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
-    )
+    attention, maps = None, None
+    if isinstance(predictions, Predictions):
+        attention, maps = check_attention(
+            model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
+        )
     own = split if chosen.own else None
     internal = _own_test(saved, run, policy, ui) if own is None else None
-    known: Mapping[str, Predictions] = _known_baselines(run.path / split, predictions) if own else {}
+    known: Mapping[str, AnyPredictions] = _known_baselines(run.path / split, predictions) if own else {}
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder, predictions, title=what, facts=facts(saved, what, len(samples), used),
@@ -154,14 +157,15 @@ def evaluate(
 def _predict(
     saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, chosen: EvaluationImages,
     read: Callable[[int], np.ndarray], precision: Precision, ui: Ui,
-) -> Predictions:  # fmt: skip
+) -> AnyPredictions:  # fmt: skip
     """What the model predicts for the chosen images, with the policy applied. Raises DataError if one is unreadable."""
     with ui.bar(f"evaluating {describe_images(chosen)[1]}") as advance:
         _, logits, scores, problems, _ = predict_images(
             saved, model, policy, read, len(chosen.samples), advance, precision=precision
         )
     check_readable(problems)
-    found = labelled(saved.classes, chosen.samples, logits, saved.config.data.positive, chosen.columns)
+    positive = saved.config.data.positive
+    found = labelled_by(saved.splits.target, saved.classes, chosen.samples, logits, positive, chosen.columns)
     found = replace(found, columns={**scores, **found.columns})
     return found if policy is None else policy.apply(found)
 
@@ -177,7 +181,7 @@ def _settings(saved: Checkpoint, chosen: EvaluationImages, flags: dict[str, Any]
     return config, notes
 
 
-def _own_test(saved: Checkpoint, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> Predictions | None:
+def _own_test(saved: Checkpoint, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> AnyPredictions | None:
     """What the model predicts for the test of its own run; None where that is not known, and why goes to the user."""
     found = read_split(run, "test", saved.weights_hash, policy)
     if found is None:
@@ -215,7 +219,7 @@ def data_notes(run: RunFolder) -> list[str]:
         return []
 
 
-def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
+def _known_baselines(folder: Path, predictions: AnyPredictions) -> dict[str, AnyPredictions]:
     """The baselines that training evaluated on the very same images, if any."""
     matched = {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
     return {key: other for key, other in matched.items() if other is not None}

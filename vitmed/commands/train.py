@@ -235,7 +235,7 @@ def _new_run(
     prepared = prepare_run(config, plans, offline, ui, ranks.world)
     config, splits = prepared.config, prepared.splits
     check_folder(config.data, ui)
-    asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
+    asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
     run = TrainingRun(config, splits, prepared.device, ui, prepared.weights, ranks=ranks)  # raises for wrong sizes
     run.clock = clock
     if prepared.settings:
@@ -249,7 +249,7 @@ def _new_run(
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     run.begin(folder)
     with ui.bar("drawing augmented images", unit="steps"):
-        write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.classes))))
+        write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.strata))))
     ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
     return run
 

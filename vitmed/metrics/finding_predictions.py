@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING, UNKNOWN
+from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
 from vitmed.metrics.predictions import LEAST, Predictions, group_index, is_called, softmax
 from vitmed.metrics.predictions_csv import (
     LABEL,

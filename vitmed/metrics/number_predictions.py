@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitmed.core.targets import Target
+from vitmed.core.targets import Kind, Target
 from vitmed.metrics.predictions import group_index
 
 

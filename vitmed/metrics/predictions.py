@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.core.targets import Kind
 from vitmed.metrics.predictions_csv import (
     FIXED_COLUMNS,
     LOGIT,

@@ -21,6 +21,7 @@ from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
 from vitmed.metrics.confusions import mistakes
 from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.finding_results import co_occurrence
 from vitmed.metrics.fixed_rates import fixed_rates
 from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.patient_level import patient_level

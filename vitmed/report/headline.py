@@ -10,10 +10,10 @@ from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
@@ -24,7 +24,7 @@ from vitmed.training.targets import ALL_METRICS, TARGETS
 class Evaluation:
     """The predictions, the metrics with intervals, and the folder of the report."""
 
-    predictions: Predictions
+    predictions: AnyPredictions
     metrics: Results
     folder: Path
 

@@ -25,7 +25,7 @@ from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
-from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
+from vitmed.metrics.metric_table import PER_CLASS, TITLES
 from vitmed.metrics.notes import FEW_GROUPS, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
@@ -35,8 +35,8 @@ from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
-from vitmed.training.targets import TARGETS
 from vitmed.report.slider import Slider, at, rows
+from vitmed.training.targets import TARGETS
 
 FOLDER = Path(__file__).parent
 RATES = ("sensitivity", "specificity", "ppv", "npv")
@@ -311,7 +311,9 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
         "Where the model looks", "Attention maps, and whether the answer depends on the patches that they mark.", FAILS
     ),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
-    "flow": Section("Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE, EVERY),
+    "flow": Section(
+        "Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE, EVERY
+    ),
     "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE, EVERY),
     "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE, EVERY),
     "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),

@@ -20,8 +20,8 @@ from vitmed.core.text import counted, now
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.results import Maps
+from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, target_of
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import missing_interval_note, single_class_note
@@ -208,7 +208,7 @@ def _write_pages(
         write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
 
 
-def read_baselines(folder: Path) -> dict[str, Predictions]:
+def read_baselines(folder: Path) -> dict[str, AnyPredictions]:
     """The baselines that stand beside a predictions.csv."""
     files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
-    return {key: Predictions.from_csv(file, labelled=True) for key, file in files.items() if file.is_file()}
+    return {key: read_predictions(file, labelled=True) for key, file in files.items() if file.is_file()}

@@ -24,7 +24,6 @@ from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
-from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
@@ -34,6 +33,7 @@ from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.forecast import Forecast, Forecaster
 from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
+from vitmed.training.targets import ALL_METRICS, TARGETS, check_target
 from vitmed.training.time_plan import (
     candidates_for,
     check_time,
@@ -81,7 +81,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
-    check_names(config, SIZES, POLICIES, METRICS)
+    check_names(config, SIZES, POLICIES, ALL_METRICS)
     weights = None
     if config.model.weights is not None:
         weights = open_weights(config.model.weights, ui, offline)
@@ -91,6 +91,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
     report_known_set(splits, ui)
+    config = config_of_target(config, splits)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
@@ -108,7 +109,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         device=device.type,
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
-        ratio=max(counts := splits.counts("train")) / max(1, min(counts)),
+        ratio=imbalance(splits),
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
@@ -130,6 +131,26 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete), complete.train.pretrain)
     return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
+
+
+def config_of_target(config: Config, splits: Splits) -> Config:
+    """The configuration with what follows from the kind of label. Raises UsageError for what does not go with it."""
+    kind, values = splits.target.kind, dict[str, Any]()
+    if config.train.monitor != TARGETS[kind].monitor and "monitor" not in fields_set(config, "train"):
+        values["train.monitor"] = TARGETS[kind].monitor
+    if kind == "grades" and not config.evaluate.ordinal:
+        values["evaluate.ordinal"] = list(splits.classes)
+    config = with_values(config, values)
+    check_target(config, kind)
+    return config
+
+
+def imbalance(splits: Splits) -> float:
+    """Training images of the commonest class for each of the rarest; 1 of findings and numbers."""
+    if splits.target.kind not in ("classes", "grades"):
+        return 1.0
+    counts = splits.counts("train")
+    return max(counts) / max(1, min(counts))
 
 
 def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> tuple[list[PlannedSetting], Config]:

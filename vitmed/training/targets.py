@@ -10,18 +10,17 @@ from torch import Tensor
 
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
+from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.policy import DecisionPolicy, choose_policy
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.metric_table import METRICS, Metric
+from vitmed.metrics.finding_evaluation import evaluate_findings
+from vitmed.metrics.finding_scoring import finding_values
+from vitmed.metrics.metric_table import FINDING_METRICS, METRICS, Metric
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.vit import ViT
-from vitmed.training.linear_heads import LinearHead, fit_head
-from vitmed.training.losses import (
-    LossOf,
-    classification_loss,
-    start_balanced,
-)
+from vitmed.training.linear_heads import LinearHead, fit_finding_head, fit_head
+from vitmed.training.losses import LossOf, classification_loss, finding_loss, start_balanced, start_findings
 
 
 @dataclass(frozen=True)
@@ -88,4 +87,10 @@ TARGETS: dict[str, TargetKind] = {
     ),
 }  # fmt: skip
 TARGETS["grades"] = TARGETS["classes"]
+TARGETS["findings"] = TargetKind(
+    losses=("binary", "asymmetric"), loss_of=finding_loss, start=lambda model, y, _: start_findings(model, y),
+    values=finding_values, evaluate=evaluate_findings, metrics=FINDING_METRICS, monitor="auroc", val_loss="log_loss",
+    choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
+    fit_head=fit_finding_head, balances=("none", "loss"),
+)  # fmt: skip
 ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
