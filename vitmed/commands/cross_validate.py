@@ -119,7 +119,9 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     evaluated = [read_evaluation(test) for test in tests]
     results = [Results.read(one.metrics) for one in evaluated]
     folds = _each(results, [one.policy for one in evaluated], config)
-    pooled = replace(pool([of_classes(one.predictions, "--folds") for one in evaluated]), positive=first.config.data.positive)
+    pooled = replace(
+        pool([of_classes(one.predictions, "--folds") for one in evaluated]), positive=first.config.data.positive
+    )
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
     area, areas = metric_values(pooled)["auroc"], _values(results, "auroc")

@@ -11,7 +11,7 @@ import numpy as np
 from vitmed.core.errors import UsageError
 from vitmed.core.targets import Target
 from vitmed.metrics.finding_predictions import FindingPredictions, is_of_findings
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.number_predictions import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import read_table
 
@@ -34,6 +34,8 @@ def read_predictions(
     header = read_table(Path(file)).header
     if is_of_findings(header):
         return FindingPredictions.from_csv(file, labelled, as_decided, calibrate)
+    if is_of_number(header):
+        return NumberPredictions.from_csv(file, labelled, as_decided, calibrate, target)
     return Predictions.from_csv(file, labelled, as_decided, calibrate)
 
 

@@ -53,7 +53,9 @@ def rebuild(
     same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, folds, flags)
-        validation = validation_of(run.best, weights_hash, policy, predictions.positive if isinstance(predictions, Predictions) else None)
+        validation = validation_of(
+            run.best, weights_hash, policy, predictions.positive if isinstance(predictions, Predictions) else None
+        )
         former = notes_of(policy)
         choose = TARGETS[predictions.kind].choose
         policy = choose(validation, config, policy.ood_score if policy else None, weights_hash)

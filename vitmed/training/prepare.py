@@ -24,7 +24,8 @@ from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
-from vitmed.metrics.reader_agreement import grades_of, readings
+from vitmed.metrics.grade_scoring import grades_of
+from vitmed.metrics.reader_agreement import readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.licence_terms import terms_of
