@@ -54,7 +54,7 @@ def check_before_training(
     if source is None and splits.guess is not None and splits.guess.what == "patient":
         groups, source = guessed_groups([sample.path for _, sample in samples], splits.guess), GUESSED
     images = [
-        Image(sample.path, record, splits.classes[sample.label], name, group)
+        Image(sample.path, record, splits.strata[sample.label], name, group)
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     found = run_checks(images, source, ui, splits=("train",))

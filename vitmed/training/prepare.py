@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         splits = make_splits(config.data, advance)
     report_known_set(splits, ui)
     config = config_of_target(config, splits)
+    splits = standardised(splits, config)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
@@ -144,6 +145,16 @@ def config_of_target(config: Config, splits: Splits) -> Config:
     config = with_values(config, values)
     check_target(config, kind)
     return config
+
+
+def standardised(splits: Splits, config: Config) -> Splits:
+    """The splits; of a number with the mean and standard deviation of the training labels, and its distribution."""
+    if splits.target.kind != "number":
+        return splits
+    numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
+    loss = "gaussian" if config.train.loss == "gaussian" else "laplace"
+    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0, "distribution": loss}
+    return replace(splits, target=splits.target.model_copy(update=values))
 
 
 def imbalance(splits: Splits) -> float:
