@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.targets import Target
 

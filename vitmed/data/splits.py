@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig
@@ -67,7 +67,10 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
         splits = replace(splits, samples=splits.samples | {"train": train}, made=splits.made | {"train": text})
     if listing.target.kind == "findings":
         return replace(splits, notes=(*splits.notes, *_few_positives(splits)))
-    return _standardised(splits) if listing.target.kind == "number" else splits
+    if listing.target.kind == "number" and len(np.unique(splits.targets("train"))) < 2:
+        same = f"{listing.source}: all numbers of train are {splits.targets('train')[0, 0]:g}"
+        raise DataError(same, "a model of a number needs different ones")
+    return splits
 
 
 def _learnable(listing: Listing, config: DataConfig) -> Listing:
@@ -120,17 +123,6 @@ def _few_positives(splits: Splits) -> list[str]:
 def _positives(splits: Splits, split: str) -> list[int]:
     """How many images of a split have each finding."""
     return (splits.targets(split) == 1).sum(axis=0).tolist()
-
-
-def _standardised(splits: Splits) -> Splits:
-    """The splits with mean and standard deviation of the training numbers. Raises DataError where all are the same."""
-    numbers = splits.targets("train")[:, 0]
-    centre, spread = float(numbers.mean()), float(numbers.std())
-    if not spread:
-        raise DataError(
-            f"{splits.root}: all numbers of train are {centre:g}", "a model of a number needs different ones"
-        )
-    return replace(splits, target=splits.target.model_copy(update={"centre": centre, "spread": spread}))
 
 
 def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str, str], allow_leakage: bool) -> Splits:

@@ -3,6 +3,8 @@
 predictions        `Predictions`: what a model predicts for a set of images; which class is the positive one
 predictions_csv    the cells of predictions.csv, however a spreadsheet saved them
 predictions_parquet  parts of a large set of predictions, as Parquet files
+finding_predictions  `FindingPredictions`: what a model predicts of several findings, and their predictions.csv
+finding_scoring    the numbers of findings, without intervals
 evaluation         every number of a set of predictions with its interval
 estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number
@@ -23,6 +25,9 @@ label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 fixed_rates        sensitivity at a fixed specificity and the reverse; the band of the ROC curve
+grade_scoring      grades: weighted kappa, costs, and each cut as two classes
+number_predictions `NumberPredictions`: what a model predicts of a quantity
+number_scoring     the numbers that judge a predicted quantity
 reader_agreement   Cohen's kappa of readers, reference and model
 reader_comparison  the model against readers: Obuchowski & Rockette
 """

@@ -14,6 +14,7 @@ class Metric:
     title: str  # in a report
     text: str  # one sentence that defines it
     higher_is_better: bool = True
+    ranks: bool = True  # whether more, or less, is always better; otherwise it neither chooses an epoch nor is a gate
 
 
 METRICS: dict[str, Metric] = {
@@ -45,6 +46,72 @@ METRICS: dict[str, Metric] = {
     "npv_weighted": Metric("NPV, weighted", "The same weighted by class size."),
     "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over classes."),
     "f1_weighted": Metric("F1, weighted", "The same weighted by class size."),
+}
+FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over findings, micro counts every known label
+    "auroc": Metric("AUROC, macro", "Area under the ROC curve, mean over findings."),
+    "auroc_micro": Metric("AUROC, micro", "Area under the ROC curve of all labels of all findings together."),
+    "average_precision": Metric("Average precision, macro", "Precision averaged over recall, mean over findings."),
+    "average_precision_micro": Metric(
+        "Average precision, micro", "Precision averaged over recall, of all labels of all findings together."
+    ),
+    "balanced_accuracy": Metric(
+        "Balanced accuracy, macro", "Mean of sensitivity and specificity, mean over findings; blind to prevalence."
+    ),
+    "sensitivity_macro": Metric(
+        "Sensitivity, macro", "Share of a finding's images that are called, mean over findings."
+    ),
+    "sensitivity_micro": Metric("Sensitivity, micro", "Share of all findings that are called."),
+    "specificity_macro": Metric(
+        "Specificity, macro", "Share of the images without a finding in which it is not called, mean over findings."
+    ),
+    "ppv_macro": Metric("PPV, macro", "Share of a finding's calls that are right, mean over findings."),
+    "ppv_micro": Metric("PPV, micro", "Share of all calls that are right."),
+    "npv_macro": Metric("NPV, macro", "Share of images not called that lack the finding, mean over findings."),
+    "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over findings."),
+    "f1_micro": Metric("F1, micro", "Harmonic mean of sensitivity and PPV of all labels of all findings together."),
+    "subset_accuracy": Metric("Subset accuracy", "Share of images of which every known label is right."),
+    "no_finding_specificity": Metric(
+        "Specificity without findings", "Share of the images without any known finding in which none is called."
+    ),
+    "hamming_loss": Metric("Hamming loss", "Share of the known labels that are wrong.", higher_is_better=False),
+    "log_loss": Metric(
+        "Log loss", "Mean -ln of the probability given to the truth, over all known labels.", higher_is_better=False
+    ),
+    "brier": Metric(
+        "Brier score", "Mean squared error of the probability, over all known labels.", higher_is_better=False
+    ),
+}
+GRADE_METRICS = METRICS | {
+    "quadratic_kappa": Metric(
+        "Quadratic kappa", "Agreement of the grades beyond chance, by squared distance, -1 to 1; 0 is chance."
+    ),
+    "linear_kappa": Metric("Linear kappa", "Agreement of the grades beyond chance, by distance, -1 to 1; 0 is chance."),
+    "grade_error": Metric(
+        "Error in grades", "Mean distance of predicted and true grade, in grades.", higher_is_better=False
+    ),
+}
+NUMBER_METRICS: dict[str, Metric] = {
+    "mae": Metric("Mean absolute error", "Mean distance of predicted and true number.", higher_is_better=False),
+    "rmse": Metric("RMSE", "Square root of the mean squared error.", higher_is_better=False),
+    "median_error": Metric(
+        "Median absolute error", "Half of the images are off by no more than this.", higher_is_better=False
+    ),
+    "bias": Metric("Bias", "Mean of predicted minus true number; 0 is best.", ranks=False),
+    "r2": Metric("R2", "Share of the variance of the true numbers that is explained; 0: no better than their mean."),
+    "ccc": Metric("Concordance", "Lin's concordance correlation of predicted and true number, -1 to 1; 1 is equality."),
+    "pearson": Metric("Pearson's r", "Linear correlation of predicted and true number, -1 to 1; blind to bias."),
+    "crps": Metric(
+        "CRPS",
+        "Continuous ranked probability score of the predicted distribution; without a spread the absolute error.",
+        higher_is_better=False,
+    ),
+    "log_score": Metric(
+        "Log score",
+        "Mean -ln of the predicted density at the true number, both in standard deviations of the training labels.",
+        higher_is_better=False,
+    ),
+    "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
+    "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False),
 }
 TITLES = {name: metric.title for name, metric in METRICS.items()} | {
     "sensitivity": "Sensitivity",
