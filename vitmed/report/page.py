@@ -121,7 +121,8 @@ def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 def title_of(metrics: Results, name: str) -> str:
     """The title of an overall number; of one class, balanced accuracy is not what its name says."""
     one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
-    return TITLES[name] if one is None or len(metrics.classes) == 1 else f"{TITLES[name]} (of {one} alone)"
+    title = TARGETS[metrics.target.kind].metrics[name].title
+    return title if one is None or len(metrics.classes) == 1 else f"{title} (of {one} alone)"
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
